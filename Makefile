@@ -1,0 +1,68 @@
+# The commands of the project. `make help` lists them; every one but clean and help sets up .venv first where needed.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# Targets share one virtual environment and one pair of cores.
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+# An interpreter of your choice: make setup PYTHON=python3.12
+export PYTHON
+# Processes that run tests.
+WORKERS ?= 2
+export WORKERS
+# Further options for pytest: make test PYTEST_ARGS="-k checkpoint"
+PYTEST_ARGS ?=
+export PYTEST_ARGS
+
+STAMP := $(VENV)/setup.stamp
+GENERATED := relaax/rlx/rlx_pb2.py relaax/bridge/parameter_server_pb2.py relaax/bridge/parameter_server_pb2_grpc.py
+PROTOS := $(wildcard protocol/*/v1/*.proto)
+# The stamp names the place it was made in: a copied checkout sets up anew, and so does one without its generated code.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+STALE := always
+else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
+STALE := always
+endif
+
+.PHONY: help setup run test test-slow test-slow-short format protocol-baseline images-check wheel clean always
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make .venv with every command of the project in .venv/bin
+
+$(STAMP): pyproject.toml setup.py constraints.txt .ci/setup $(PROTOS) $(STALE)
+	@.ci/setup
+	@echo "$(CURDIR)" > $@
+
+run: setup ## train CartPole on this machine until it is solved
+	@$(BIN)/relaax run da3c_gym_cartpole --clients 4 --target-return 475
+
+test: setup ## run every check and every fast test
+	@.ci/checks
+
+test-slow: setup ## run the slow tests: learning, soak, benchmarks
+	@$(BIN)/pytest -m slow $(PYTEST_ARGS)
+
+test-slow-short: setup ## run the slow tests in their short form
+	@$(BIN)/pytest -m slow --short $(PYTEST_ARGS)
+
+format: setup ## format the code and mend what the linter can
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+protocol-baseline: setup ## at a release: what later protocol changes are compared with
+	@$(BIN)/buf build protocol --exclude-source-info --output protocol/baseline/protocol.json
+
+images-check: ## build the images and train a little in containers (ENGINE=docker or podman)
+	@docker/check.sh
+
+wheel: setup ## build source distribution and wheel into dist/
+	@rm -rf build
+	@$(BIN)/python -m build
+
+clean: ## remove what was generated, built and cached, and .venv
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -f relaax/*/*_pb2.py relaax/*/*_pb2.pyi relaax/*/*_pb2_grpc.py
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

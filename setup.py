@@ -1,0 +1,95 @@
+"""What pyproject.toml cannot say: Protobuf code made at build time, and directories of the checkout as packages."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
+
+ROOT = Path(__file__).resolve().parent
+
+# Source, folder that Python knows it by, whether it describes a gRPC service.
+PROTOS = (
+    ("protocol/rlx/v1/rlx.proto", "relaax/rlx", False),
+    ("protocol/relaax/v1/parameter_server.proto", "relaax/bridge", True),
+)
+
+# They stand beside the package in a checkout, where people look for them, and inside it when installed: nothing with so
+# common a name may lie at the top of site-packages.
+BUNDLED = ("algorithms", "environments", "config")
+
+
+def outputs(source: str, folder: str, service: bool) -> list[Path]:
+    """The files that protoc makes of one source."""
+    stem = f"{folder}/{Path(source).stem}_pb2"
+    endings = (".py", ".pyi", "_grpc.py") if service else (".py", ".pyi")
+    return [ROOT / f"{stem}{ending}" for ending in endings]
+
+
+def is_stale(source: str, made: list[Path]) -> bool:
+    """Whether an output is missing, or older than its source."""
+    changed = (ROOT / source).stat().st_mtime
+    return any(not path.is_file() or path.stat().st_mtime < changed for path in made)
+
+
+def generate() -> None:
+    """Make the Protobuf code that is missing or stale."""
+    stale = [entry for entry in PROTOS if is_stale(entry[0], outputs(*entry))]
+    if not stale:
+        return
+    from grpc_tools import protoc  # only a build that must generate needs it
+
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        for source, folder, service in stale:
+            # The include is mapped, so that the generated modules import each other by the names they have here.
+            command = ["protoc", f"-I{folder}={Path(source).parent.as_posix()}", "--python_out=.", "--pyi_out=."]
+            if service:
+                command.append("--grpc_python_out=.")
+            if protoc.main([*command, source]) != 0:
+                raise SystemExit(f"protoc failed on {source}: see its messages above")
+    finally:
+        os.chdir(before)
+    for entry in stale:
+        for path in outputs(*entry):
+            path.touch()
+
+
+class BuildPy(build_py):
+    """Generates before the files are gathered: for wheels and for editable installs."""
+
+    def run(self) -> None:
+        generate()
+        super().run()
+
+
+class Sdist(sdist):
+    """Generates too, so that a source distribution can be built without protoc."""
+
+    def run(self) -> None:
+        generate()
+        super().run()
+
+
+def bundled_packages() -> dict[str, str]:
+    """Installed package of each bundled directory, with its place in the checkout."""
+    packages = {}
+    for top in BUNDLED:
+        if (ROOT / top).is_dir():
+            inner = find_namespace_packages(str(ROOT / top), exclude=["*__pycache__*", "*.egg-info"])
+            packages[f"relaax.{top}"] = top
+            packages |= {f"relaax.{top}.{name}": f"{top}/{name.replace('.', '/')}" for name in inner}
+    return packages
+
+
+bundled = bundled_packages()
+setup(
+    packages=[*find_namespace_packages(str(ROOT), include=["relaax", "relaax.*"], exclude=["*__pycache__*"]), *bundled],
+    package_dir=bundled,
+    package_data={"relaax": ["py.typed"], "": ["*.pyi", "*.yaml", "*.Procfile", "*.md", "main"]},
+    cmdclass={"build_py": BuildPy, "sdist": Sdist},
+)
