@@ -1,0 +1,206 @@
+"""Whether the messages after the handshake fit what was agreed there.
+
+One `Checker` per connection and side sees every message before it is sent, and after it is read. It raises
+ProtocolError; whose mistake it was, the connection knows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.leaf_checks import LeavesCheck
+from relaax.rlx.messages import (
+    Actions,
+    Autoreset,
+    Episode,
+    EpisodeReturns,
+    Error,
+    Hello,
+    Init,
+    Leaves,
+    Limits,
+    Mask,
+    Message,
+    Metrics,
+    Reset,
+    Step,
+)
+
+_METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+
+
+class Checker:
+    """The agreement of one handshake. `limits` are those of the welcome once it is there."""
+
+    def __init__(self, hello: Hello) -> None:
+        n = hello.environments
+        self.limits = Limits()
+        self._shape = (n,)
+        self._reports_episodes = hello.reports_episodes
+        self._observation = LeavesCheck(hello.observation_space, n, bounded=False)
+        self._action = LeavesCheck(hello.action_space, n, bounded=True)
+        autoreset = np.broadcast_to(np.array([int(a) for a in hello.autoreset]), self._shape)
+        self._disabled, self._same, self._next = (_some(autoreset == int(kind)) for kind in Autoreset)
+        self._metric_names: set[str] = set()
+        # Which environments start an episode with the next step (NEXT_STEP): now, and after the message checked last.
+        self._starting: Mask | None = None
+        self._starting_after: Mask | None = None
+        self._checks = {
+            Init: self._init,
+            Step: self._step,
+            Reset: self._reset,
+            Actions: self._actions,
+            EpisodeReturns: self._returns,
+            Metrics: self._metrics,
+        }
+
+    def check(self, message: Message) -> None:
+        """Raise ProtocolError where a message does not fit."""
+        self._starting_after = self._starting
+        check = self._checks.get(type(message))
+        if check is not None:
+            check(message)  # type: ignore[operator]
+
+    def commit(self) -> None:
+        """The message checked last was said."""
+        self._starting = self._starting_after
+
+    def _init(self, message: Init) -> None:
+        self._observation.check("observation", message.observation)
+        self._mask("partial", message.partial)
+        self._starting_after = None
+
+    def _step(self, message: Step) -> None:
+        self._numbers("reward", message.reward)
+        self._observation.check("observation", message.observation)
+        terminated = self._mask("terminated", message.terminated)
+        truncated = self._mask("truncated", message.truncated)
+        first = self._mask("first", message.first)
+        ended = _either(terminated, truncated)
+        if (first is None) != (self._starting is None) or (
+            first is not None and not np.array_equal(first, self._starting)  # type: ignore[arg-type]
+        ):
+            raise _invalid(
+                f"first marks environments {_listed(first)}; those that ended with the step before (NEXT_STEP)"
+                f" are {_listed(self._starting)}"
+            )
+        if ended is None:
+            if message.final_observation is not None:
+                raise _invalid("final_observation came with a step that ends no episode")
+            self._starting_after = None
+        else:
+            self._ends(ended, truncated, first, message.final_observation)
+        if message.episodes:
+            self._episodes(message.episodes)
+
+    def _ends(self, ended: Mask, truncated: Mask | None, first: Mask | None, final: Leaves | None) -> None:
+        if (wrong := _both(ended, self._disabled)) is not None:
+            raise _invalid(f"environments {_listed(wrong)} said DISABLED: their episodes end with reset, not with step")
+        if (wrong := _both(ended, first)) is not None:
+            raise _invalid(f"environments {_listed(wrong)} start an episode and end it in one step")
+        replaced = _both(ended, self._same)
+        if final is not None:
+            if replaced is None:
+                raise _invalid("final_observation came with a step that ends no SAME_STEP episode")
+            self._observation.check("final_observation", final, replaced)
+        elif (missing := _both(truncated, self._same)) is not None:
+            raise _invalid(f"environments {_listed(missing)} were truncated, and no final_observation came")
+        self._starting_after = _both(ended, self._next)
+
+    def _reset(self, message: Reset) -> None:
+        self._numbers("reward", message.reward)
+        truncated = self._mask("truncated", message.truncated)
+        if (wrong := _both(truncated, self._starting)) is not None:
+            raise _invalid(f"environments {_listed(wrong)} have no episode that could be truncated: it ended before")
+        if truncated is not None and message.final_observation is None:
+            raise _invalid(f"environments {_listed(truncated)} were truncated, and no final_observation came")
+        if message.final_observation is not None:
+            self._observation.check("final_observation", message.final_observation)
+        self._episodes(message.episodes)
+
+    def _actions(self, message: Actions) -> None:
+        self._action.check("action", message.action)
+
+    def _returns(self, message: EpisodeReturns) -> None:
+        self._numbers("episode_return", message.episode_return)
+
+    def _metrics(self, message: Metrics) -> None:
+        most = self.limits.max_metric_name_bytes
+        for name, value in message.scalars:
+            if len(name) > most:
+                raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a metric name of {len(name)} bytes; {most} is the most")
+            if _METRIC_NAME.fullmatch(name) is None:
+                raise _invalid(f"the metric name {name!r}; letters, digits and _ - . / may be used, a letter first")
+            if not math.isfinite(value):
+                raise _invalid(f"the metric {name} is {value}")
+        names = self._metric_names.union(name for name, _ in message.scalars)
+        if len(names) > self.limits.max_metric_names:
+            raise ProtocolError(
+                ErrorCode.LIMIT_EXCEEDED,
+                f"more than {self.limits.max_metric_names} different metric names on one connection",
+            )
+        self._metric_names = names
+
+    def _mask(self, field: str, mask: Any) -> Mask | None:
+        """The mask, or None where no element is true."""
+        if mask is None:
+            return None
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != self._shape:
+            raise _invalid(f"{field} is no bool array of shape {list(self._shape)}")
+        return _some(mask)
+
+    def _numbers(self, field: str, numbers: Any) -> None:
+        if not isinstance(numbers, np.ndarray) or numbers.dtype != np.float64 or numbers.shape != self._shape:
+            raise _invalid(f"{field} is no float64 array of shape {list(self._shape)}")
+        finite = np.isfinite(numbers)
+        if not finite.all():
+            environment = int(np.argmin(finite))
+            raise _invalid(f"{field} of environment {environment} is {numbers[environment]}")
+
+    def _episodes(self, episodes: Sequence[Episode]) -> None:
+        if episodes and not self._reports_episodes:
+            raise _invalid("episodes came from a client that did not say reports_episodes")
+        if len({episode.environment for episode in episodes}) != len(episodes):
+            raise _invalid("episodes names an environment twice")
+        for episode in episodes:
+            if not 0 <= episode.environment < self._shape[0]:
+                raise _invalid(f"episodes names environment {episode.environment} of {self._shape[0]}")
+            if not math.isfinite(episode.episode_return) or episode.length < 1:
+                raise _invalid(f"an episode of length {episode.length} and return {episode.episode_return}")
+
+
+def check_error(message: Error) -> None:
+    """Raise ProtocolError (INVALID_VALUE) where an error says a wait that is none."""
+    if not 0 <= message.retry_after_seconds < math.inf:
+        raise _invalid(f"retry_after_seconds is {message.retry_after_seconds}")
+
+
+def _some(mask: Mask) -> Mask | None:
+    return mask if mask.any() else None
+
+
+def _either(a: Mask | None, b: Mask | None) -> Mask | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a | b
+
+
+def _both(a: Mask | None, b: Mask | None) -> Mask | None:
+    return None if a is None or b is None else _some(a & b)
+
+
+def _listed(mask: Mask | None) -> str:
+    if mask is None:
+        return "(none)"
+    indices = np.flatnonzero(mask).tolist()
+    return ", ".join(map(str, indices[:8])) + (", ..." if len(indices) > 8 else "")
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_VALUE, message)

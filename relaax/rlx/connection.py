@@ -1,0 +1,225 @@
+"""One end of an RLX connection, without the wire: bytes in, messages out, and back.
+
+    connection.receive_data(bytes_from_the_peer)           # b"" for the end of the stream
+    while (event := connection.next_event()) is not NEED_DATA:
+        ...                                                # a message, or ConnectionClosed: the last event
+    bytes_for_the_peer = connection.send(message)
+
+Nothing here waits, sleeps, or knows a socket. A connection belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from relaax.rlx.checks import Checker, check_error
+from relaax.rlx.codecs import Codec, codec_named, codec_of
+from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
+from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, frame
+from relaax.rlx.handshake import check_hello, check_welcome, limits_for
+from relaax.rlx.messages import Error, Hello, Limits, Message, Welcome
+from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
+
+DEFAULT_MAX_FRAME_BYTES = Limits().max_frame_bytes
+
+
+class NeedData(enum.Enum):
+    """The type of `NEED_DATA`."""
+
+    NEED_DATA = "NEED_DATA"
+
+
+NEED_DATA = NeedData.NEED_DATA
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionClosed:
+    """Nothing more will come. `orderly` is false where the stream ended without a bye, an error or a finish."""
+
+    orderly: bool = True
+
+
+Event = Message | NeedData | ConnectionClosed
+
+
+class _Connection:
+    """What both ends have in common."""
+
+    _ours: Sender
+    _theirs: Sender
+
+    def __init__(self, max_frame_bytes: int, handshake_limit: int) -> None:
+        self._state = State.AWAIT_HELLO
+        self._codec: Codec | None = None
+        self._max_frame_bytes = max_frame_bytes
+        self._reader = FrameReader(handshake_limit)
+        self._ended = False  # the peer's stream
+        self._orderly = True
+        self._failure: RemoteProtocolError | None = None
+        self._checker: Checker | None = None
+        self._hello: Hello | None = None
+        self._welcome: Welcome | None = None
+
+    @property
+    def state(self) -> State:
+        """How far the conversation is, as this side knows it."""
+        return self._state
+
+    @property
+    def hello(self) -> Hello | None:
+        """The client's introduction, once it was said."""
+        return self._hello
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """The server's answer to it, once it was said."""
+        return self._welcome
+
+    @property
+    def codec(self) -> str | None:
+        """Its name: "protobuf" or "json"; None on a server that has not seen the first byte of the first frame."""
+        return self._codec.name if self._codec else None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received that belong to no event yet: at most one frame of the limit, and the last piece fed."""
+        return len(self._reader)
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> None:
+        """Take in bytes of the peer; no bytes mean that its stream has ended. What follows the last event is dropped.
+
+        Raises LocalProtocolError where a whole frame waits and `next_event` was not asked for it.
+        """
+        if len(data) == 0:
+            self._ended = True
+        elif self._state not in (State.CLOSED, State.ERROR):
+            self._reader.feed(data)
+
+    def next_event(self) -> Event:
+        """The next message of the peer, NEED_DATA where there is none yet, ConnectionClosed where none will come.
+
+        Raises RemoteProtocolError where the peer broke the protocol. From then on only `Error` (server) or `Bye`
+        (client) may be sent, and every further call raises the same.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._state is State.CLOSED:
+            return ConnectionClosed(self._orderly)
+        try:
+            self._learn_codec()
+            payload = self._reader.next_frame()
+            if payload is None:
+                return self._close() if self._ended else NEED_DATA
+            if self._codec is None:  # a client never gets here: it chose
+                raise ProtocolError(ErrorCode.MALFORMED, "a frame before any codec")
+            message = self._codec.decode(payload, self._theirs)
+            after = self._after(message, self._theirs)
+            self._check(message)
+        except ProtocolError as error:
+            self._state = State.ERROR
+            self._reader.clear()
+            self._failure = RemoteProtocolError(error.code, error.message)
+            raise self._failure from None
+        self._said(message, after)
+        return message
+
+    def send(self, message: Message) -> bytes:
+        """The frame that says `message`.
+
+        Raises LocalProtocolError, and changes nothing, where it may not be said now or does not fit what was agreed.
+        """
+        try:
+            after = self._after(message, self._ours)
+            self._check(message)
+            codec = self._codec or codec_of(None)
+            limit = self._max_frame_bytes if self._welcome is not None else HANDSHAKE_FRAME_BYTES
+            data = frame(codec.encode(message, self._ours), limit)
+        except ProtocolError as error:
+            raise LocalProtocolError(error.code, error.message) from None
+        except (TypeError, ValueError, AttributeError) as error:  # a field of a type that it cannot have
+            raise LocalProtocolError(ErrorCode.INVALID_VALUE, f"{type(message).__name__}: {error}") from error
+        self._said(message, after)
+        return data
+
+    def _learn_codec(self) -> None:
+        """On the server, before a frame is cut."""
+
+    def _close(self) -> ConnectionClosed:
+        self._state = State.CLOSED
+        self._orderly = False
+        self._reader.clear()
+        return ConnectionClosed(self._orderly)
+
+    def _after(self, message: Message, sender: Sender) -> State:
+        after = TRANSITIONS.get((self._state, sender, type(message)))
+        if after is None:
+            names = ", ".join(kind.__name__ for kind in allowed(self._state, sender)) or "nothing"
+            raise ProtocolError(
+                ErrorCode.UNEXPECTED_MESSAGE,
+                f"{type(message).__name__} from the {sender.value} in state {self._state.value}; may be said: {names}",
+            )
+        return after
+
+    def _check(self, message: Message) -> None:
+        """Raise ProtocolError where a message does not fit what was agreed."""
+        if isinstance(message, Hello):
+            check_hello(message, self._max_frame_bytes)
+        elif isinstance(message, Welcome):
+            assert self._hello is not None
+            check_welcome(message, self._hello)
+        elif isinstance(message, Error):
+            check_error(message)
+        elif self._checker is not None:
+            self._checker.check(message)
+
+    def _said(self, message: Message, after: State) -> None:
+        self._state = after
+        if isinstance(message, Hello):
+            self._hello = message
+            self._checker = Checker(message)
+        elif isinstance(message, Welcome):
+            self._welcome = message
+            self._agree(message.limits)
+        elif self._checker is not None:
+            self._checker.commit()
+        if after is State.CLOSED:
+            self._reader.clear()
+
+    def _agree(self, limits: Limits) -> None:
+        self._max_frame_bytes = min(self._max_frame_bytes, limits.max_frame_bytes)
+        self._reader.max_frame_bytes = self._max_frame_bytes
+        if self._checker is not None:
+            self._checker.limits = limits
+
+
+class ClientConnection(_Connection):
+    """The environment's end. `max_frame_bytes` is this side's own limit, whatever the server's welcome allows."""
+
+    _ours, _theirs = Sender.CLIENT, Sender.SERVER
+
+    def __init__(self, codec: str = "protobuf", max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        super().__init__(max_frame_bytes, HANDSHAKE_FRAME_BYTES)
+        self._codec = codec_named(codec)
+
+
+class ServerConnection(_Connection):
+    """The server's end.
+
+    `limits`: the most that any client is granted. `handshake_limit`: the longest frame before the welcome, in bytes.
+    """
+
+    _ours, _theirs = Sender.SERVER, Sender.CLIENT
+
+    def __init__(self, limits: Limits | None = None, handshake_limit: int = HANDSHAKE_FRAME_BYTES) -> None:
+        self._limits = limits or Limits()
+        super().__init__(self._limits.max_frame_bytes, handshake_limit)
+
+    @property
+    def limits(self) -> Limits:
+        """What to announce in the welcome: after the hello, frames no larger than its spaces can need."""
+        return self._limits if self._hello is None else limits_for(self._hello, self._limits)
+
+    def _learn_codec(self) -> None:
+        if self._codec is None and (first := self._reader.first_byte()) is not None:
+            self._codec = codec_of(first)

@@ -1,0 +1,171 @@
+"""From the Protobuf form, which both codecs share, to messages. Says what cannot be a message at all.
+
+Whether a message fits the spaces and the moment is for `relaax.rlx.checks` and `relaax.rlx.transitions`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from relaax.rlx import rlx_pb2
+from relaax.rlx.arrays import read_array
+from relaax.rlx.encoding import LIMIT_FIELDS, Wire
+from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.messages import (
+    PROTOCOL_VERSION,
+    Actions,
+    Autoreset,
+    Bye,
+    Episode,
+    EpisodeReturns,
+    Error,
+    Hello,
+    Init,
+    Leaves,
+    Limits,
+    Mask,
+    Message,
+    Metrics,
+    Mode,
+    Ping,
+    Pong,
+    Reset,
+    Rewards,
+    Step,
+    TrainingFinished,
+    Welcome,
+)
+from relaax.rlx.space_wire import read_space
+
+_E = TypeVar("_E", bound=enum.IntEnum)
+
+
+def from_wire(wire: Wire) -> Message:
+    """The message that a Protobuf form says. Raises ProtocolError where it says none."""
+    name = wire.WhichOneof("message")
+    if name is None:
+        raise ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, "a frame with no message that this version knows")
+    return _READERS[name](getattr(wire, name))
+
+
+def check_version(version: int, whose: str) -> None:
+    """Raise ProtocolError (UNSUPPORTED_VERSION) for any version but ours."""
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{whose} RLX version {version}; only version {PROTOCOL_VERSION} is spoken here",
+        )
+
+
+def _leaves(source: Any) -> Leaves:
+    return [read_array(array) for array in source]
+
+
+def _mask(source: Any) -> Mask | None:
+    return np.array(source, np.bool_) if len(source) else None
+
+
+def _numbers(source: Any) -> Rewards:
+    return np.fromiter(source, np.float64, len(source))
+
+
+def _enum(kind: type[_E], number: int, field: str) -> _E:
+    try:
+        return kind(number)
+    except ValueError:
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{field}: {number} is not one of {_choices(kind)}") from None
+
+
+def _choices(kind: type[enum.IntEnum]) -> str:
+    return ", ".join(f"{member.value} ({member.name})" for member in kind)
+
+
+def _episodes(source: Any) -> tuple[Episode, ...]:
+    return tuple(Episode(e.environment, e.episode_return, e.length) for e in source) if len(source) else ()
+
+
+def _hello(part: rlx_pb2.Hello) -> Hello:
+    check_version(part.protocol_version, "the client speaks")  # before all else: the rest may have changed its meaning
+    return Hello(
+        observation_space=read_space(part.observation_space, "observation_space"),
+        action_space=read_space(part.action_space, "action_space"),
+        environments=part.environments,
+        autoreset=tuple(_enum(Autoreset, number, "autoreset") for number in part.autoreset),
+        mode=_enum(Mode, part.mode, "mode"),
+        protocol_version=part.protocol_version,
+        client_name=part.client_name,
+        client_version=part.client_version,
+        token=part.token,
+        environment=part.environment,
+        host=part.host,
+        frame_skip=part.frame_skip or 1,
+        session_id=part.session_id,
+        reports_episodes=part.reports_episodes,
+    )
+
+
+def _welcome(part: rlx_pb2.Welcome) -> Welcome:
+    check_version(part.protocol_version, "the server answers in")
+    return Welcome(
+        session_id=part.session_id,
+        algorithm=part.algorithm,
+        limits=Limits(**{name: getattr(part.limits, name) for name in LIMIT_FIELDS}),
+        protocol_version=part.protocol_version,
+        server_version=part.server_version,
+    )
+
+
+def _init(part: rlx_pb2.Init) -> Init:
+    return Init(_leaves(part.observation), _mask(part.partial))
+
+
+def _step(part: rlx_pb2.Step) -> Step:
+    final = part.final_observation
+    return Step(
+        _numbers(part.reward),
+        _leaves(part.observation),
+        _mask(part.terminated),
+        _mask(part.truncated),
+        _leaves(final) if len(final) else None,
+        _mask(part.first),
+        _episodes(part.episodes),
+    )
+
+
+def _reset(part: rlx_pb2.Reset) -> Reset:
+    final = part.final_observation
+    return Reset(
+        _numbers(part.reward),
+        _mask(part.truncated),
+        _leaves(final) if len(final) else None,
+        _episodes(part.episodes),
+    )
+
+
+def _error(part: rlx_pb2.Error) -> Error:
+    try:
+        code = ErrorCode(part.code)
+    except ValueError:  # a newer server's: its sentence and its `retryable` still say all that is needed
+        code = ErrorCode.UNKNOWN
+    return Error(code, part.message, part.retryable, part.retry_after_seconds)
+
+
+_READERS: dict[str, Callable[[Any], Message]] = {
+    "hello": _hello,
+    "init": _init,
+    "step": _step,
+    "reset": _reset,
+    "metrics": lambda part: Metrics(tuple((scalar.name, scalar.value) for scalar in part.scalars)),
+    "ping": lambda part: Ping(part.nonce),
+    "pong": lambda part: Pong(part.nonce),
+    "bye": lambda part: Bye(part.reason),
+    "welcome": _welcome,
+    "actions": lambda part: Actions(_leaves(part.action)),
+    "episode_returns": lambda part: EpisodeReturns(_numbers(part.episode_return)),
+    "error": _error,
+    "training_finished": lambda part: TrainingFinished(part.message, part.global_step),
+}

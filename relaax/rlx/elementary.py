@@ -1,0 +1,299 @@
+"""Spaces whose values are single arrays: Box, Discrete, MultiDiscrete and MultiBinary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Leaf = npt.NDArray[np.generic]
+MAX_ELEMENTS = 2**31 - 1  # of one value of one elementary space
+
+
+class Space:
+    """A set of values. Immutable; equal, with equal hashes, where two say the same."""
+
+    __slots__ = ()
+
+    def elements(self) -> Iterator[ElementarySpace]:
+        """The elementary spaces, one per leaf: itself, or those of the parts in the order of the wire."""
+        raise NotImplementedError
+
+    def paths(self) -> Iterator[str]:
+        """How to reach each leaf within a value, in the order of `elements`: "", "[0]", "['camera'][1]", ..."""
+        raise NotImplementedError
+
+    def flatten(self, value: Any) -> list[Leaf]:
+        """The leaves of one value, or of a batch of values: leading axes are carried through.
+
+        Element types are converted where no value changes (and float64 to float32 and the like).
+        Raises ValueError where the value's structure, shape or type is not the space's.
+        """
+        raise NotImplementedError
+
+    def unflatten(self, leaves: Sequence[Leaf]) -> Any:
+        """The value whose leaves these are, the reverse of `flatten`. Raises ValueError on a wrong number of leaves."""
+        values = iter(leaves)
+        result = self._take(values)
+        if next(values, None) is not None:
+            raise ValueError(f"too many leaves for {self}")
+        return result
+
+    def _take(self, leaves: Iterator[Leaf]) -> Any:
+        raise NotImplementedError
+
+    def _key(self) -> tuple[object, ...]:
+        """What equality and hash go by."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class ElementarySpace(Space):
+    """A space whose values are single arrays."""
+
+    __slots__ = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of a value."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value, without the environment axis."""
+        raise NotImplementedError
+
+    @property
+    def nbytes(self) -> int:
+        """Size of one value."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def elements(self) -> Iterator[ElementarySpace]:
+        """Itself: an elementary space has one leaf."""
+        yield self
+
+    def paths(self) -> Iterator[str]:
+        """One empty path: the value is the leaf."""
+        yield ""
+
+    def flatten(self, value: Any) -> list[Leaf]:
+        """One leaf: the value as an array of this dtype. Raises ValueError where it does not fit."""
+        array = _converted(np.asarray(value), self)
+        axes = array.ndim - len(self.shape)
+        if axes < 0 or array.shape[axes:] != self.shape:
+            raise ValueError(f"shape {list(array.shape)} does not fit {self}")
+        return [array]
+
+    def _take(self, leaves: Iterator[Leaf]) -> Any:
+        leaf = next(leaves, None)
+        if leaf is None:
+            raise ValueError(f"too few leaves for {self}")
+        return leaf
+
+
+class Box(ElementarySpace):
+    """Arrays of one dtype and shape, each element between `low` and `high`.
+
+    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite where there is no bound. They are kept as
+    float64, rounded to what `dtype` can hold, and clipped to its range if it is an integer type.
+    `shape`: by default that of `low` and `high`. Raises ValueError where a bound is NaN or low exceeds high.
+    """
+
+    __slots__ = ("_dtype", "_high", "_low", "_shape")
+
+    def __init__(
+        self,
+        low: npt.ArrayLike = -math.inf,
+        high: npt.ArrayLike = math.inf,
+        shape: Sequence[int] | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
+        self._dtype: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+        if self._dtype.kind not in "biuf" or self._dtype.itemsize > 8:
+            raise ValueError(f"a Box cannot have dtype {self._dtype}")
+        lows, highs = _bound(low, self._dtype, np.ceil), _bound(high, self._dtype, np.floor)
+        self._shape = _shape(np.broadcast_shapes(lows.shape, highs.shape) if shape is None else shape)
+        for name, bound in (("low", lows), ("high", highs)):
+            try:
+                np.broadcast_to(bound, self._shape)
+            except ValueError:
+                raise ValueError(f"{name} of shape {list(bound.shape)} does not fit {list(self._shape)}") from None
+        if not (lows <= highs).all() or (lows == np.inf).any() or (highs == -np.inf).any():
+            raise ValueError("every low of a Box must be a number no greater than its high")
+        self._low, self._high = _compact(lows), _compact(highs)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type of a value."""
+        return self._dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return self._shape
+
+    @property
+    def low(self) -> npt.NDArray[np.float64]:
+        """Lower bounds: read-only, of the space's shape."""
+        return np.broadcast_to(self._low, self._shape)
+
+    @property
+    def high(self) -> npt.NDArray[np.float64]:
+        """Upper bounds: read-only, of the space's shape."""
+        return np.broadcast_to(self._high, self._shape)
+
+    @property
+    def compact_bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """`low` and `high`, each of shape [] where one number holds for all elements."""
+        return self._low, self._high
+
+    def _key(self) -> tuple[object, ...]:
+        bounds = tuple((b.shape, b.tobytes()) for b in (self._low, self._high))
+        return self._dtype, self._shape, bounds
+
+    def __str__(self) -> str:
+        text = f"{self._dtype}, {list(self._shape)}"
+        if self._low.ndim == 0 and self._high.ndim == 0 and np.isfinite(self._low) and np.isfinite(self._high):
+            text += f", {self._low:.6g}..{self._high:.6g}"
+        return f"Box({text})"
+
+
+class Discrete(ElementarySpace):
+    """The integers start, ..., start + n - 1. Values are int64 of shape []."""
+
+    __slots__ = ("n", "start")
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        self.n, self.start = int(n), int(start)
+        if self.n < 1:
+            raise ValueError(f"Discrete needs at least one value, not {self.n}")
+        if not -(2**63) <= self.start <= self.start + self.n - 1 < 2**63:
+            raise ValueError(f"Discrete({self.n}, start={self.start}) does not fit 64 bits")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """int64."""
+        return _INT64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[]."""
+        return ()
+
+    def _key(self) -> tuple[object, ...]:
+        return self.n, self.start
+
+    def __str__(self) -> str:
+        return f"Discrete({self.n}, start={self.start})" if self.start else f"Discrete({self.n})"
+
+
+class MultiDiscrete(ElementarySpace):
+    """A vector of independent choices: int64 of shape [len(nvec)], element i in [0, nvec[i])."""
+
+    __slots__ = ("nvec",)
+
+    def __init__(self, nvec: Sequence[int] | npt.NDArray[np.integer[Any]]) -> None:
+        self.nvec: tuple[int, ...] = tuple(int(n) for n in nvec)
+        if not self.nvec or not all(1 <= n < 2**63 for n in self.nvec):
+            raise ValueError(f"every element of MultiDiscrete needs at least one value: {list(self.nvec[:16])}")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """int64."""
+        return _INT64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[len(nvec)]."""
+        return (len(self.nvec),)
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.nvec,)
+
+    def __str__(self) -> str:
+        if len(self.nvec) > 16:
+            return f"MultiDiscrete({len(self.nvec)} elements)"
+        return f"MultiDiscrete({list(self.nvec)})"
+
+
+class MultiBinary(ElementarySpace):
+    """An array of bits: int8 of the given shape, elements 0 or 1. `shape`: a sequence, or the length of a vector."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, shape: int | Sequence[int]) -> None:
+        self._shape = _shape((shape,) if isinstance(shape, (int, np.integer)) else shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """int8."""
+        return _INT8
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value."""
+        return self._shape
+
+    def _key(self) -> tuple[object, ...]:
+        return (self._shape,)
+
+    def __str__(self) -> str:
+        return f"MultiBinary({list(self._shape)})"
+
+
+_INT64: np.dtype[Any] = np.dtype(np.int64)
+_INT8: np.dtype[Any] = np.dtype(np.int8)
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    lengths = tuple(int(length) for length in shape)
+    if not all(1 <= length < 2**32 for length in lengths):
+        raise ValueError(f"an axis of length {min(lengths)} in shape {list(lengths)}: every axis needs 1 to 2^32 - 1")
+    if math.prod(lengths) > MAX_ELEMENTS:
+        raise ValueError(f"shape {list(lengths)} has more than {MAX_ELEMENTS} elements")
+    return lengths
+
+
+def _bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.ufunc) -> npt.NDArray[np.float64]:
+    """The bound as `dtype` can hold it, in float64; 0.0 added so that -0.0 and 0.0 are one."""
+    bound = np.asarray(value, np.float64)
+    if np.isnan(bound).any():
+        raise ValueError("a bound of a Box is NaN")
+    if dtype.kind == "f":
+        with np.errstate(over="ignore", under="ignore"):
+            return bound.astype(dtype).astype(np.float64) + 0.0
+    least, most = (0.0, 1.0) if dtype.kind == "b" else (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
+    clipped: npt.NDArray[np.float64] = np.clip(towards_inside(bound), least, most) + 0.0
+    return clipped
+
+
+def _compact(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """One number where all elements are equal, else a copy of the whole that nobody else can change."""
+    flat = bound.reshape(-1)
+    return np.array(flat[0]) if (flat == flat[0]).all() else bound.copy()
+
+
+def _converted(array: Leaf, space: ElementarySpace) -> Leaf:
+    source, target = array.dtype, space.dtype
+    if source == target:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        if source.kind == "b" or (source.kind in "iuf" and target.kind == "f"):
+            return array.astype(target)
+        if source.kind in "iu":
+            result = array.astype(target)
+            if (result == array).all():
+                return result
+            raise ValueError(f"a number that {target} cannot hold, for {space}")
+    raise ValueError(f"dtype {source} does not fit {space}")

@@ -1,0 +1,73 @@
+"""Frames: a 4-byte big-endian length, then that many bytes."""
+
+from __future__ import annotations
+
+import struct
+
+from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError
+
+HEADER_BYTES = 4
+HANDSHAKE_FRAME_BYTES = 64 * 2**10  # the limit before the welcome
+_HEADER = struct.Struct(">I")
+
+
+def frame(payload: bytes, max_frame_bytes: int) -> bytes:
+    """One frame. Raises ProtocolError (FRAME_TOO_LARGE) where the payload exceeds the limit."""
+    length = len(payload)
+    if length > max_frame_bytes:
+        raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, max_frame_bytes))
+    return _HEADER.pack(length) + payload
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames, holding at most one frame of the limit and what came with its last piece.
+
+    `max_frame_bytes` may be changed between frames.
+    """
+
+    def __init__(self, max_frame_bytes: int = HANDSHAKE_FRAME_BYTES) -> None:
+        self.max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+
+    def __len__(self) -> int:
+        """Bytes held."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take bytes in. Raises LocalProtocolError where a whole frame of the limit already waits to be read."""
+        if len(self._buffer) >= HEADER_BYTES + self.max_frame_bytes:
+            raise LocalProtocolError(ErrorCode.LIMIT_EXCEEDED, "read the events that are there before adding bytes")
+        self._buffer += data
+
+    def first_byte(self) -> int | None:
+        """The first byte of the next frame's payload, once it is there."""
+        return self._buffer[HEADER_BYTES] if len(self._buffer) > HEADER_BYTES else None
+
+    def next_frame(self) -> bytes | None:
+        """The payload of the next frame, None while it is incomplete.
+
+        Raises ProtocolError for a length of 0 (MALFORMED) or over the limit (FRAME_TOO_LARGE), as soon as it is read.
+        """
+        buffer = self._buffer
+        if len(buffer) < HEADER_BYTES:
+            return None
+        (length,) = _HEADER.unpack_from(buffer)
+        if length > self.max_frame_bytes:
+            raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, self.max_frame_bytes))
+        if length == 0:
+            raise ProtocolError(ErrorCode.MALFORMED, "a frame of length 0 holds no message")
+        end = HEADER_BYTES + length
+        if len(buffer) < end:
+            return None
+        with memoryview(buffer) as view:
+            payload = bytes(view[HEADER_BYTES:end])
+        del buffer[:end]
+        return payload
+
+    def clear(self) -> None:
+        """Forget what is held."""
+        self._buffer = bytearray()
+
+
+def _too_large(length: int, limit: int) -> str:
+    return f"a frame of {length} bytes; the limit is {limit}"

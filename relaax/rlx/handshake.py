@@ -1,0 +1,99 @@
+"""What a hello and a welcome must be, and how large the frames of a connection may become."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from relaax.rlx.decoding import check_version
+from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.messages import Autoreset, Hello, Limits, Welcome
+from relaax.rlx.space_wire import check_space
+from relaax.rlx.spaces import Space
+
+MAX_TEXT_BYTES = 256  # of each name and version
+MAX_TOKEN_BYTES = 4096
+_LEAST_FRAME_BYTES = 2**20  # that `limits_for` leaves, for metrics and fields to come
+_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
+
+
+def check_hello(hello: Hello, max_frame_bytes: int) -> None:
+    """Raise ProtocolError where a hello cannot be answered with a welcome, whatever the algorithm."""
+    check_version(hello.protocol_version, "the client speaks")
+    for name in ("client_name", "client_version", "environment", "host"):
+        _check_text(name, getattr(hello, name), MAX_TEXT_BYTES)
+    _check_text("token", hello.token, MAX_TOKEN_BYTES)
+    _check_session_id(hello.session_id)
+    if hello.environments < 1:
+        raise _invalid(f"environments is {hello.environments}; at least 1 is needed")
+    if hello.frame_skip < 0:
+        raise _invalid(f"frame_skip is {hello.frame_skip}")
+    if len(hello.autoreset) not in (1, hello.environments):
+        raise _invalid(f"autoreset has {len(hello.autoreset)} entries for {hello.environments} environments")
+    check_space(hello.observation_space, "observation_space")
+    check_space(hello.action_space, "action_space")
+    least = _least_frame_bytes(hello)
+    if least > max_frame_bytes:
+        raise ProtocolError(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"{hello.environments} environments of these spaces need frames of more than {least} bytes;"
+            f" the limit is {max_frame_bytes}",
+        )
+
+
+def check_welcome(welcome: Welcome, hello: Hello) -> None:
+    """Raise ProtocolError where a welcome does not answer this hello."""
+    check_version(welcome.protocol_version, "the server answers in")
+    for name in ("server_version", "algorithm"):
+        _check_text(name, getattr(welcome, name), MAX_TEXT_BYTES)
+    _check_session_id(welcome.session_id)
+    limits = welcome.limits
+    for name in ("idle_timeout_seconds", "heartbeat_seconds"):
+        seconds = getattr(limits, name)
+        if not 0 < seconds < math.inf:
+            raise _invalid(f"limits.{name} is {seconds}; a positive number is needed")
+    least = max(1, _least_frame_bytes(hello))
+    if limits.max_frame_bytes < least:
+        raise ProtocolError(
+            ErrorCode.LIMIT_EXCEEDED,
+            f"limits.max_frame_bytes is {limits.max_frame_bytes}; these environments need more than {least}",
+        )
+
+
+def limits_for(hello: Hello, limits: Limits) -> Limits:
+    """`limits` with no more room in a frame than this client can need, so that a hostile one has less to fill."""
+    observation, action = nbytes(hello.observation_space), nbytes(hello.action_space)
+    # base64 makes 4 bytes of 3; numbers, masks and episodes of an environment take under 256 bytes of JSON
+    per_environment = 3 * max(2 * observation, action) // 2 + 256
+    leaves = sum(1 for _ in hello.observation_space.elements()) + sum(1 for _ in hello.action_space.elements())
+    needed = hello.environments * per_environment + leaves * 512
+    return dataclasses.replace(limits, max_frame_bytes=min(limits.max_frame_bytes, max(needed, _LEAST_FRAME_BYTES)))
+
+
+def nbytes(space: Space) -> int:
+    """Size of one value's data."""
+    return sum(element.nbytes for element in space.elements())
+
+
+def _least_frame_bytes(hello: Hello) -> int:
+    """Array data of the largest message that these environments must be able to send or receive."""
+    copies = 2 if Autoreset.SAME_STEP in hello.autoreset else 1
+    return hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
+
+
+def _check_text(name: str, text: str, most: int) -> None:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} has {size} bytes; {most} is the most")
+    if not text.isprintable():
+        raise _invalid(f"{name} holds a control character")
+
+
+def _check_session_id(session_id: str) -> None:
+    if _SESSION_ID.fullmatch(session_id) is None:
+        raise _invalid("session_id is at most 128 letters, digits, _ and -")
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_VALUE, message)

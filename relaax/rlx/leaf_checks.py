@@ -1,0 +1,119 @@
+"""What the leaves of a space must be, worked out once per connection so that each message costs little.
+
+Element types, shapes and ranges are looked at by whole arrays, never element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.messages import Leaves, Mask
+from relaax.rlx.spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
+
+ValueCheck = Callable[[Any], Any]  # [any number of environments, *shape] -> true where all elements are legal
+
+
+@dataclass(frozen=True, slots=True)
+class LeafCheck:
+    """One leaf: what it is called, its element type, its shape with the axis N, and the legality of its elements."""
+
+    path: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    legal: ValueCheck | None
+    element: ElementarySpace
+
+
+class LeavesCheck:
+    """All leaves of a space, for N environments.
+
+    `bounded`: hold Box elements to their bounds (actions), instead of only to finite numbers (observations: too many
+    environments leave the box that they announce).
+    """
+
+    def __init__(self, space: Space, environments: int, bounded: bool) -> None:
+        self.leaves = [
+            LeafCheck(path, e.dtype, (environments, *e.shape), _legality(e, bounded), e)
+            for path, e in zip(space.paths(), space.elements(), strict=True)
+        ]
+
+    def check(self, field: str, leaves: Leaves, rows: Mask | None = None) -> None:
+        """Raise ProtocolError (INVALID_VALUE) where these are no leaves of the space.
+
+        `rows`: bool of shape [N], some element true; only there do elements matter.
+        """
+        if len(leaves) != len(self.leaves):
+            raise _invalid(f"{field} has {len(leaves)} leaves; the space has {len(self.leaves)}")
+        leaf: Any  # a program may try to send anything
+        for leaf, expected in zip(leaves, self.leaves, strict=True):
+            if not isinstance(leaf, np.ndarray) or leaf.dtype != expected.dtype or leaf.shape != expected.shape:
+                found = f"{leaf.dtype} {list(leaf.shape)}" if isinstance(leaf, np.ndarray) else type(leaf).__name__
+                raise _invalid(
+                    f"{field}{expected.path} is {found}; {expected.dtype} {list(expected.shape)} was agreed on"
+                )
+            legal = expected.legal
+            if legal is not None and not legal(leaf if rows is None else leaf[rows]):
+                raise _invalid(_illegal(field, leaf, expected, rows))
+
+
+def _legality(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
+    if isinstance(element, Discrete):
+        return _in_range(element.start, np.uint64(element.n))
+    if isinstance(element, MultiDiscrete):
+        return _in_range(0, np.array(element.nvec, np.uint64))
+    if isinstance(element, MultiBinary) or element.dtype.kind == "b":
+        return _bits
+    if isinstance(element, Box):
+        bounds = _within(element) if bounded else None
+        if element.dtype.kind == "f":
+            return _finite if bounds is None else lambda leaf: _finite(leaf) and bounds(leaf)
+        return bounds
+    return None
+
+
+def _finite(leaf: Leaf) -> Any:
+    return np.isfinite(leaf).all()
+
+
+def _bits(leaf: Leaf) -> Any:
+    return leaf.view(np.uint8).max() <= 1
+
+
+def _in_range(start: int, count: Any) -> ValueCheck:
+    """Elements of int64 in [start, start + count): as unsigned numbers, one comparison does for both ends."""
+    if start == 0:
+        return lambda leaf: (leaf.view(np.uint64) < count).all()
+    return lambda leaf: ((leaf - start).view(np.uint64) < count).all()
+
+
+def _within(box: Box) -> ValueCheck | None:
+    low, high = box.compact_bounds
+    if box.dtype.kind == "f":
+        free = np.isneginf(low).all() and np.isposinf(high).all()
+        low, high = low.astype(box.dtype), high.astype(box.dtype)
+    else:
+        whole = Box(shape=(), dtype=box.dtype)
+        free = (low == whole.low).all() and (high == whole.high).all()
+    return None if free else lambda leaf: (leaf >= low).all() and (leaf <= high).all()
+
+
+def _illegal(field: str, leaf: Leaf, expected: LeafCheck, rows: Mask | None) -> str:
+    """The sentence that names the first offending environment."""
+    assert expected.legal is not None
+    for environment in range(len(leaf)):
+        one = leaf[environment : environment + 1]
+        if (rows is None or rows[environment]) and not expected.legal(one):
+            break
+    what = "a number outside"
+    if leaf.dtype.kind == "f" and not np.isfinite(one).all():
+        what = "NaN, not a value of" if np.isnan(one).any() else "an infinite number, not a value of"
+    return f"{field}{expected.path} of environment {environment} holds {what} {expected.element}"
+
+
+def _invalid(message: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.INVALID_VALUE, message)

@@ -1,0 +1,112 @@
+"""What may be said when: the one table that the connections obey, and the specification and the tests derive from."""
+
+from __future__ import annotations
+
+import enum
+
+from relaax.rlx.messages import (
+    Actions,
+    Bye,
+    EpisodeReturns,
+    Error,
+    Hello,
+    Init,
+    Message,
+    Metrics,
+    Ping,
+    Pong,
+    Reset,
+    Step,
+    TrainingFinished,
+    Welcome,
+)
+
+
+class Sender(enum.Enum):
+    """Who says a message."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class State(enum.Enum):
+    """How far the conversation is: each name says what comes next."""
+
+    AWAIT_HELLO = "await_hello"
+    AWAIT_WELCOME = "await_welcome"
+    AWAIT_INIT = "await_init"
+    AWAIT_ACTIONS = "await_actions"
+    AWAIT_STEP = "await_step"
+    AWAIT_RETURNS = "await_returns"
+    CLOSED = "closed"
+    ERROR = "error"  # this side found the peer at fault; it may say so, and nothing else
+
+
+_C, _S = Sender.CLIENT, Sender.SERVER
+_ADMITTED = (State.AWAIT_INIT, State.AWAIT_ACTIONS, State.AWAIT_STEP, State.AWAIT_RETURNS)
+_GREETED = (State.AWAIT_WELCOME, *_ADMITTED)
+_OPEN = (State.AWAIT_HELLO, *_GREETED)
+_STAY = None
+
+# states, who speaks, what is said, the state after it
+_ROWS: tuple[tuple[tuple[State, ...], Sender, type[Message], State | None], ...] = (
+    ((State.AWAIT_HELLO,), _C, Hello, State.AWAIT_WELCOME),
+    ((State.AWAIT_WELCOME,), _S, Welcome, State.AWAIT_INIT),
+    ((State.AWAIT_INIT,), _C, Init, State.AWAIT_ACTIONS),
+    ((State.AWAIT_ACTIONS,), _S, Actions, State.AWAIT_STEP),
+    ((State.AWAIT_STEP,), _C, Step, State.AWAIT_ACTIONS),
+    ((State.AWAIT_STEP,), _C, Reset, State.AWAIT_RETURNS),
+    ((State.AWAIT_RETURNS,), _S, EpisodeReturns, State.AWAIT_INIT),
+    (_ADMITTED, _C, Metrics, _STAY),
+    (_GREETED, _C, Ping, _STAY),
+    (_GREETED, _C, Pong, _STAY),
+    (_GREETED, _S, Ping, _STAY),
+    (_GREETED, _S, Pong, _STAY),
+    ((*_OPEN, State.ERROR), _C, Bye, State.CLOSED),
+    (_OPEN, _S, Bye, State.CLOSED),
+    ((*_OPEN, State.ERROR), _S, Error, State.CLOSED),
+    (_OPEN, _S, TrainingFinished, State.CLOSED),
+)
+
+TRANSITIONS: dict[tuple[State, Sender, type[Message]], State] = {
+    (state, sender, kind): state if after is _STAY else after
+    for states, sender, kind, after in _ROWS
+    for state in states
+}
+
+
+def allowed(state: State, sender: Sender) -> list[type[Message]]:
+    """What `sender` may say in `state`, in the table's order."""
+    return [kind for where, who, kind in TRANSITIONS if (where, who) == (state, sender)]
+
+
+def state_diagram() -> str:
+    """The table as a Mermaid state diagram, for protocol/RLX.md. Messages that change nothing are left out.
+
+    Mermaid takes no colon within a label.
+    """
+    lines = ["stateDiagram-v2", f"    [*] --> {State.AWAIT_HELLO.value}"]
+    for (state, sender, kind), after in TRANSITIONS.items():
+        if state is not State.ERROR and after not in (state, State.CLOSED):
+            lines.append(f"    {state.value} --> {after.value}: {sender.value} {kind.__name__}")
+    for state in _OPEN:
+        ends = [
+            f"{who.value} {kind.__name__}"
+            for (where, who, kind), after in TRANSITIONS.items()
+            if where is state and after is State.CLOSED
+        ]
+        lines.append(f"    {state.value} --> {State.CLOSED.value}: {', '.join(ends)}")
+    lines.append(f"    {State.CLOSED.value} --> [*]")
+    return "\n".join(lines)
+
+
+def state_table() -> str:
+    """The table in Markdown, for protocol/RLX.md: what each side may say in each state, and what follows."""
+    lines = ["| state | the client may send | the server may send |", "|---|---|---|"]
+    for state in _OPEN:
+        cells = []
+        for sender in Sender:
+            after = {kind.__name__: TRANSITIONS[state, sender, kind] for kind in allowed(state, sender)}
+            cells.append(", ".join(k if a is state else f"{k} → `{a.value}`" for k, a in after.items()) or "nothing")
+        lines.append(f"| `{state.value}` | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from support.processes import Processes
+
+if TYPE_CHECKING:
+    from support.run import Runs
+
+# Before anything imports TensorFlow or numpy, here and in the processes that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# No deadline for an example: on a busy machine it measures the machine. A failure prints how to repeat it.
+hypothesis.settings.register_profile("relaax", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("relaax")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--short", action="store_true", help="let the slow tests do less of the same")
+
+
+@pytest.fixture
+def short(request: pytest.FixtureRequest) -> bool:
+    """Whether a slow test should do less of the same."""
+    return bool(request.config.getoption("--short"))
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Starts processes; every one of them and of their children has ended when the test has, however it ended."""
+    with Processes(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def runs(processes: Processes, tmp_path: Path) -> Iterator[Runs]:
+    """Starts `relaax run`s; nothing that they started outlives the test."""
+    from support.run import all_ended  # loads numpy, and comes after the settings above
+
+    with all_ended(processes, tmp_path) as started:
+        yield started

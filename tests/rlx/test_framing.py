@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relaax.rlx import ErrorCode, LocalProtocolError, ProtocolError
+from relaax.rlx.framing import FrameReader, frame
+
+
+def drain(reader: FrameReader) -> list[bytes]:
+    found = []
+    while (payload := reader.next_frame()) is not None:
+        found.append(payload)
+    return found
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.data())
+def test_frames_survive_any_cut(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(frame(payload, 40) for payload in payloads)
+    reader, found = FrameReader(40), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        reader.feed(stream[:size])
+        stream = stream[size:]
+        found += drain(reader)
+        assert len(reader) < 4 + 40
+    assert found == payloads
+    assert len(reader) == 0
+
+
+def test_a_length_over_the_limit_is_refused_before_its_body() -> None:
+    reader = FrameReader(10)
+    reader.feed(struct.pack(">I", 11))
+    with pytest.raises(ProtocolError) as caught:
+        reader.next_frame()
+    assert caught.value.code is ErrorCode.FRAME_TOO_LARGE
+    reader.clear()
+    reader.feed(frame(bytes(10), 10))
+    assert reader.next_frame() == bytes(10)
+
+
+def test_an_empty_frame_is_refused() -> None:
+    reader = FrameReader()
+    reader.feed(bytes(4))
+    with pytest.raises(ProtocolError) as caught:
+        reader.next_frame()
+    assert caught.value.code is ErrorCode.MALFORMED
+
+
+def test_a_frame_over_the_limit_is_not_made() -> None:
+    with pytest.raises(ProtocolError, match="11 bytes; the limit is 10"):
+        frame(bytes(11), 10)
+
+
+def test_feeding_without_reading_is_bounded() -> None:
+    reader = FrameReader(10)
+    reader.feed(frame(bytes(10), 10) * 3)
+    with pytest.raises(LocalProtocolError):
+        reader.feed(b"x")
+    assert drain(reader) == [bytes(10)] * 3
+    reader.feed(b"x")
+
+
+def test_the_first_byte_is_seen_before_its_frame_is_whole() -> None:
+    reader = FrameReader()
+    reader.feed(struct.pack(">I", 100))
+    assert reader.first_byte() is None
+    reader.feed(b"{")
+    assert reader.first_byte() == 0x7B
+    assert reader.next_frame() is None

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relaax.rlx import (
+    HANDSHAKE_FRAME_BYTES,
+    Actions,
+    Autoreset,
+    Box,
+    Discrete,
+    Episode,
+    Error,
+    ErrorCode,
+    Hello,
+    Init,
+    Limits,
+    LocalProtocolError,
+    Metrics,
+    RemoteProtocolError,
+    Sender,
+    ServerConnection,
+    Step,
+    Tuple,
+    Welcome,
+)
+from relaax.rlx.codecs import codec_named
+from relaax.rlx.framing import frame
+from relaax.rlx.handshake import limits_for
+from support.rlx_pair import Pair, batch, make_hello
+from support.rlx_strategies import hellos
+
+
+@settings(deadline=None)
+@given(hellos(), st.sampled_from(["protobuf", "json"]))
+def test_both_sides_know_what_was_agreed(hello: Hello, codec: str) -> None:
+    pair = Pair(codec)
+    pair.open(hello)
+    assert pair.server.hello == hello
+    assert pair.client.welcome == pair.server.welcome
+    assert pair.server.codec == pair.client.codec == codec
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"protocol_version": 2}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"protocol_version": 0}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"environments": 0}, ErrorCode.INVALID_VALUE),
+        ({"environments": 2**32 - 1}, ErrorCode.LIMIT_EXCEEDED),
+        ({"environments": 2, "autoreset": (Autoreset.DISABLED,) * 3}, ErrorCode.INVALID_VALUE),
+        ({"autoreset": ()}, ErrorCode.INVALID_VALUE),
+        ({"session_id": "a/b"}, ErrorCode.INVALID_VALUE),
+        ({"session_id": "x" * 129}, ErrorCode.INVALID_VALUE),
+        ({"environment": "a\nb"}, ErrorCode.INVALID_VALUE),
+        ({"host": "x" * 257}, ErrorCode.LIMIT_EXCEEDED),
+        ({"token": "x" * 4097}, ErrorCode.LIMIT_EXCEEDED),
+        ({"observation_space": Box(shape=(5000, 5000))}, ErrorCode.LIMIT_EXCEEDED),
+        ({"action_space": Box(shape=(5000, 5000))}, ErrorCode.LIMIT_EXCEEDED),
+        ({"observation_space": Tuple([Discrete(2)] * 257)}, ErrorCode.LIMIT_EXCEEDED),
+    ],
+)
+def test_a_hello_that_cannot_be_answered_is_refused_on_both_sides(fields: dict[str, Any], code: ErrorCode) -> None:
+    hello, pair = make_hello(**fields), Pair()
+    with pytest.raises(LocalProtocolError) as local:
+        pair.client.send(hello)
+    pair.server.receive_data(frame(codec_named("protobuf").encode(hello, Sender.CLIENT), 2**20))
+    with pytest.raises(RemoteProtocolError) as remote:
+        pair.server.next_event()
+    assert local.value.code is remote.value.code is code
+    assert pair.server.hello is None
+
+
+def test_room_for_the_final_observation_is_counted() -> None:
+    limits = Limits(max_frame_bytes=1500)
+    space = Box(shape=(1000,), dtype=np.uint8)
+    Pair(limits=limits).greet(observation_space=space)
+    with pytest.raises(RemoteProtocolError, match="2000 bytes; the limit is 1500"):
+        Pair(limits=limits).greet(observation_space=space, autoreset=(Autoreset.SAME_STEP,))
+
+
+def test_frames_before_the_welcome_are_small_and_grow_after_it() -> None:
+    pair = Pair()
+    big = Box(shape=(2 * HANDSHAKE_FRAME_BYTES,), dtype=np.uint8)
+    many_bounds = Box(np.arange(10_000.0), np.inf, dtype=np.float64)
+    with pytest.raises(LocalProtocolError) as caught:
+        pair.client.send(make_hello(observation_space=many_bounds))
+    assert caught.value.code is ErrorCode.FRAME_TOO_LARGE
+    pair.open(observation_space=big, action_space=big)
+    pair.client_says(Init(batch(big, 1)))
+    pair.server_says(Actions(batch(big, 1)))
+
+
+@settings(deadline=None, max_examples=30)
+@given(hellos(), st.sampled_from(["protobuf", "json"]))
+def test_the_announced_limit_fits_the_longest_step(hello: Hello, codec: str) -> None:
+    hello = replace(hello, reports_episodes=True)
+    n = hello.environments
+    at = batch(hello.observation_space, n)
+    longest = Step(
+        np.full(n, -1.2345678901234567e-300), at, np.ones(n, bool), np.ones(n, bool), at, np.ones(n, bool),
+        [Episode(2**32 - 1, -1.2345678901234567e-300, 2**32 - 1)] * n,
+    )  # fmt: skip
+    size = len(codec_named(codec).encode(longest, Sender.CLIENT))
+    tailored = limits_for(hello, Limits())
+    assert size <= tailored.max_frame_bytes <= 2**20
+    large = replace(hello, observation_space=Box(shape=(1000, 1000)), environments=3, autoreset=(Autoreset.SAME_STEP,))
+    at = batch(large.observation_space, 3)
+    size = len(codec_named(codec).encode(Step(np.ones(3), at, final_observation=at), Sender.CLIENT))
+    assert size <= limits_for(large, Limits()).max_frame_bytes <= 2 * size * 4 // 3
+
+
+def test_the_clients_own_limit_holds_too() -> None:
+    pair = Pair(max_frame_bytes=1000)
+    pair.open(limits=Limits())
+    with pytest.raises(LocalProtocolError, match="the limit is 1000"):
+        pair.client.send(Metrics([(f"m{i}", 1.0) for i in range(100)]))
+
+
+def test_metric_names_are_bounded_in_number_over_the_connection() -> None:
+    pair = Pair()
+    pair.open(limits=Limits(max_metric_names=3))
+    for name in ("a", "b", "c", "a", "b"):
+        pair.client_says(Metrics(((name, 1.0),)))
+    with pytest.raises(LocalProtocolError, match="more than 3 different metric names"):
+        pair.client.send(Metrics((("d", 1.0),)))
+    pair.client_says(Metrics((("c", 2.0), ("c", 3.0))))
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a b", "ä", "a\n", "/a", "a%s"])
+def test_metric_names_match_a_closed_set(name: str) -> None:
+    pair = Pair()
+    pair.open()
+    with pytest.raises(LocalProtocolError, match="metric name"):
+        pair.client.send(Metrics(((name, 1.0),)))
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_a_refusal_speaks_the_clients_codec_from_its_first_byte(codec: str) -> None:
+    data = Pair(codec).client.send(make_hello())
+    server = ServerConnection()
+    server.receive_data(data[:5])
+    server.next_event()
+    assert server.codec == codec
+    pair = Pair(codec)
+    pair.client.send(make_hello())
+    pair.client.receive_data(server.send(Error(ErrorCode.OVERLOADED, "full", retry_after_seconds=2.0)))
+    assert pair.client.next_event() == Error(ErrorCode.OVERLOADED, "full", True, 2.0)
+
+
+def test_a_space_of_the_most_axes_can_be_played() -> None:
+    pair = Pair()
+    pair.play(environments=2, observation_space=Box(shape=(1,) * 8), action_space=Box(shape=(1,) * 8))
+    pair.step()
+
+
+def test_a_welcome_that_leaves_no_room_is_not_sent() -> None:
+    pair = Pair()
+    pair.greet(observation_space=Box(shape=(100,)))
+    with pytest.raises(LocalProtocolError, match="max_frame_bytes is 10"):
+        pair.server.send(Welcome("id", "da3c", Limits(max_frame_bytes=10)))
+    pair.server_says(Welcome("id", "da3c", pair.server.limits))
+
+
+def test_an_error_with_a_long_sentence_fits_a_frame() -> None:
+    pair = Pair("json")
+    pair.greet()
+    pair.server_says(Error(ErrorCode.UNSUPPORTED_SPACE, "\U0001f600" * 100_000))

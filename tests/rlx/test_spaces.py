@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from relaax.rlx import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    rlx_pb2,
+    space_from_dict,
+    space_to_dict,
+)
+from relaax.rlx.space_wire import MAX_DEPTH
+from support.rlx_strategies import leaves, spaces
+
+
+@given(spaces)
+def test_dicts_and_pickles_round_trip(space: Space) -> None:
+    again = space_from_dict(json.loads(json.dumps(space_to_dict(space))))
+    assert again == space
+    assert hash(again) == hash(space)
+    assert space_to_dict(again) == space_to_dict(space)
+    assert pickle.loads(pickle.dumps(space)) == space
+
+
+@given(spaces.flatmap(lambda s: leaves(s, 2).map(lambda v: (s, v))))
+def test_unflatten_is_the_reverse_of_flatten(case: tuple[Space, list[np.ndarray]]) -> None:
+    space, values = case
+    again = space.flatten(space.unflatten(values))
+    assert [a.tobytes() for a in again] == [v.tobytes() for v in values]
+    assert [a.dtype for a in again] == [e.dtype for e in space.elements()]
+    assert len(list(space.paths())) == len(values)
+    with pytest.raises(ValueError, match="too few"):
+        space.unflatten(values[:-1])
+    with pytest.raises(ValueError, match="too many"):
+        space.unflatten([*values, values[0]])
+
+
+def test_leaves_of_a_dict_come_by_code_point_of_their_keys() -> None:
+    space = Dict({"b": Discrete(2), "Z": Discrete(3), "ä": Discrete(4), "a": Tuple([Discrete(5), Discrete(6)])})
+    assert [e.n for e in space.elements()] == [3, 5, 6, 2, 4]  # type: ignore[attr-defined]
+    assert list(space.paths()) == ["['Z']", "['a'][0]", "['a'][1]", "['b']", "['ä']"]
+    assert space == Dict(dict(reversed(space.spaces.items())))
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [
+        (Box(shape=(4,)), "Box(float32, [4])"),
+        (Box(0, 255, (84, 84), np.uint8), "Box(uint8, [84, 84], 0..255)"),
+        (Box(shape=(2,), dtype=np.uint8), "Box(uint8, [2], 0..255)"),
+        (Box(-0.5, 2, (1,)), "Box(float32, [1], -0.5..2)"),
+        (Box([-1, -2], [1, 2]), "Box(float32, [2])"),
+        (Discrete(18), "Discrete(18)"),
+        (Discrete(2, start=-1), "Discrete(2, start=-1)"),
+        (MultiDiscrete([2, 3]), "MultiDiscrete([2, 3])"),
+        (MultiBinary(3), "MultiBinary([3])"),
+        (Tuple([Discrete(2), MultiBinary((1, 2))]), "Tuple(Discrete(2), MultiBinary([1, 2]))"),
+        (Dict({"b": Discrete(2), "a": Discrete(3)}), "Dict(a: Discrete(3), b: Discrete(2))"),
+    ],
+)
+def test_text_is_short(space: Space, text: str) -> None:
+    assert str(space) == repr(space) == text
+
+
+def test_bounds_are_those_of_the_element_type() -> None:
+    box = Box(np.float64(0.1), 1e300, (2,))
+    assert box.low.tolist() == [float(np.float32(0.1))] * 2
+    assert box.high.tolist() == [np.inf] * 2
+    assert Box(0.5, 3.7, (), np.int8).low == 1
+    assert Box(0.5, 3.7, (), np.int8).high == 3
+    assert Box(-0.0, 1, (1,)) == Box(0.0, 1, (1,)) == Box([0.0], [1.0])
+    assert Box(0, 1, (1,)) != Box(0, 1, (1,), np.float64)
+    assert Box(0, 1, (1,)) != Box(0, 2, (1,))
+
+
+def test_a_huge_box_with_one_bound_costs_no_memory() -> None:
+    box = Box(0, 255, (2**15, 2**15), np.uint8)
+    assert box.low.shape == (2**15, 2**15)
+    assert box.low.base is not None
+    assert len(json.dumps(space_to_dict(box))) < 200
+
+
+def test_bounds_cannot_be_changed_from_outside() -> None:
+    low = np.array([0.0, -1.0])
+    box = Box(low, 2, dtype=np.float64)
+    low[0] = 9
+    assert box.low.tolist() == [0, -1]
+    with pytest.raises(ValueError, match="read-only"):
+        box.low[0] = 9
+
+
+@pytest.mark.parametrize(
+    ("value", "space", "dtype"),
+    [
+        (1, Discrete(2), np.int64),
+        (np.uint8(1), Discrete(2), np.int64),
+        ([0.5, 1.5], Box(shape=(2,)), np.float32),
+        ([1, 2], Box(shape=(2,), dtype=np.uint8), np.uint8),
+        ([True, False], MultiBinary(2), np.int8),
+        (np.zeros((3, 2), ">f4"), Box(shape=(2,)), np.float32),
+    ],
+)
+def test_flatten_converts_what_loses_nothing(value: object, space: Space, dtype: type) -> None:
+    (leaf,) = space.flatten(value)
+    assert leaf.dtype == dtype
+    assert leaf.tolist() == np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize(
+    ("value", "space"),
+    [
+        (0.5, Discrete(2)),
+        ([256, 0], Box(shape=(2,), dtype=np.uint8)),
+        ([-1, 0], Box(shape=(2,), dtype=np.uint8)),
+        ([1.0, 2.0, 3.0], Box(shape=(2,))),
+        (1.0, Box(shape=(2,))),
+        ("left", Discrete(2)),
+        ((1,), Tuple([Discrete(2), Discrete(2)])),
+        ({"a": 1}, Dict({"b": Discrete(2)})),
+        (1, Dict({"b": Discrete(2)})),
+    ],
+)
+def test_flatten_refuses_what_does_not_fit(value: object, space: Space) -> None:
+    with pytest.raises(ValueError, match=r"fit|needed|cannot hold"):
+        space.flatten(value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Box(np.nan, 1, (1,)),
+        lambda: Box(2, 1, (1,)),
+        lambda: Box(np.inf, np.inf, (1,)),
+        lambda: Box(shape=(0,)),
+        lambda: Box(shape=(2**20, 2**20)),
+        lambda: Box([0, 0, 0], 1, (2,)),
+        lambda: Box(dtype=np.complex64, shape=(1,)),
+        lambda: Box(0.2, 0.8, (1,), np.int8),
+        lambda: Discrete(0),
+        lambda: Discrete(2, start=2**63 - 1),
+        lambda: MultiDiscrete([]),
+        lambda: MultiDiscrete([2, 0]),
+        lambda: MultiBinary(0),
+        lambda: Tuple([]),
+        lambda: Dict({}),
+        lambda: Dict({1: Discrete(2)}),  # type: ignore[dict-item]
+    ],
+)
+def test_impossible_spaces_are_refused(make: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        make()  # type: ignore[operator]
+
+
+def test_spaces_past_the_limits_have_no_description() -> None:
+    deep: Space = Discrete(2)
+    for _ in range(MAX_DEPTH):
+        deep = Tuple([deep])
+    for space in (deep, Tuple([Discrete(2)] * 257), Box(shape=(1,) * 9)):
+        with pytest.raises(ValueError, match=r"more than|cannot"):
+            space_to_dict(space)
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {},
+        {"disc": {"n": "2"}},
+        {"discrete": {"n": "0"}},
+        {"discrete": {"n": "x"}},
+        {"discrete": 3},
+        {"box": {"dtype": "DTYPE_FLOAT33", "shape": [2]}},
+        {"tuple": {"spaces": [{}]}},
+    ],
+)
+def test_what_describes_no_space_is_refused(description: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"space"):
+        space_from_dict(description)
+
+
+def test_unsaid_bounds_of_the_wire_are_infinite() -> None:
+    space = space_from_dict({"box": {"dtype": "DTYPE_FLOAT64", "shape": [2], "low": [-1, "-Infinity"]}})
+    assert space == Box([-1, -np.inf], np.inf, dtype=np.float64)
+    assert rlx_pb2.Space().WhichOneof("space") is None

@@ -1,0 +1,182 @@
+"""Every row of the table, and everything that is not in it, on both sides and in both codecs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from relaax.rlx import (
+    TRANSITIONS,
+    Actions,
+    Bye,
+    ConnectionClosed,
+    EpisodeReturns,
+    Error,
+    ErrorCode,
+    Hello,
+    Init,
+    LocalProtocolError,
+    Message,
+    Metrics,
+    Ping,
+    Pong,
+    RemoteProtocolError,
+    Reset,
+    Sender,
+    State,
+    Step,
+    TrainingFinished,
+    Welcome,
+)
+from relaax.rlx.codecs import codec_named
+from relaax.rlx.framing import frame
+from relaax.rlx.transitions import state_diagram
+from support.rlx_pair import Pair, batch, events, make_hello, make_step
+
+HELLO = make_hello()
+SAMPLES: dict[Sender, list[Message]] = {
+    Sender.CLIENT: [
+        HELLO,
+        Init(batch(HELLO.observation_space, 1)),
+        make_step(HELLO),
+        Reset(np.zeros(1)),
+        Metrics((("a", 1.0),)),
+        Ping(7),
+        Pong(7),
+        Bye("x"),
+    ],
+    Sender.SERVER: [
+        Welcome("id", "da3c"),
+        Actions(batch(HELLO.action_space, 1)),
+        EpisodeReturns(np.zeros(1)),
+        Error(ErrorCode.OVERLOADED, "x"),
+        TrainingFinished("x", 7),
+        Ping(7),
+        Pong(7),
+        Bye("x"),
+    ],
+}
+PATH = {
+    State.AWAIT_HELLO: [],
+    State.AWAIT_WELCOME: [Hello],
+    State.AWAIT_INIT: [Hello, Welcome],
+    State.AWAIT_ACTIONS: [Hello, Welcome, Init],
+    State.AWAIT_STEP: [Hello, Welcome, Init, Actions],
+    State.AWAIT_RETURNS: [Hello, Welcome, Init, Actions, Reset],
+}
+CASES = [
+    pytest.param(state, sender, message, codec, id=f"{state.value}-{sender.value}-{type(message).__name__}-{codec}")
+    for state, sender, codec in itertools.product(PATH, Sender, ("protobuf", "json"))
+    for message in SAMPLES[sender]
+]
+
+
+def pair_in(state: State, codec: str) -> Pair:
+    pair = Pair(codec)
+    samples = {type(m): (who, m) for who in Sender for m in SAMPLES[who]}
+    for kind in PATH[state]:
+        who, message = samples[kind]
+        (pair.client_says if who is Sender.CLIENT else pair.server_says)(message)
+    assert pair.client.state is pair.server.state is state
+    return pair
+
+
+@pytest.mark.parametrize(("state", "sender", "message", "codec"), CASES)
+def test_what_the_table_allows_works_and_nothing_else(
+    state: State, sender: Sender, message: Message, codec: str
+) -> None:
+    pair = pair_in(state, codec)
+    ours, theirs = (pair.client, pair.server) if sender is Sender.CLIENT else (pair.server, pair.client)
+    after = TRANSITIONS.get((state, sender, type(message)))
+    if after is not None:
+        # A server that speaks before the client does not know the codec.
+        if state is not State.AWAIT_HELLO or sender is Sender.CLIENT or codec == "protobuf":
+            (pair.client_says if sender is Sender.CLIENT else pair.server_says)(message)
+            assert ours.state is theirs.state is after
+        return
+    with pytest.raises(LocalProtocolError) as local:
+        ours.send(message)
+    assert local.value.code is ErrorCode.UNEXPECTED_MESSAGE
+    assert ours.state is state
+    payload = codec_named(codec).encode(message, sender)
+    theirs.receive_data(frame(payload, 2**20))
+    with pytest.raises(RemoteProtocolError) as remote:
+        theirs.next_event()
+    assert remote.value.code is ErrorCode.UNEXPECTED_MESSAGE
+    assert theirs.state is State.ERROR
+
+
+def test_every_message_and_state_is_in_the_table() -> None:
+    for sender, samples in SAMPLES.items():
+        assert {type(m) for m in samples} == {kind for _, who, kind in TRANSITIONS if who is sender}
+    assert {state for state, _, _ in TRANSITIONS} | set(TRANSITIONS.values()) == set(State)
+    assert State.CLOSED not in {state for state, _, _ in TRANSITIONS}
+
+
+def test_every_open_state_leads_to_the_end_for_both_sides() -> None:
+    for state, sender in itertools.product(PATH, Sender):
+        assert TRANSITIONS[state, sender, Bye] is State.CLOSED
+    assert "await_step --> await_actions: client Step" in state_diagram()
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_after_the_peers_mistake_only_the_last_word_is_left(codec: str) -> None:
+    pair = pair_in(State.AWAIT_STEP, codec)
+    pair.server.receive_data(frame(codec_named(codec).encode(HELLO, Sender.CLIENT), 2**20))
+    for _ in range(2):
+        with pytest.raises(RemoteProtocolError, match="Hello from the client in state await_step") as caught:
+            pair.server.next_event()
+    pair.server.receive_data(b"ignored" * 1000)
+    assert pair.server.buffered == 0
+    for message in SAMPLES[Sender.SERVER]:
+        if not isinstance(message, Error):
+            with pytest.raises(LocalProtocolError):
+                pair.server.send(message)
+    pair.client.receive_data(pair.server.send(Error.of(caught.value)))
+    assert events(pair.client) == [Error(ErrorCode.UNEXPECTED_MESSAGE, caught.value.message), ConnectionClosed()]
+    assert pair.server.state is pair.client.state is State.CLOSED
+    assert caught.value.code.retryable is False
+
+
+def test_a_client_may_say_goodbye_after_the_servers_mistake() -> None:
+    pair = pair_in(State.AWAIT_STEP, "protobuf")
+    pair.client.receive_data(frame(b"\xff", 1))
+    with pytest.raises(RemoteProtocolError):
+        pair.client.next_event()
+    with pytest.raises(LocalProtocolError):
+        pair.client.send(make_step(HELLO))
+    pair.server.receive_data(pair.client.send(Bye("what?")))
+    assert events(pair.server) == [Bye("what?"), ConnectionClosed()]
+
+
+def test_a_mistake_of_ones_own_changes_nothing() -> None:
+    pair = pair_in(State.AWAIT_STEP, "protobuf")
+    bad = replace(make_step(HELLO), reward=np.array([np.nan]))
+    with pytest.raises(LocalProtocolError, match="reward of environment 0 is nan"):
+        pair.client.send(bad)
+    with pytest.raises(LocalProtocolError, match="Step"):
+        pair.client.send(Step(np.zeros(1), None))  # type: ignore[arg-type]
+    assert pair.client.state is State.AWAIT_STEP
+    pair.step()
+
+
+def test_the_end_of_the_stream_is_an_event() -> None:
+    for state in PATH:
+        pair = pair_in(state, "protobuf")
+        pair.server.receive_data(b"\x00\x00")
+        pair.server.receive_data(b"")
+        assert events(pair.server) == [ConnectionClosed(orderly=False)]
+        assert events(pair.server) == [ConnectionClosed(orderly=False)]
+        assert pair.server.state is State.CLOSED
+        with pytest.raises(LocalProtocolError):
+            pair.server.send(Ping(1))
+
+
+def test_messages_before_the_end_of_the_stream_are_heard() -> None:
+    pair = pair_in(State.AWAIT_STEP, "protobuf")
+    pair.server.receive_data(pair.client.send(Ping(1)) + pair.client.send(Bye("x")))
+    pair.server.receive_data(b"")
+    assert events(pair.server) == [Ping(1), Bye("x"), ConnectionClosed(orderly=True)]

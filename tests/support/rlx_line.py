@@ -1,0 +1,92 @@
+"""A client that says what a test wants, byte by byte where need be: one real connection, the protocol's own checks."""
+
+from __future__ import annotations
+
+import socket
+from types import TracebackType
+from typing import Any
+
+from relaax import rlx
+from support.rlx_pair import batch, make_hello, make_step
+
+PATIENCE = 20.0  # seconds; a test that waits longer has failed
+
+
+class Line:
+    """A connection to an RLX server.
+
+    with Line(address) as line:
+        line.open()                       # hello, welcome
+        line.init(0)                      # actions; every number of the observation is 0
+        line.step(0)
+    """
+
+    def __init__(self, address: str, codec: str = "protobuf") -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connection = rlx.ClientConnection(codec)
+        self.pings = 0
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+    def say(self, *messages: rlx.Message) -> None:
+        self.socket.sendall(b"".join(self.connection.send(message) for message in messages))
+
+    def hear(self) -> rlx.Event:
+        """The next message that is no ping, or ConnectionClosed."""
+        while True:
+            event = self.connection.next_event()
+            if isinstance(event, rlx.Ping):
+                self.pings += 1
+            elif event is not rlx.NEED_DATA:
+                return event
+            else:
+                try:
+                    data = self.socket.recv(1 << 16)
+                except ConnectionError:
+                    data = b""
+                self.connection.receive_data(data)
+
+    def expect(self, kind: type[Any]) -> Any:
+        event = self.hear()
+        assert isinstance(event, kind), f"{kind.__name__} was expected, {event} came"
+        return event
+
+    def expect_end(self) -> None:
+        """The server has nothing more to say, and says so."""
+        assert self.socket.recv(1) == b""
+
+    def open(self, hello: rlx.Hello | None = None, **fields: Any) -> rlx.Welcome:
+        """Hello and welcome; `fields` are those of `make_hello`."""
+        self.say(hello or make_hello(**fields))
+        welcome: rlx.Welcome = self.expect(rlx.Welcome)
+        return welcome
+
+    @property
+    def hello(self) -> rlx.Hello:
+        assert self.connection.hello is not None
+        return self.connection.hello
+
+    def observation(self, fill: int) -> rlx.Leaves:
+        return batch(self.hello.observation_space, self.hello.environments, fill)
+
+    def init(self, fill: int = 0) -> int:
+        """An init and its answer: environment 0's action."""
+        self.say(rlx.Init(self.observation(fill)))
+        return self._action()
+
+    def step(self, fill: int = 0, **fields: Any) -> int:
+        """A step and its answer; `fields` are those of `make_step`."""
+        self.say(make_step(self.hello, observation=self.observation(fill), **fields))
+        return self._action()
+
+    def _action(self) -> int:
+        actions: rlx.Actions = self.expect(rlx.Actions)
+        return int(actions.action[0][0])

@@ -1,0 +1,333 @@
+"""The golden conversations with a mistake, of the client or of the server."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from relaax.rlx import (
+    Actions,
+    Autoreset,
+    Discrete,
+    Episode,
+    ErrorCode,
+    Init,
+    Message,
+    Metrics,
+    Reset,
+    Sender,
+    Space,
+    Step,
+    Tuple,
+    rlx_pb2,
+)
+
+from .rlx_vector_talk import (
+    HELLO,
+    LIMITS,
+    WELCOME,
+    Talk,
+    c,
+    choices,
+    framed,
+    mask,
+    message_bytes,
+    points,
+    rewards,
+    s,
+)
+from .rlx_vectors import message_to_json
+
+
+def client_mistakes() -> Iterator[Talk]:
+    yield from _bad_frames()
+    yield from _bad_hellos()
+    yield from _bad_steps()
+    yield from _bad_moments()
+
+
+def _bad_frames() -> Iterator[Talk]:
+    malformed, large = ErrorCode.MALFORMED, ErrorCode.FRAME_TOO_LARGE
+    yield Talk("malformed_protobuf", "No Protobuf.").errs("client", framed(b"\xff\xff\xff"), malformed)
+    yield Talk("malformed_utf8", "A string that is no UTF-8.").errs(
+        "client", framed(bytes.fromhex("0a05080112" + "01ff")), malformed
+    )
+    yield Talk("malformed_empty", "A frame of length 0.").errs("client", bytes(4), malformed)
+    for name, payload in {
+        "malformed_json": b'{"hello"',
+        "malformed_json_twice": b'{"hello": {"mode": 1, "mode": 2}}',
+        "malformed_json_two_messages": b'{"hello": {}, "bye": {}}',
+        "malformed_json_deep": b'{"hello":' + b"[" * 2000 + b"]" * 2000 + b"}",
+        "malformed_json_utf8": b'{"bye": {"reason": "\xff"}}',
+        "malformed_json_array": b'{"bye": 3}',
+    }.items():
+        yield Talk(name, "No JSON of a message.", "json").errs("client", framed(payload), malformed)
+    yield Talk("frame_too_large_hello", "Over 64 KiB before the welcome: refused by its length alone.").errs(
+        "client", struct.pack(">I", 65537), large
+    )
+    yield Talk("frame_too_large_http", "What a web browser would say: a length of over 1 GB.").errs(
+        "client", b"GET / HTTP/1.1\r\n", large
+    )
+    yield (
+        Talk("frame_too_large_later", "Over the welcome's limit.")
+        .says(c(HELLO), s(WELCOME))
+        .errs("client", struct.pack(">I", LIMITS.max_frame_bytes + 1), large)
+    )
+    yield Talk("frame_too_large_json", "The fifth byte says that the answer is to be JSON.", "json").errs(
+        "client", struct.pack(">I", 65537) + b"{", large
+    )
+
+
+def _bad_hellos() -> Iterator[Talk]:
+    invalid, exceeded = ErrorCode.INVALID_VALUE, ErrorCode.LIMIT_EXCEEDED
+    for codec in ("protobuf", "json"):
+        yield Talk(f"unsupported_version_{codec}", "A version that is not spoken.", codec).errs(
+            "client", replace(HELLO, protocol_version=2), ErrorCode.UNSUPPORTED_VERSION
+        )
+    yield Talk("unsupported_version_first", "The version is looked at before all else.").errs(
+        "client", framed(bytes.fromhex("0a021007".replace("10", "08"))), ErrorCode.UNSUPPORTED_VERSION
+    )
+    deep: Space = Discrete(2)
+    for _ in range(16):
+        deep = Tuple([deep])
+    with_mode_9 = json.dumps({"hello": {**message_to_json(HELLO, Sender.CLIENT)["hello"], "mode": 9}}).encode()
+    yield Talk("hello_unknown_mode", "An enumerator that is none.", "json").errs("client", framed(with_mode_9), invalid)
+    named = json.dumps({"hello": {**message_to_json(HELLO, Sender.CLIENT)["hello"], "autoreset": ["X"]}}).encode()
+    yield Talk("hello_unknown_autoreset", "An enumerator that is none.", "json").errs("client", framed(named), invalid)
+    for name, description, hello, code in (
+        ("hello_no_environments", "N = 0.", replace(HELLO, environments=0), invalid),
+        ("hello_absurd_environments", "N x observation over any frame.", replace(HELLO, environments=2**31), exceeded),
+        (
+            "hello_autoreset_count",
+            "Neither one entry nor N.",
+            replace(HELLO, environments=3, autoreset=(Autoreset.SAME_STEP,) * 2),
+            invalid,
+        ),
+        ("hello_deep_space", "A space nested 17 deep.", None, exceeded),
+        (
+            "hello_many_leaves",
+            "A space of 257 leaves.",
+            replace(HELLO, observation_space=Tuple([Discrete(2)] * 257)),
+            exceeded,
+        ),
+        ("hello_session_id", "A session id with a slash.", replace(HELLO, session_id="../x"), invalid),
+    ):
+        payload = framed(message_bytes(hello)) if hello else framed(_hello_with_observation(deep))
+        yield Talk(name, description).errs("client", payload, code)
+    huge = rlx_pb2.Space(box={"dtype": rlx_pb2.DTYPE_FLOAT32, "shape": [2**32 - 1] * 8})
+    yield Talk("hello_huge_leaf", "A shape whose product overflows 64 bits.").errs(
+        "client", framed(_hello_with_observation(huge)), exceeded
+    )
+    for name, description, space in (
+        ("space_nothing", "A space that says nothing.", rlx_pb2.Space()),
+        ("space_no_dtype", "A Box without dtype.", rlx_pb2.Space(box={"shape": [2]})),
+        ("space_unknown_dtype", "A Box of an unknown dtype.", rlx_pb2.Space(box={"dtype": 99, "shape": [2]})),  # type: ignore[dict-item]
+        ("space_zero_axis", "An axis of length 0.", rlx_pb2.Space(box={"dtype": rlx_pb2.DTYPE_UINT8, "shape": [0]})),
+        (
+            "space_nan_bound",
+            "A bound that is NaN.",
+            rlx_pb2.Space(box={"dtype": rlx_pb2.DTYPE_FLOAT32, "shape": [2], "low": [float("nan")]}),
+        ),
+        (
+            "space_low_over_high",
+            "A low above its high.",
+            rlx_pb2.Space(box={"dtype": rlx_pb2.DTYPE_FLOAT32, "shape": [2], "low": [1], "high": [0]}),
+        ),
+        (
+            "space_bounds_count",
+            "Neither none, one nor one bound per element.",
+            rlx_pb2.Space(box={"dtype": rlx_pb2.DTYPE_FLOAT32, "shape": [3], "low": [0, 0]}),
+        ),
+        ("space_discrete_none", "Discrete with n = 0.", rlx_pb2.Space(discrete={"n": 0})),
+        (
+            "space_discrete_overflow",
+            "Discrete past 64 bits.",
+            rlx_pb2.Space(discrete={"n": 2**63 - 1, "start": 2**63 - 1}),
+        ),
+        ("space_empty_tuple", "A Tuple without parts.", rlx_pb2.Space(tuple={})),
+        (
+            "space_key_twice",
+            "A Dict with a key twice.",
+            rlx_pb2.Space(dict={"entries": [{"key": "a", "space": {"discrete": {"n": 2}}}] * 2}),  # type: ignore[dict-item]
+        ),
+    ):
+        yield Talk(name, description).errs("client", framed(_hello_with_observation(space)), invalid)
+
+
+def _hello_with_observation(space: Space | rlx_pb2.Space) -> bytes:
+    """A hello whose observation space the writer of this project would refuse to write."""
+    envelope = rlx_pb2.ClientMessage.FromString(message_bytes(HELLO))
+    envelope.hello.observation_space.Clear()
+    target = envelope.hello.observation_space
+    while isinstance(space, Tuple):
+        target, space = target.tuple.spaces.add(), space.spaces[0]
+    target.CopyFrom(rlx_pb2.Space(discrete={"n": 2}) if isinstance(space, Space) else space)
+    return envelope.SerializeToString()
+
+
+def _opened(name: str, description: str, *more: tuple[str, Message], codec: str = "protobuf", **hello: Any) -> Talk:
+    """A conversation in which the client may step."""
+    greeting = replace(HELLO, **hello)
+    n = greeting.environments
+    talk = Talk(name, description, codec).says(c(greeting), s(WELCOME), c(Init(points(*[(0, 0)] * n))))
+    return talk.says(s(Actions(choices(*[0] * n))), *more)
+
+
+def _bad_steps() -> Iterator[Talk]:
+    invalid, exceeded = ErrorCode.INVALID_VALUE, ErrorCode.LIMIT_EXCEEDED
+    same, next_step = (Autoreset.SAME_STEP,), (Autoreset.NEXT_STEP,)
+    at, one = points((0, 0)), rewards(1)
+    for name, description, hello, message in (
+        ("step_nan_reward", "A reward that is NaN.", {}, Step(rewards(np.nan), at)),
+        ("step_infinite_observation", "An observation that is infinite.", {}, Step(one, points((0, np.inf)))),
+        ("step_two_rewards", "Two rewards for one environment.", {}, Step(rewards(1, 1), at)),
+        ("step_no_leaf", "No leaf.", {}, Step(one, [])),
+        ("step_two_leaves", "A leaf too many.", {}, Step(one, at + at)),
+        ("step_dtype", "float64 where float32 was agreed on.", {}, Step(one, [np.zeros((1, 2))])),
+        ("step_shape", "A wrong shape.", {}, Step(one, [np.zeros((1, 3), np.float32)])),
+        ("step_no_axis_n", "The axis N is missing.", {}, Step(one, [np.zeros(2, np.float32)])),
+        ("step_mask_length", "A mask of two for one environment.", {}, Step(one, at, truncated=mask(0, 1))),
+        ("step_ends_disabled", "DISABLED environments end with reset.", {}, Step(one, at, terminated=mask(1))),
+        (
+            "step_no_final",
+            "SAME_STEP, cut off, no final observation.",
+            {"autoreset": same},
+            Step(one, at, truncated=mask(1)),
+        ),
+        ("step_final_of_none", "A final observation, and no end.", {"autoreset": same}, Step(one, at, None, None, at)),
+        (
+            "step_final_of_next_step",
+            "A final observation beside a NEXT_STEP end.",
+            {"autoreset": next_step},
+            Step(one, at, mask(1), None, at),
+        ),
+        (
+            "step_nan_final",
+            "A final observation that is NaN where it counts.",
+            {"autoreset": same},
+            Step(one, at, mask(1), None, points((0, np.nan))),
+        ),
+        (
+            "step_first_of_none",
+            "A first, and no end before it.",
+            {"autoreset": next_step},
+            Step(one, at, first=mask(1)),
+        ),
+        ("step_episodes_unsaid", "Episodes, and no reports_episodes.", {}, Step(one, at, episodes=(Episode(0, 1, 1),))),
+        (
+            "step_episode_of_none",
+            "An episode of environment 1 of 1.",
+            {"reports_episodes": True},
+            Step(one, at, episodes=(Episode(1, 1, 1),)),
+        ),
+        ("reset_no_final", "A reset that says cut off, no final observation.", {}, Reset(one, mask(1))),
+        ("reset_nan_reward", "A reward that is NaN.", {}, Reset(rewards(-np.inf))),
+        ("metrics_name", "A metric's name with a space.", {}, Metrics((("a b", 1.0),))),
+        ("metrics_value", "A metric that is infinite.", {}, Metrics((("a", np.inf),))),
+    ):
+        yield _opened(name, description, **hello).errs("client", message, invalid)  # type: ignore[arg-type]
+    for name, description, message in (
+        ("metrics_long_name", "A metric's name of 33 bytes; 32 were agreed on.", Metrics((("a" * 33, 1.0),))),
+        ("metrics_many_names", "A third metric name; 2 were agreed on.", Metrics((("a", 1.0), ("b", 1.0), ("c", 1.0)))),
+    ):
+        yield _opened(name, description).errs("client", message, exceeded)
+    ended = (c(Step(one, at, mask(1))), s(Actions(choices(0))))
+    yield _opened("step_first_missing", "NEXT_STEP ended, and no first.", *ended, autoreset=next_step).errs(
+        "client", Step(one, at), invalid
+    )
+    yield _opened("step_first_ends", "An episode starts and ends at once.", *ended, autoreset=next_step).errs(
+        "client", Step(one, at, terminated=mask(1), first=mask(1)), invalid
+    )
+    yield _opened("reset_truncates_ended", "Cut off after its end.", *ended, autoreset=next_step).errs(
+        "client", Reset(one, mask(1), at), invalid
+    )
+    for name, description, array in (
+        ("array_short", "7 bytes of data for 8.", {"dtype": 11, "shape": [1, 2], "data": bytes(7)}),
+        ("array_overflow", "A shape whose product is 2^64, and no data.", {"dtype": 11, "shape": [2**31, 2**31, 4]}),
+        ("array_many_axes", "More axes than can be.", {"dtype": 11, "shape": [1] * 70, "data": bytes(4)}),
+        ("array_no_dtype", "No dtype.", {"shape": [1, 2], "data": bytes(8)}),
+        ("array_unknown_dtype", "A dtype that is not on the list.", {"dtype": 13, "shape": [1, 2], "data": bytes(8)}),
+    ):
+        envelope = rlx_pb2.ClientMessage(step={"reward": [1.0], "observation": [array]})  # type: ignore[list-item]
+        yield _opened(name, description).errs("client", framed(envelope.SerializeToString()), invalid)
+
+
+def _bad_moments() -> Iterator[Talk]:
+    unexpected = ErrorCode.UNEXPECTED_MESSAGE
+    at = points((0, 0))
+    yield Talk("unexpected_init", "Init before hello.").errs("client", Init(at), unexpected)
+    yield (
+        Talk("unexpected_metrics", "Metrics before welcome.")
+        .says(c(HELLO))
+        .errs("client", Metrics((("a", 1.0),)), unexpected)
+    )
+    yield (
+        Talk("unexpected_step", "Step before init.")
+        .says(c(HELLO), s(WELCOME))
+        .errs("client", Step(rewards(1), at), unexpected)
+    )
+    yield _opened("unexpected_hello", "A second hello.").errs("client", HELLO, unexpected)
+    yield _opened("unexpected_second_step", "A step before the last one's answer.", c(Step(rewards(1), at))).errs(
+        "client", Step(rewards(1), at), unexpected
+    )
+    yield Talk("unknown_message_protobuf", "A message of a newer client.").errs(
+        "client", framed(bytes.fromhex("a23f00")), unexpected
+    )
+    yield Talk("unknown_message_json", "A message of a newer client.", "json").errs(
+        "client", framed(b'{"fly": {"high": true}}'), unexpected
+    )
+
+
+def server_mistakes() -> Iterator[Talk]:
+    """What a client must notice. It closes the connection; it may say bye before."""
+    invalid, unexpected = ErrorCode.INVALID_VALUE, ErrorCode.UNEXPECTED_MESSAGE
+    yield (
+        Talk("server_welcome_version", "Another version than asked for.")
+        .says(c(HELLO))
+        .errs("server", replace(WELCOME, protocol_version=2), ErrorCode.UNSUPPORTED_VERSION)
+    )
+    yield (
+        Talk("server_welcome_limits", "A limit that no frame of this client fits.")
+        .says(c(HELLO))
+        .errs("server", replace(WELCOME, limits=replace(LIMITS, max_frame_bytes=1)), ErrorCode.LIMIT_EXCEEDED)
+    )
+    yield (
+        Talk("server_welcome_heartbeat", "A heartbeat that is no time.")
+        .says(c(HELLO))
+        .errs("server", replace(WELCOME, limits=replace(LIMITS, heartbeat_seconds=0.0)), invalid)
+    )
+    yield (
+        Talk("server_actions_early", "Actions that nobody asked for.")
+        .says(c(HELLO), s(WELCOME))
+        .errs("server", Actions(choices(0)), unexpected)
+    )
+    for name, description, actions in (
+        ("server_action_range", "An action outside the space.", choices(3)),
+        ("server_action_dtype", "An action of a wrong dtype.", [np.zeros(1, np.int32)]),
+        ("server_action_count", "Two actions for one environment.", choices(0, 0)),
+    ):
+        yield (
+            Talk(name, description)
+            .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+            .errs("server", Actions(actions), invalid)
+        )
+    yield (
+        Talk("server_unknown_message", "A message of a newer server.")
+        .says(c(HELLO))
+        .errs("server", framed(bytes.fromhex("a23f00")), unexpected)
+    )
+    yield (
+        Talk("server_frame_too_large", "Over 64 KiB before the welcome.")
+        .says(c(HELLO))
+        .errs("server", struct.pack(">I", 65537), ErrorCode.FRAME_TOO_LARGE)
+    )
+    yield (
+        Talk("server_malformed", "JSON where Protobuf was agreed on.")
+        .says(c(HELLO))
+        .errs("server", framed(b'{"ping":{}}'), ErrorCode.MALFORMED)
+    )

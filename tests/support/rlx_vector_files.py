@@ -1,0 +1,59 @@
+"""Writes protocol/vectors/*.json and the generated parts of protocol/RLX.md:
+
+python -m support.rlx_vector_files        (in tests/, with the root of the checkout on PYTHONPATH)
+
+The files are golden: a change of one is a change of the protocol. The test `test_vectors_are_current` compares.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+
+from relaax.rlx.transitions import state_diagram, state_table
+
+from .rlx_vector_bad import client_mistakes, server_mistakes
+from .rlx_vector_good import control, episodes, plain, spaces
+from .rlx_vector_talk import Talk
+from .rlx_vectors import FOLDER
+
+SPECIFICATION = FOLDER.parent / "RLX.md"
+
+FILES: dict[str, tuple[str, Callable[[], Iterator[Talk]]]] = {
+    "plain": ("One environment, plain episodes.", plain),
+    "episodes": ("Several environments, and both habits of ending episodes.", episodes),
+    "spaces": ("Spaces, leaf order and element types.", spaces),
+    "control": ("Everything that is not an episode.", control),
+    "client_mistakes": ("What a server must refuse, and with which code.", client_mistakes),
+    "server_mistakes": ("What a client must notice.", server_mistakes),
+}
+
+
+def vector_files() -> dict[str, str]:
+    """Content of each file by its name."""
+    files = {}
+    for name, (title, talks) in FILES.items():
+        tree = {"title": title, "conversations": [talk.as_json() for talk in talks()]}
+        files[f"{name}.json"] = json.dumps(tree, indent=1, ensure_ascii=True) + "\n"
+    return files
+
+
+def with_generated_parts(text: str) -> str:
+    """The specification with its generated parts, each between two marks, made anew."""
+    parts = {"state diagram": f"```mermaid\n{state_diagram()}\n```", "state table": state_table()}
+    for name, part in parts.items():
+        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        text, count = pattern.subn(lambda m, part=part: m[1] + part + m[2], text)  # type: ignore[misc]
+        assert count == 1, f"the mark of the generated {name} is missing"
+    return text
+
+
+def main() -> None:
+    for name, text in vector_files().items():
+        (FOLDER / name).write_text(text, "utf-8")
+    SPECIFICATION.write_text(with_generated_parts(SPECIFICATION.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Recording a golden conversation: two connections of this project, and the mistakes put between them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format
+
+from relaax.rlx import (
+    Box,
+    ClientConnection,
+    Discrete,
+    Error,
+    ErrorCode,
+    Hello,
+    Limits,
+    Message,
+    RemoteProtocolError,
+    Sender,
+    ServerConnection,
+    Welcome,
+    rlx_pb2,
+)
+from relaax.rlx.codecs import codec_named
+
+from .rlx_messages import assert_same
+from .rlx_vectors import message_to_json
+
+LIMITS = Limits(
+    max_frame_bytes=2**20,
+    idle_timeout_seconds=60.0,
+    heartbeat_seconds=5.0,
+    max_metric_name_bytes=32,
+    max_metric_names=2,
+)
+POINT = Box(-1, 1, (2,), np.float32)
+HELLO = Hello(
+    POINT,
+    Discrete(3),
+    client_name="vectors",
+    client_version="1",
+    environment="Point-v0",
+    host="here",
+)
+WELCOME = Welcome("session-1", "da3c", LIMITS, server_version="1")
+
+
+def points(*rows: tuple[float, float]) -> list[np.ndarray]:
+    return [np.array(rows, np.float32)]
+
+
+def choices(*actions: int) -> list[np.ndarray]:
+    return [np.array(actions, np.int64)]
+
+
+def rewards(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+def mask(*values: int) -> np.ndarray:
+    return np.array(values, np.bool_)
+
+
+class Talk:
+    """Records a conversation between two connections of this project, and the mistakes put into it."""
+
+    def __init__(self, name: str, description: str, codec: str = "protobuf") -> None:
+        self.name, self.description = name, description
+        self.client, self.server = ClientConnection(codec), ServerConnection(LIMITS)
+        self.codec = codec_named(codec)
+        self.entries: list[dict[str, Any]] = []
+
+    def says(self, *messages: tuple[str, Message]) -> Talk:
+        for who, message in messages:
+            sender = Sender(who)
+            ours, theirs = self._ends(sender)
+            data = ours.send(message)
+            theirs.receive_data(data)
+            assert_same(theirs.next_event(), message)
+            self.entries.append({"from": who, "bytes": data.hex(), "message": message_to_json(message, sender)})
+        return self
+
+    def as_other_bytes(self, who: str, payload: bytes, message: Message) -> Talk:
+        """`payload` says `message`, in a way that a connection of this version would not write."""
+        sender = Sender(who)
+        ours, theirs = self._ends(sender)
+        ours.send(message)
+        theirs.receive_data(framed(payload))
+        assert_same(theirs.next_event(), message)
+        self.entries.append(
+            {
+                "from": who,
+                "bytes": framed(payload).hex(),
+                "message": message_to_json(message, sender),
+                "other_bytes": True,
+            }
+        )
+        return self
+
+    def errs(self, who: str, data: bytes | Message, code: ErrorCode) -> Talk:
+        """Raw bytes, or a message that may not be said; the receiver notices, and a server answers."""
+        _, theirs = self._ends(Sender(who))
+        if not isinstance(data, bytes):
+            data = framed(self.codec.encode(data, Sender(who)))
+        theirs.receive_data(data)
+        try:
+            event = theirs.next_event()
+        except RemoteProtocolError as error:
+            assert error.code is code, (self.name, error.code, error.message)
+            self.entries.append({"from": who, "bytes": data.hex(), "error": f"ERROR_CODE_{code.name}"})
+            return self.says(("server", Error.of(error))) if who == "client" else self
+        raise AssertionError(f"{self.name}: {event}")
+
+    def ends(self, who: str) -> Talk:
+        self.entries.append({"from": who, "bytes": "", "end_of_stream": True})
+        return self
+
+    def _ends(self, sender: Sender) -> tuple[Any, Any]:
+        return (self.client, self.server) if sender is Sender.CLIENT else (self.server, self.client)
+
+    def as_json(self) -> dict[str, Any]:
+        limits = rlx_pb2.Limits(**{name: getattr(LIMITS, name) for name in [f.name for f in fields(LIMITS)]})
+        return {
+            "name": self.name,
+            "description": self.description,
+            "codec": self.codec.name,
+            "server_limits": json_format.MessageToDict(limits),
+            "entries": self.entries,
+        }
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + payload
+
+
+def c(message: Message) -> tuple[str, Message]:
+    return "client", message
+
+
+def s(message: Message) -> tuple[str, Message]:
+    return "server", message
+
+
+def varint(number: int) -> bytes:
+    data = b""
+    while number > 127:
+        data, number = data + bytes([number & 127 | 128]), number >> 7
+    return data + bytes([number])
+
+
+def message_bytes(message: Message, sender: Sender = Sender.CLIENT) -> bytes:
+    return codec_named("protobuf").encode(message, sender)

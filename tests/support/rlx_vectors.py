@@ -1,0 +1,125 @@
+"""The golden conversations of protocol/vectors, and how they are played. See protocol/vectors/README.md."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from relaax.rlx import (
+    NEED_DATA,
+    ClientConnection,
+    ConnectionClosed,
+    ErrorCode,
+    Limits,
+    Message,
+    RemoteProtocolError,
+    Sender,
+    ServerConnection,
+    State,
+    rlx_pb2,
+)
+from relaax.rlx.decoding import from_wire
+from relaax.rlx.encoding import to_wire
+
+from .rlx_messages import assert_same
+
+FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One golden conversation, as the file says it."""
+
+    name: str
+    codec: str
+    server_limits: dict[str, Any]
+    entries: list[dict[str, Any]]
+
+    @property
+    def limits(self) -> Limits:
+        wire = json_format.ParseDict(self.server_limits, rlx_pb2.Limits())
+        names = [field.name for field in wire.DESCRIPTOR.fields]
+        return Limits(**{name: getattr(wire, name) for name in names})
+
+
+def load() -> list[Conversation]:
+    found = []
+    for path in sorted(FOLDER.glob("*.json")):
+        for c in json.loads(path.read_text("utf-8"))["conversations"]:
+            found.append(Conversation(c["name"], c["codec"], c["server_limits"], c["entries"]))
+    return found
+
+
+def message_to_json(message: Message, sender: Sender) -> dict[str, Any]:
+    tree: dict[str, Any] = json_format.MessageToDict(to_wire(message, sender))
+    return tree
+
+
+def message_from_json(tree: dict[str, Any], sender: Sender) -> Message:
+    envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
+    return from_wire(json_format.ParseDict(tree, envelope))
+
+
+def play(conversation: Conversation, role: Sender) -> None:
+    """Put this project's connection in one of the two roles, and the bytes of the file in the other."""
+    connection = (
+        ClientConnection(conversation.codec) if role is Sender.CLIENT else ServerConnection(conversation.limits)
+    )
+    for entry in conversation.entries:
+        speaker = Sender(entry["from"])
+        if speaker is role:
+            _speak(connection, conversation.codec, entry, speaker)
+        else:
+            _listen(connection, entry, speaker)
+
+
+def _speak(connection: ClientConnection | ServerConnection, codec: str, entry: dict[str, Any], speaker: Sender) -> None:
+    if "message" not in entry:
+        return  # a mistake, which this side would not make, or the end of the stream
+    data = connection.send(message_from_json(entry["message"], speaker))
+    expected = bytes.fromhex(entry["bytes"])
+    if entry.get("other_bytes"):
+        return  # legal, but not what a peer of this version would write
+    if codec == "json":
+        assert json.loads(data[4:]) == json.loads(expected[4:])
+        assert int.from_bytes(data[:4], "big") == len(data) - 4
+    else:
+        assert data.hex() == expected.hex()
+
+
+def _listen(connection: ClientConnection | ServerConnection, entry: dict[str, Any], speaker: Sender) -> None:
+    connection.receive_data(bytes.fromhex(entry["bytes"]))
+    if "error" in entry:
+        try:
+            event = connection.next_event()
+        except RemoteProtocolError as error:
+            assert f"ERROR_CODE_{error.code.name}" == entry["error"], error.message
+            assert error.message
+            assert connection.state is State.ERROR
+            return
+        raise AssertionError(f"{event} instead of {entry['error']}")
+    if entry.get("end_of_stream"):
+        assert isinstance(connection.next_event(), ConnectionClosed)
+        return
+    assert_same(connection.next_event(), message_from_json(entry["message"], speaker))
+    assert connection.next_event() is NEED_DATA or connection.state is State.CLOSED
+
+
+def refused_openings() -> list[tuple[str, bytes, ErrorCode]]:
+    """What a client may not begin with, for tests of a server behind a socket: name, all its bytes, the code."""
+    found = []
+    for conversation in load():
+        data = b""
+        for entry in conversation.entries:
+            if entry["from"] != "client" or not entry.get("bytes"):
+                break
+            data += bytes.fromhex(entry["bytes"])
+            if "error" in entry:
+                code = ErrorCode[entry["error"].removeprefix("ERROR_CODE_")]
+                found.append((conversation.name, data, code))
+                break
+    return found
