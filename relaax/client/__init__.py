@@ -1,0 +1,27 @@
+"""The client of RELAAX: an environment's way to the agent that controls it.
+
+It needs numpy and Protobuf, and nothing of the server's.
+"""
+
+from relaax.client.client import Client
+from relaax.client.failure import Failure, TrainingFinished
+from relaax.client.loop import run
+from relaax.client.tally import RunSummary
+from relaax.client.vector_client import VectorClient
+from relaax.rlx import Box, Dict, Discrete, Episode, MultiBinary, MultiDiscrete, Tuple
+
+__all__ = [
+    "Box",
+    "Client",
+    "Dict",
+    "Discrete",
+    "Episode",
+    "Failure",
+    "MultiBinary",
+    "MultiDiscrete",
+    "RunSummary",
+    "TrainingFinished",
+    "Tuple",
+    "VectorClient",
+    "run",
+]

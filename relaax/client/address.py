@@ -1,0 +1,20 @@
+"""Where an RLX server listens."""
+
+from __future__ import annotations
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets.
+
+    Raises ValueError with a sentence that names the address and the way out.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f"address {address!r} does not name host and port: write HOST:PORT, such as 127.0.0.1:7001")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"address {address!r}: write an IPv6 host in brackets, such as [::1]:7001")
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ValueError(f"address {address!r}: the port is a number from 1 to 65535, not {port!r}")
+    return host, int(port)

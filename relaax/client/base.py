@@ -1,0 +1,113 @@
+"""What the clients of one and of many environments have in common."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from relaax import rlx
+from relaax.client.scalars import Scalars
+from relaax.client.session import Patience, Session
+from relaax.client.values import values_of
+
+Mode = Literal["train", "exploit"]
+Codec = Literal["protobuf", "json"]
+
+TOKEN_VARIABLE = "RELAAX_TOKEN"
+
+_Self = TypeVar("_Self", bound="ClientBase")
+
+
+class ClientBase:
+    """A client's settings and its connection. Used by one thread.
+
+    `address`: HOST:PORT of an RLX server.
+    `observation_space`, `action_space`: those of one environment, of `relaax.rlx` or of gymnasium.
+    `environment`: its name, for logs and metrics.
+    `mode`: "train", or "exploit" to act as well as the parameters allow and teach nothing.
+    `token`: the secret that lets the client in; by default that of the environment variable RELAAX_TOKEN.
+    `frame_skip`: emulator frames per step.
+    `codec`: "protobuf" or "json".
+    `connect_timeout`, `response_timeout`: seconds to wait for a connection, and for any sign of a server that has an
+    answer to give; after that the connection counts as lost.
+    `retry_seconds`: how long to go on trying after a connection was lost; None for ever, 0 for not at all.
+    `reports_episodes`: the environment gives whole episodes itself (`episodes` of send, step and reset), because what
+    it calls an episode for learning is not one; otherwise the server adds up rewards.
+
+    Raises ValueError where an argument makes no sense. Connecting is left to `connect`, or to the first `init`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        observation_space: Any,
+        action_space: Any,
+        environment: str = "",
+        mode: Mode = "train",
+        token: str | None = None,
+        frame_skip: int = 1,
+        codec: Codec = "protobuf",
+        connect_timeout: float = 10.0,
+        response_timeout: float = 60.0,
+        retry_seconds: float | None = 300.0,
+        reports_episodes: bool = False,
+        _environments: int = 1,
+        _autoreset: Sequence[rlx.Autoreset] = (rlx.Autoreset.DISABLED,),
+    ) -> None:
+        if mode not in ("train", "exploit"):
+            raise ValueError(f"mode is {mode!r}: choose train or exploit")
+        self._observe = values_of(observation_space)
+        self._act = values_of(action_space)
+        hello = rlx.Hello(
+            observation_space=self._observe.space,
+            action_space=self._act.space,
+            environments=_environments,
+            autoreset=_autoreset,
+            mode=rlx.Mode.TRAIN if mode == "train" else rlx.Mode.EXPLOIT,
+            token=os.environ.get(TOKEN_VARIABLE, "") if token is None else token,
+            environment=environment,
+            frame_skip=frame_skip,
+            reports_episodes=reports_episodes,
+        )
+        patience = Patience(connect_timeout, response_timeout, retry_seconds)
+        self._session = Session(address, hello, codec=codec, patience=patience)
+        self._in_episode = False
+        self._interrupted = False
+
+    def connect(self) -> None:
+        """Connect now rather than with the first `init`. Raises Failure and TrainingFinished."""
+        self._session.connect()
+
+    def metrics(self) -> Scalars:
+        """`metrics().scalar(name, value)` notes a number of the environment's own."""
+        return self._session.scalars
+
+    def ping(self) -> float:
+        """Seconds that a message to the server and its echo take. Raises Failure and TrainingFinished."""
+        return self._session.ping(time.perf_counter)
+
+    def disconnect(self) -> None:
+        """Leave the server, and with it the episode under way. Never raises; `init` connects again."""
+        self._in_episode = False
+        self._session.close()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.disconnect()
+
+    def _begin(self) -> None:
+        if self._in_episode:
+            raise RuntimeError("an episode is under way: end it with reset() before the next init()")
+        self._interrupted = False
+
+    def _check_begun(self) -> None:
+        if not self._in_episode:
+            raise RuntimeError("no episode is under way: begin one with init()")

@@ -1,0 +1,150 @@
+"""What the programs that run environments have in common: arguments, signals, exit codes.
+
+A program describes its arguments with `parser`, and hands `execute` a function that takes them and returns what
+`relaax.client.run` did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from relaax.client.address import parse_address
+from relaax.client.base import TOKEN_VARIABLE
+from relaax.client.failure import Failure
+from relaax.client.tally import RunSummary
+from relaax.client.values import UnsupportedSpace
+
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+class UsageError(Exception):
+    """What was asked for does not exist or makes no sense. The message says what does."""
+
+
+def parser(program: str, description: str, name: str) -> argparse.ArgumentParser:
+    """A parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
+    result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
+    result.add_argument("address", metavar="HOST:PORT", help="where an RLX server listens")
+    result.add_argument("name", metavar="NAME", help=name)
+    result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
+    result.add_argument("--seed", type=int, help="seed of the first environment; the others' follow it")
+    result.add_argument("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
+    result.add_argument("--episodes", type=positive, help="end after so many episodes")
+    result.add_argument("--steps", type=positive, help="end after so many steps, over all environments")
+    result.add_argument(
+        "--retry-seconds", type=seconds, default=300.0, help="give up when the server is away for so long (300)"
+    )
+    result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
+    result.add_argument(
+        "--token-file", type=Path, help=f"file with the server's token (else the variable {TOKEN_VARIABLE})"
+    )
+    levels = ("debug", "info", "warning", "error")
+    result.add_argument("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
+    return result
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, 0 or more, for argparse."""
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return number
+
+
+def probability(text: str) -> float:
+    """A number from 0 to 1, for argparse."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no probability")
+    return number
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `relaax.client.run` that `parser` asks for, but for the environment. Raises UsageError."""
+    try:
+        parse_address(arguments.address)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return {
+        "address": arguments.address,
+        "seed": arguments.seed,
+        "episodes": arguments.episodes,
+        "steps": arguments.steps,
+        "mode": "exploit" if arguments.exploit else "train",
+        "retry_seconds": arguments.retry_seconds,
+        "codec": arguments.codec,
+        "token": None if arguments.token_file is None else _read_token(arguments.token_file),
+    }
+
+
+def execute(
+    described: argparse.ArgumentParser,
+    main: Callable[[argparse.Namespace], RunSummary],
+    line: Sequence[str] | None = None,
+) -> NoReturn:
+    """Run a program and exit: 0 done (also on SIGTERM), 1 failed, 2 not as asked for, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _terminate)
+    name = described.prog
+    try:
+        arguments = described.parse_args(line)
+        logging.basicConfig(
+            stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
+        )
+        summary = main(arguments)
+        print(_described(summary), flush=True)
+        code = DONE
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except (UsageError, UnsupportedSpace) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        code = USAGE
+    except Failure as failure:
+        print(f"{name}: {failure}", file=sys.stderr)
+        code = FAILED
+    sys.exit(code)
+
+
+def quiet_child() -> Callable[[Any], Any]:
+    """A wrapper for environments in processes of their own: there, Ctrl-C is left to the program that made them."""
+    parent = os.getpid()
+
+    def wrap(env: Any) -> Any:
+        if os.getpid() != parent:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        return env
+
+    return wrap
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    sys.exit(DONE)  # as an exception: what is open gets closed
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the token file {path}: {error}") from None
+
+
+def _described(summary: RunSummary) -> str:
+    text = f"{summary.steps} steps, {summary.episodes} episodes"
+    if summary.mean_return is not None:
+        text += f", mean return {summary.mean_return:.1f} of the last {len(summary.returns)}"
+    return text if summary.training_finished is None else f"training finished: {summary.training_finished}; {text}"

@@ -1,0 +1,43 @@
+"""How a client's work comes to its end before the environment's program wants it to."""
+
+from __future__ import annotations
+
+from relaax.rlx import ErrorCode
+
+
+class Failure(Exception):
+    """The agent's side failed for good: trying again will not help, or has been tried for long enough.
+
+    `code` is the server's error code where the server said why, else None.
+    """
+
+    def __init__(self, message: str, code: ErrorCode | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class TrainingFinished(Exception):
+    """Training has reached its end: the environment's program should end cleanly.
+
+    `global_step` counts the environment steps consumed by training, over all workers.
+    """
+
+    def __init__(self, message: str, global_step: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.global_step = global_step
+
+
+class Interrupted(Exception):
+    """A connection ended, or never came to be. `retryable` says whether another one may fare better.
+
+    `retry_after` is the wait in seconds that the server asks for.
+    """
+
+    def __init__(
+        self, message: str, *, retryable: bool = True, retry_after: float = 0.0, code: ErrorCode | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.retry_after = retry_after
+        self.code = code

@@ -1,0 +1,67 @@
+"""Scalars of the environment's own, gathered until a message goes out anyway."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from relaax import rlx
+
+GATHERED_AT_MOST = 256
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-./]*")
+
+
+class Scalars:
+    """What `client.metrics()` is: `scalar(name, value)` for numbers that appear under client/ in the metrics.
+
+    They travel in front of the next message, and by themselves only where many were gathered before that.
+    """
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+        self._limits = rlx.Limits()
+        self._names: set[str] = set()
+        self._gathered: list[tuple[str, float]] = []
+
+    def scalar(self, name: str, value: float) -> None:
+        """Note a finite number. Raises ValueError for what the protocol does not carry."""
+        value = float(value)
+        if not math.isfinite(value):
+            raise ValueError(f"metric {name!r} is {value}: only finite numbers can be sent")
+        if name not in self._names:
+            self._check(name)
+        if len(self._gathered) >= GATHERED_AT_MOST:
+            self._flush()
+            del self._gathered[: len(self._gathered) + 1 - GATHERED_AT_MOST]  # no connection: the newest are kept
+        self._gathered.append((name, value))
+
+    def flush(self) -> None:
+        """Send what was gathered now, without waiting for anything. Does nothing while there is no connection."""
+        self._flush()
+
+    def take(self) -> rlx.Metrics | None:
+        """What was gathered, which is then forgotten; None where there is nothing."""
+        if not self._gathered:
+            return None
+        gathered, self._gathered = self._gathered, []
+        return rlx.Metrics(gathered)
+
+    def limit(self, limits: rlx.Limits) -> None:
+        """Learn what the server will bear; what is too much for it is dropped rather than sent."""
+        self._limits = limits
+        self._gathered = [(name, value) for name, value in self._gathered if self._fits(name)]
+        self._names = {name for name, _ in self._gathered}
+
+    def _fits(self, name: str) -> bool:
+        return len(name) <= self._limits.max_metric_name_bytes
+
+    def _check(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"metric name {name!r}: letters, digits and _ - . / are allowed, a letter first")
+        if not self._fits(name):
+            raise ValueError(f"metric name {name!r} is longer than {self._limits.max_metric_name_bytes} characters")
+        if len(self._names) >= self._limits.max_metric_names:
+            raise ValueError(f"metric {name!r} is one too many: the server takes {self._limits.max_metric_names} names")
+        self._names.add(name)

@@ -1,0 +1,183 @@
+"""A conversation with the agent that outlives the connections it is held over."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import relaax
+from relaax import rlx
+from relaax.client.address import parse_address
+from relaax.client.backoff import Backoff
+from relaax.client.failure import Failure, Interrupted, TrainingFinished
+from relaax.client.scalars import Scalars
+from relaax.client.wire import Wire
+
+logger = logging.getLogger("relaax.client")
+
+_Answer = TypeVar("_Answer", rlx.Actions, rlx.EpisodeReturns, rlx.Pong, rlx.Welcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what, in seconds. `retry_seconds` None is for ever, 0 means not to try again."""
+
+    connect_timeout: float = 10.0
+    response_timeout: float = 60.0
+    retry_seconds: float | None = 300.0
+
+
+class Session:
+    """Connects when needed, asks, and connects again when a connection is lost. Used by one thread."""
+
+    def __init__(self, address: str, hello: rlx.Hello, *, codec: str, patience: Patience) -> None:
+        if codec not in ("protobuf", "json"):
+            raise ValueError(f"codec is {codec!r}: choose protobuf or json")
+        self.address = address
+        self.scalars = Scalars(self.flush)
+        self._host, self._port = parse_address(address)
+        self._hello = replace(
+            hello, client_name="relaax-python", client_version=relaax.__version__, host=socket.gethostname()
+        )
+        self._codec = codec
+        self._patience = patience
+        self._backoff = Backoff(patience.retry_seconds)
+        self._wire: Wire | None = None
+        self._begun = False  # an episode, on this connection
+        self._finished: TrainingFinished | None = None
+
+    def connect(self) -> None:
+        """Connect now, as patiently as ever. Does nothing where a connection is up."""
+        while self._wire is None:
+            try:
+                self._open()
+            except Interrupted as interrupted:
+                self._lost(interrupted)
+
+    def start(self, init: rlx.Init) -> rlx.Actions:
+        """Send `init` over this connection or the next ones until it is answered."""
+        while True:
+            self.connect()
+            try:
+                answer = self._ask(init, rlx.Actions)
+            except Interrupted as interrupted:
+                self._lost(interrupted)
+            else:
+                self._backoff.succeeded()
+                self._begun = True
+                return answer
+
+    def step(self, step: rlx.Step) -> rlx.Actions | None:
+        """The answer to `step`; None where the connection was lost, and with it the step."""
+        return self._ask_begun(step, rlx.Actions)
+
+    def reset(self, reset: rlx.Reset) -> rlx.EpisodeReturns | None:
+        """The answer to `reset`; None where the connection was lost, and with it the message."""
+        answer = self._ask_begun(reset, rlx.EpisodeReturns)
+        self._begun = False
+        return answer
+
+    def ping(self, clock: Callable[[], float]) -> float:
+        """Seconds that a message and its echo take, over a new connection where the old one was lost."""
+        while True:
+            self.connect()
+            before = clock()
+            try:
+                self._ask(rlx.Ping(1), rlx.Pong)
+            except Interrupted as interrupted:
+                self._lost(interrupted)
+            else:
+                return clock() - before
+
+    def flush(self) -> None:
+        """Send what scalars were gathered, if there is a connection to send them over."""
+        gathered = self.scalars.take() if self._wire else None
+        if self._wire and gathered:
+            try:
+                self._wire.tell(gathered)
+            except Interrupted as interrupted:
+                self._lost(interrupted)
+
+    def close(self) -> None:
+        """Send what is left and say goodbye. Never raises; a later call connects anew."""
+        wire, self._wire, self._begun = self._wire, None, False
+        if wire is not None:
+            wire.leave(self.scalars.take())
+            logger.info("left %s", self.address)
+
+    def abort(self) -> None:
+        """Close without a word."""
+        wire, self._wire, self._begun = self._wire, None, False
+        if wire is not None:
+            wire.close()
+
+    def _ask_begun(self, message: rlx.Step | rlx.Reset, kind: type[_Answer]) -> _Answer | None:
+        if not self._begun:  # a connection without an episode replaced the one that this message belongs to
+            return None
+        try:
+            return self._ask(message, kind)
+        except Interrupted as interrupted:
+            self._lost(interrupted)
+            return None
+
+    def _ask(self, message: rlx.ClientMessage, kind: type[_Answer]) -> _Answer:
+        wire = self._wire
+        assert wire is not None
+        try:
+            gathered = None if isinstance(message, rlx.Hello) else self.scalars.take()
+            if gathered is None:
+                wire.tell(message)
+            else:
+                wire.tell(gathered, message)
+            answer = wire.hear()
+        except rlx.LocalProtocolError as error:
+            raise ValueError(error.message) from None
+        except TrainingFinished as finished:
+            self._finished = finished
+            logger.info("%s: %s", self.address, finished)
+            self.close()
+            raise
+        if isinstance(answer, kind):
+            return answer
+        raise Interrupted(f"the server answered {type(message).__name__} with {type(answer).__name__}", retryable=False)
+
+    def _open(self) -> None:
+        if self._finished is not None:
+            raise self._finished
+        self._backoff.wait()
+        patience = self._patience
+        self._wire = Wire(
+            self._host,
+            self._port,
+            codec=self._codec,
+            connect_timeout=patience.connect_timeout,
+            silence=patience.response_timeout,
+        )
+        try:
+            welcome = self._ask(self._hello, rlx.Welcome)
+        except BaseException:  # not let in, or interrupted: there is no connection to ask anything else on
+            self.abort()
+            raise
+        logger.info(
+            "connected to %s, algorithm %s, %d environment(s)",
+            self.address,
+            welcome.algorithm,
+            self._hello.environments,
+        )
+        self.scalars.limit(welcome.limits)
+        self._hello = replace(self._hello, session_id=welcome.session_id)
+
+    def _lost(self, interrupted: Interrupted) -> None:
+        """Close the connection and note why. Raises Failure where no other connection is to be tried."""
+        self.abort()
+        if not interrupted.retryable:
+            self._backoff.succeeded()
+            raise Failure(f"{self.address}: {interrupted}", interrupted.code) from interrupted
+        try:
+            wait = self._backoff.failed(interrupted)
+        except Failure as failure:
+            raise Failure(f"{self.address}: {failure}", failure.code) from interrupted
+        logger.warning("%s: %s; trying again in %.1f s", self.address, interrupted, wait)

@@ -1,0 +1,103 @@
+"""What happened while an environment ran."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.rlx import Episode
+
+RECENT_EPISODES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What `run` did.
+
+    `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
+    `returns`: their returns, the last 100 where no number of episodes was asked for.
+    `training_finished`: the server's sentence where it ended the run, else None.
+    """
+
+    episodes: int
+    steps: int
+    returns: tuple[float, ...]
+    seconds: float
+    training_finished: str | None = None
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean of `returns`; None where no episode ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
+
+class Tally:
+    """Counts steps and episodes of N environments, and says when there are enough of them.
+
+    A number of episodes is shared out among the environments: the first to end are not the first that came, or short
+    episodes would be counted more often than they happen.
+    """
+
+    def __init__(
+        self,
+        environments: int,
+        *,
+        episodes: int | None = None,
+        steps: int | None = None,
+        on_episode: Callable[[Episode], None] | None = None,
+    ) -> None:
+        for name, number in (("episodes", episodes), ("steps", steps)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} is {number}: give a number of at least 1, or None for no end")
+        self.steps = 0
+        self.episodes = 0
+        self.returns: deque[float] = deque(maxlen=episodes or RECENT_EPISODES)
+        self._most_steps = steps
+        self._most_episodes = episodes
+        self._shares = None if episodes is None else [(episodes + i) // environments for i in range(environments)]
+        self._on_episode = on_episode
+        self._returns = np.zeros(environments)
+        self._lengths = np.zeros(environments, np.int64)
+
+    @property
+    def enough(self) -> bool:
+        """Whether all that was asked for has happened."""
+        return (self._most_steps is not None and self.steps >= self._most_steps) or (
+            self._most_episodes is not None and self.episodes >= self._most_episodes
+        )
+
+    def step(
+        self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_], void: npt.NDArray[np.bool_] | None
+    ) -> list[Episode]:
+        """Add a step of all environments, [N] each; the episodes that it ended. `void`: no step was taken there."""
+        if void is None:
+            self._returns += rewards
+            self._lengths += 1
+            self.steps += len(rewards)
+        else:
+            taken = ~void
+            self._returns[taken] += rewards[taken]
+            self._lengths[taken] += 1
+            self.steps += int(taken.sum())
+        if not ended.any():
+            return []
+        over = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(ended)]
+        self._returns[ended] = 0.0
+        self._lengths[ended] = 0
+        return over
+
+    def count(self, episodes: Sequence[Episode]) -> None:
+        """Count whole episodes, as far as their environments have not had their share."""
+        for episode in episodes:
+            if self._shares is not None:
+                if self._shares[episode.environment] == 0:
+                    continue
+                self._shares[episode.environment] -= 1
+            self.episodes += 1
+            self.returns.append(episode.episode_return)
+            if self._on_episode is not None:
+                self._on_episode(episode)

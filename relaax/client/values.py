@@ -1,0 +1,142 @@
+"""What an environment's program handles, and what the protocol carries: values of a space, and their leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax import rlx
+
+KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
+
+
+class UnsupportedSpace(ValueError):
+    """A kind of space that the protocol does not carry."""
+
+
+class Values(Protocol):
+    """Converts the values of one space; see `values_of`."""
+
+    @property
+    def space(self) -> rlx.Space:
+        """The space as the protocol knows it."""
+
+    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+        """The leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError where it does not fit."""
+
+    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        """The value whose leaves [N, ...] come next; without the leading axis where `single` (then N is 1)."""
+
+
+def values_of(space: Any) -> Values:
+    """The converter for a space of `relaax.rlx` or of gymnasium, told by the name of its class or of one of its bases.
+
+    Raises UnsupportedSpace for a kind that the protocol does not carry.
+    """
+    kind = next((base.__name__ for base in type(space).__mro__ if base.__name__ in KINDS), None)
+    if kind == "Tuple":
+        return _Tuple([values_of(part) for part in space.spaces])
+    if kind == "Dict":
+        return _Dict({key: values_of(part) for key, part in space.spaces.items()})
+    if kind == "Box":
+        return _Array(rlx.Box(space.low, space.high, space.shape, space.dtype), space)
+    if kind == "Discrete":
+        return _Array(rlx.Discrete(space.n, space.start), space)
+    if kind == "MultiDiscrete":
+        return _Array(rlx.MultiDiscrete(np.ravel(space.nvec)), space, start=np.asarray(getattr(space, "start", 0)))
+    if kind == "MultiBinary":
+        return _Array(rlx.MultiBinary(space.shape), space)
+    raise UnsupportedSpace(f"a space of type {type(space).__name__} cannot be sent; what can: {', '.join(KINDS)}")
+
+
+def single_leaves(values: Values, value: Any) -> rlx.Leaves:
+    """The leaves [1, ...] of one environment's value."""
+    return [leaf[None] for leaf in values.leaves(value, 0)]
+
+
+def fill_rows(values: Values, current: rlx.Leaves, rows: Iterable[Any]) -> rlx.Leaves:
+    """Leaves [N, ...] from one value for each environment, taken from `current` where the value is None."""
+    filled = [leaf.copy() for leaf in current]
+    for index, row in enumerate(rows):
+        if row is not None:
+            for leaf, part in zip(filled, values.leaves(row, 0), strict=True):
+                leaf[index] = part
+    return filled
+
+
+class _Array:
+    """Values that are single arrays; a single Discrete is an int.
+
+    gymnasium's MultiDiscrete may have any shape, dtype and start; the protocol's is a vector of int64, counting from 0.
+    """
+
+    def __init__(self, space: rlx.ElementarySpace, original: Any, start: npt.NDArray[Any] | None = None) -> None:
+        self._space = space
+        self._dtype = np.dtype(original.dtype)
+        self._is_integer = isinstance(space, rlx.Discrete)
+        shape = space.shape if start is None or isinstance(original, rlx.Space) else np.shape(original.nvec)
+        self._shape = None if shape == space.shape else shape
+        self._start = start if start is not None and start.any() else None
+
+    @property
+    def space(self) -> rlx.Space:
+        return self._space
+
+    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+        array = np.asarray(value)
+        if self._start is not None:
+            array = array - self._start
+        if self._shape is not None:
+            array = array.reshape(*array.shape[:axes], *self._space.shape)
+        leaves = self._space.flatten(array)
+        if leaves[0].ndim != axes + len(self._space.shape):
+            what = "a batch of values of" if axes else "one value of"
+            raise ValueError(f"shape {list(array.shape)} does not fit {what} {self._space}")
+        return leaves
+
+    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        leaf = next(leaves)
+        if single and self._is_integer:
+            return int(leaf[0])
+        shape = self._space.shape if self._shape is None else self._shape
+        value = np.array(leaf, self._dtype).reshape(shape if single else (len(leaf), *shape))  # a copy: may be written
+        return value if self._start is None else value + self._start.astype(self._dtype)
+
+
+class _Tuple:
+    def __init__(self, parts: Sequence[Values]) -> None:
+        self._parts = tuple(parts)
+        self._space = rlx.Tuple([part.space for part in parts])
+
+    @property
+    def space(self) -> rlx.Space:
+        return self._space
+
+    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+        if not isinstance(value, tuple | list) or len(value) != len(self._parts):
+            raise ValueError(f"a tuple of {len(self._parts)} values is needed for {self._space}")
+        return [leaf for part, item in zip(self._parts, value, strict=True) for leaf in part.leaves(item, axes)]
+
+    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        return tuple([part.take(leaves, single) for part in self._parts])
+
+
+class _Dict:
+    def __init__(self, parts: Mapping[str, Values]) -> None:
+        self._space = rlx.Dict({key: part.space for key, part in parts.items()})
+        self._parts = {key: parts[key] for key in self._space.spaces}  # the order of the wire
+
+    @property
+    def space(self) -> rlx.Space:
+        return self._space
+
+    def leaves(self, value: Any, axes: int) -> rlx.Leaves:
+        if not isinstance(value, Mapping) or value.keys() != self._parts.keys():
+            raise ValueError(f"a dict with the keys {', '.join(self._parts)} is needed for {self._space}")
+        return [leaf for key, part in self._parts.items() for leaf in part.leaves(value[key], axes)]
+
+    def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
+        return {key: part.take(leaves, single) for key, part in self._parts.items()}

@@ -1,0 +1,136 @@
+"""One TCP connection to an RLX server: a socket and the protocol's state machine."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+
+from relaax import rlx
+from relaax.client.failure import Interrupted, TrainingFinished
+
+RECEIVE_BUFFER_BYTES = 1 << 16
+LEAVE_SECONDS = 0.5
+
+
+class Wire:
+    """Messages to and from one server, for one thread. Every trouble of the connection is `Interrupted`.
+
+    The server may take as long as it likes to answer as long as it is heard of: `silence` is the time in seconds after
+    which a connection without any byte counts as lost (a server sends pings while it is busy).
+    """
+
+    def __init__(self, host: str, port: int, *, codec: str, connect_timeout: float, silence: float) -> None:
+        self._connection = rlx.ClientConnection(codec=codec)
+        self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self._answered = False
+        self._broken = False
+        try:
+            self._socket = socket.create_connection((host, port), timeout=connect_timeout)
+        except socket.gaierror as error:
+            raise Interrupted(f"cannot find the host {host!r} ({error.strerror})") from error
+        except UnicodeError as error:  # from the encoding of names: no name server was asked
+            raise Interrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
+        except OSError as error:
+            raise Interrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
+        self._socket.settimeout(silence)
+        self._silence = silence
+        _tune(self._socket, silence)
+
+    def tell(self, *messages: rlx.ClientMessage) -> None:
+        """Send messages in one write, and wait for nothing. Raises rlx.LocalProtocolError before anything is sent."""
+        send = self._connection.send
+        data = send(messages[0]) if len(messages) == 1 else b"".join([send(message) for message in messages])
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            self._last_words()
+            raise Interrupted(f"the connection broke ({error.strerror or error})") from error
+
+    def hear(self) -> rlx.ServerMessage:
+        """The server's next message that is not a ping. Raises Interrupted and TrainingFinished."""
+        connection = self._connection
+        while True:
+            try:
+                event = connection.next_event()
+            except rlx.RemoteProtocolError as error:
+                # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
+                raise Interrupted(f"the server broke the protocol: {error}", retryable=self._answered) from error
+            if event is rlx.NEED_DATA:
+                self._read()
+            elif isinstance(event, rlx.Actions | rlx.EpisodeReturns | rlx.Welcome | rlx.Pong):
+                self._answered = self._answered or not isinstance(event, rlx.Welcome)
+                return event
+            elif isinstance(event, rlx.Ping):
+                if not self._broken:
+                    self.tell(rlx.Pong(event.nonce))
+            else:
+                raise _farewell(event)
+
+    def leave(self, last: rlx.ClientMessage | None = None) -> None:
+        """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
+        with contextlib.suppress(OSError, rlx.ProtocolError, Interrupted, TrainingFinished):
+            self._socket.settimeout(LEAVE_SECONDS)
+            self._broken = True
+            self.tell(*([last] if last else []), rlx.Bye("done"))
+            self._socket.shutdown(socket.SHUT_WR)
+            until = time.monotonic() + LEAVE_SECONDS
+            while self._socket.recv_into(self._buffer) and time.monotonic() < until:
+                pass
+        self.close()
+
+    def close(self) -> None:
+        """Close without a word. May be called again."""
+        self._socket.close()
+
+    def _read(self) -> None:
+        try:
+            count = self._socket.recv_into(self._buffer)
+        except TimeoutError as error:
+            raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
+        except OSError as error:
+            raise Interrupted(f"the connection broke ({error.strerror or error})") from error
+        self._connection.receive_data(self._buffer[:count])
+
+    def _last_words(self) -> None:
+        """Look whether the server said why it closed, and raise that."""
+        self._broken = True
+        self._socket.settimeout(LEAVE_SECONDS)
+        with contextlib.suppress(OSError):
+            while True:
+                try:
+                    self.hear()
+                except Interrupted as error:
+                    if error.code is None:  # the server did not say: what the caller saw is as good
+                        return
+                    raise
+
+
+def _farewell(event: object) -> Exception:
+    """What the last message of a server means to its client."""
+    match event:
+        case rlx.TrainingFinished(message=message, global_step=global_step):
+            return TrainingFinished(message, global_step)
+        case rlx.Error(code=code, message=message, retryable=retryable, retry_after_seconds=wait):
+            retryable = retryable and code is not rlx.ErrorCode.AGENT_FAILED
+            return Interrupted(message, retryable=bool(retryable), retry_after=wait, code=code)
+        case rlx.Bye(reason=reason):
+            return Interrupted(f"the server left ({reason})" if reason else "the server left")
+        case _:
+            return Interrupted("the server closed the connection")
+
+
+def _tune(connected: socket.socket, silence: float) -> None:
+    """No delay for small messages; a peer that is gone is noticed within about `silence` seconds."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    seconds = max(1, int(silence))
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, seconds // 2)),
+        ("TCP_KEEPINTVL", max(1, seconds // 6)),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", seconds * 1000),
+    ):
+        if hasattr(socket, name):  # Linux has all four; others some
+            with contextlib.suppress(OSError):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

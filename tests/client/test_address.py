@@ -1,0 +1,34 @@
+import pytest
+
+from relaax.client.address import parse_address
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:7001", ("127.0.0.1", 7001)),
+        ("server.example:65535", ("server.example", 65535)),
+        ("[::1]:80", ("::1", 80)),
+    ],
+)
+def test_host_and_port(address, expected):
+    assert parse_address(address) == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "hint"),
+    [
+        ("localhost", "HOST:PORT"),
+        (":7001", "HOST:PORT"),
+        ("", "HOST:PORT"),
+        ("::1:7001", "brackets"),
+        ("localhost:http", "'http'"),
+        ("localhost:0", "'0'"),
+        ("localhost:65536", "'65536'"),
+        ("localhost:٣", "number"),
+    ],
+)
+def test_what_is_no_address_is_refused_with_the_way_out(address, hint):
+    with pytest.raises(ValueError, match=hint.replace("[", r"\[")) as refused:
+        parse_address(address)
+    assert repr(address) in str(refused.value)

@@ -1,0 +1,26 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import relaax
+
+ROOT = Path(relaax.__file__).parent.parent
+HEAVY = ("tensorflow", "grpc", "boto3", "pydantic", "gymnasium", "ale_py", "yaml", "rich", "typer")
+
+
+def python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+    ).stdout
+
+
+def test_nothing_of_the_servers_is_loaded():
+    loaded = python("import sys, relaax.client; print(*sys.modules)").split()
+    assert "relaax.client" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & set(HEAVY)
+
+
+def test_it_is_quick():
+    # Processor time, the best of a few: other work on the machine must not count.
+    code = "import time; start = time.process_time(); import relaax.client; print(time.process_time() - start)"
+    assert min(float(python(code)) for _ in range(5)) < 0.25

@@ -1,0 +1,261 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import relaax
+from relaax import rlx
+from relaax.client import Episode, Failure, run
+from relaax.client.loop import autoreset_of
+from relaax.rlx import ErrorCode
+from support.counting import Counting, check_next_step, check_same_step, counting_policy, length_of, return_of
+from support.rlx_peer import Conversation, RlxPeer, serve
+
+
+def serve_counting(talk: Conversation) -> None:
+    talk.policy = counting_policy
+    serve(talk)
+
+
+def lose(answers):
+    def script(talk: Conversation) -> None:
+        talk.policy = counting_policy
+        talk.welcome()
+        for _ in range(answers):
+            talk.answer()
+        talk.hear()
+        talk.kill()
+
+    return script
+
+
+def vector(mode, environments=3, kind=SyncVectorEnv):
+    return kind([lambda i=i: Counting(i) for i in range(environments)], autoreset_mode=mode)
+
+
+def test_one_environment():
+    env, seen = Counting(), []
+    with RlxPeer(serve_counting) as peer:
+        summary = run(env, peer.address, episodes=6, seed=11, on_episode=seen.append)
+        heard = peer.talks[0].heard
+    assert env.seeds == [11, None, None, None, None, None]
+    assert seen == [Episode(0, return_of(0, e), length_of(0, e)) for e in range(6)]
+    assert summary.returns == tuple(return_of(0, e) for e in range(6))
+    assert (summary.episodes, summary.steps) == (6, sum(length_of(0, e) for e in range(6)))
+    assert summary.mean_return == pytest.approx(sum(summary.returns) / 6)
+    assert summary.training_finished is None
+    for episode, reset in enumerate(message for message in heard if isinstance(message, rlx.Reset)):
+        last = [0, episode, length_of(0, episode)]
+        if episode % 2:
+            assert reset.truncated.tolist() == [True]
+            assert reset.final_observation[0].tolist() == [last]
+        else:
+            assert reset.truncated is None
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_a_vector_that_resets_itself(mode, kind):
+    env = vector(mode, kind=kind)
+    try:
+        with RlxPeer(serve_counting) as peer:
+            summary = run(env, peer.address, steps=120)
+            heard = peer.talks[0].heard
+    finally:
+        env.close()
+    check = check_same_step if mode is AutoresetMode.SAME_STEP else check_next_step
+    assert heard[0].autoreset[0].name == mode.name
+    assert check(heard[1:]) == summary.episodes > 20
+    assert 120 <= summary.steps < 123
+
+
+def test_a_vector_that_does_not_reset_itself():
+    with RlxPeer(serve_counting) as peer:
+        summary = run(vector(AutoresetMode.DISABLED), peer.address, steps=120)
+        heard = peer.talks[0].heard
+    assert list(heard[0].autoreset) == [rlx.Autoreset.SAME_STEP]
+    assert check_same_step(heard[1:]) == summary.episodes > 20
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_episodes_are_counted_whole_and_shared_out(mode):
+    seen = []
+    with RlxPeer(serve_counting) as peer:
+        summary = run(vector(mode), peer.address, episodes=7, on_episode=seen.append)
+    expected = {(i, return_of(i, e), length_of(i, e)) for i, n in enumerate((2, 2, 3)) for e in range(n)}
+    assert {(e.environment, e.episode_return, e.length) for e in seen} == expected
+    assert summary.episodes == len(seen) == 7
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("answers", range(1, 9))
+def test_a_lost_connection_costs_no_step_and_no_order(mode, answers):
+    """Counting refuses every action that is not meant for where it is, whatever was lost in between."""
+    with RlxPeer(lose(answers), serve_counting) as peer:
+        summary = run(vector(mode), peer.address, steps=90, retry_seconds=10)
+        first, second = peer.talks
+    check = check_next_step if mode is AutoresetMode.NEXT_STEP else check_same_step
+    # Where Init begins anew within a connection, the check begins there too.
+    assert check(first.heard[1:]) + check(second.heard[1:]) >= summary.episodes - 3
+    assert summary.steps >= 90
+    assert second.of(rlx.Init)
+
+
+@pytest.mark.parametrize("answers", range(1, 9))
+def test_a_lost_connection_with_one_environment(answers):
+    with RlxPeer(lose(answers), serve_counting) as peer:
+        summary = run(Counting(), peer.address, episodes=8, retry_seconds=10)
+        assert len(peer.talks) == 2
+    assert summary.returns == tuple(return_of(0, e) for e in range(8))
+
+
+@pytest.mark.parametrize("env", [Counting, lambda: vector(AutoresetMode.SAME_STEP)])
+def test_the_end_of_training_ends_the_run_cleanly(env):
+    def script(talk: Conversation) -> None:
+        talk.policy = counting_policy
+        talk.welcome()
+        for _ in range(4):
+            talk.answer()
+        talk.hear()
+        talk.say(rlx.TrainingFinished("after 1000 steps", 1000))
+        talk.close()
+
+    with RlxPeer(script) as peer:
+        summary = run(env, peer.address)
+        assert len(peer.talks) == 1
+    assert summary.training_finished == "after 1000 steps"
+    assert summary.steps > 0
+
+
+def test_what_the_run_made_it_closes_and_nothing_else():
+    class Closing(Counting):
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    mine, made = Closing(), []
+    with RlxPeer(serve_counting) as peer:
+        run(mine, peer.address, steps=1)
+        run(lambda: made.append(Closing()) or made[0], peer.address, steps=1)
+        with pytest.raises(Failure):
+            run(lambda: made.append(Closing()) or made[1], "127.0.0.1:1", retry_seconds=0)
+    assert (mine.closed, made[0].closed, made[1].closed) == (0, 1, 1)
+
+
+def test_an_id_is_enough():
+    with RlxPeer() as peer:
+        summary = run("CartPole-v1", peer.address, episodes=2, mode="exploit")
+        hello = peer.talks[0].hello
+    assert summary.episodes == 2
+    assert (hello.environment, hello.mode) == ("CartPole-v1", rlx.Mode.EXPLOIT)
+    assert str(hello.observation_space).startswith("Box(float32, [4]")
+    assert hello.action_space == rlx.Discrete(2)
+
+
+def test_the_vector_cart_pole_is_cut_after_five_hundred_steps():
+    def balance(message, talk):
+        angle, speed = message.observation[0][:, 2], message.observation[0][:, 3]
+        return [(angle + 0.5 * speed + 0.05 * message.observation[0][:, 0] > 0).astype(np.int64)]
+
+    def script(talk: Conversation) -> None:
+        talk.policy = balance
+        serve(talk)
+
+    with RlxPeer(script) as peer:
+        env = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+        summary = run(env, peer.address, episodes=4, seed=3)
+        env.close()
+        steps = peer.talks[0].of(rlx.Step)
+    assert summary.returns == (500.0,) * 4
+    assert summary.steps == 2000
+    cut = [k for k, step in enumerate(steps) if step.truncated is not None]
+    assert cut == [499, 1000]  # one void step between them
+    assert steps[500].first.tolist() == [True, True]
+    assert steps[500].reward.tolist() == [0.0, 0.0]
+    assert (np.abs(steps[500].observation[0]) <= 0.05).all()  # a first state, and not the final one
+    assert not any(step.terminated is not None for step in steps)
+
+
+def test_a_failure_of_the_agent_is_raised():
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        talk.expect(rlx.Init)
+        talk.fail(ErrorCode.AGENT_FAILED, "no more ideas")
+
+    with RlxPeer(script) as peer, pytest.raises(Failure, match="no more ideas"):
+        run(vector(AutoresetMode.SAME_STEP), peer.address)
+
+
+def test_whole_episodes_come_from_the_infos_where_the_environment_knows_better():
+    class Lives(Counting):
+        """Every third episode ends a game."""
+
+        def step(self, action):
+            state, reward, terminated, truncated, info = super().step(action)
+            if (terminated or truncated) and self.episode % 3 == 2:
+                info = {"game": Episode(0, 1000.0 + self.episode, 7)}
+            return state, reward, terminated, truncated, info
+
+    with RlxPeer(serve_counting) as peer:
+        summary = run(Lives(), peer.address, episodes=2, whole_episodes=lambda i: [i["game"]] if i else [])
+        assert peer.talks[0].hello.reports_episodes
+        reported = [e for reset in peer.talks[0].of(rlx.Reset) for e in reset.episodes]
+    assert summary.returns == (1002.0, 1005.0)
+    assert reported == [Episode(0, 1002.0, 7), Episode(0, 1005.0, 7)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (AutoresetMode.NEXT_STEP, "next_step"),
+        ("SameStep", "same_step"),
+        ("disabled", "disabled"),
+    ],
+)
+def test_the_autoreset_mode_is_read_from_the_metadata(mode, expected):
+    class Env:
+        metadata = {"autoreset_mode": mode}  # noqa: RUF012
+
+    assert autoreset_of(Env()) == expected
+
+
+def test_a_vector_that_does_not_say_how_it_resets_is_refused():
+    class Env:
+        metadata: dict[str, str] = {}  # noqa: RUF012
+
+    with pytest.raises(ValueError, match="autoreset_mode"):
+        autoreset_of(Env())
+
+
+@pytest.mark.parametrize("what", ["episodes", "steps"])
+def test_no_episodes_and_no_steps_are_refused(what):
+    with pytest.raises(ValueError, match=what):
+        run(Counting(), "127.0.0.1:1", **{what: 0})
+
+
+def test_gymnasium_is_needed_for_an_id_only():
+    code = """
+import sys
+from relaax import rlx
+from relaax.client import run
+class Env:
+    observation_space, action_space = rlx.Box(shape=(1,)), rlx.Discrete(2)
+    def reset(self, seed): return [0.0], {}
+    def step(self, action): return [1.0], 1.0, True, False, {}
+print(run(Env(), sys.argv[1], episodes=3).mean_return, "gymnasium" in sys.modules)
+"""
+    with RlxPeer() as peer:
+        done = subprocess.run(
+            [sys.executable, "-c", code, peer.address],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            cwd=Path(relaax.__file__).parent.parent,
+        )
+    assert done.stdout.split() == ["1.0", "False"]

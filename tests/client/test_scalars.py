@@ -1,0 +1,78 @@
+import pytest
+
+from relaax import rlx
+from relaax.client import Client
+from relaax.client.scalars import GATHERED_AT_MOST, Scalars
+from support.rlx_peer import RlxPeer
+
+SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
+
+
+def test_they_travel_in_front_of_the_next_message():
+    with RlxPeer() as peer, Client(peer.address, **SPACES) as client:
+        client.metrics().scalar("early", 1)
+        client.init([0.0])
+        client.metrics().scalar("speed/x", 1.5)
+        client.metrics().scalar("speed/x", 2.5)
+        client.send(0.0, [1.0])
+        kinds = [type(message) for message in peer.talks[0].heard]
+    assert kinds == [rlx.Hello, rlx.Metrics, rlx.Init, rlx.Metrics, rlx.Step]
+    early, late = peer.talks[0].of(rlx.Metrics)
+    assert list(early.scalars) == [("early", 1.0)]
+    assert list(late.scalars) == [("speed/x", 1.5), ("speed/x", 2.5)]
+
+
+def test_what_is_left_goes_with_the_goodbye():
+    with RlxPeer() as peer:
+        with Client(peer.address, **SPACES) as client:
+            client.init([0.0])
+            client.metrics().scalar("last", 3.0)
+        peer.finish()
+    assert [type(message) for message in peer.talks[0].heard[-2:]] == [rlx.Metrics, rlx.Bye]
+
+
+def test_many_are_sent_without_a_message_to_travel_with():
+    with RlxPeer() as peer:
+        with Client(peer.address, **SPACES) as client:
+            client.init([0.0])
+            for value in range(GATHERED_AT_MOST + 1):
+                client.metrics().scalar("many", value)
+        peer.finish()
+    first, rest = peer.talks[0].of(rlx.Metrics)
+    assert len(first.scalars) == GATHERED_AT_MOST
+    assert list(rest.scalars) == [("many", float(GATHERED_AT_MOST))]
+
+
+def test_the_newest_are_kept_while_there_is_no_connection():
+    scalars = Scalars(lambda: None)
+    for value in range(GATHERED_AT_MOST + 10):
+        scalars.scalar("x", value)
+    gathered = scalars.take()
+    assert [value for _, value in gathered.scalars] == [float(v) for v in range(10, GATHERED_AT_MOST + 10)]
+    assert scalars.take() is None
+
+
+@pytest.mark.parametrize("name", ["", "1x", "a b", "ä", "x\n", "_x"])
+def test_a_name_outside_the_character_set_is_refused(name):
+    with pytest.raises(ValueError, match="metric name"):
+        Scalars(lambda: None).scalar(name, 1.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match="finite"):
+        Scalars(lambda: None).scalar("x", value)
+
+
+def test_the_servers_limits_hold():
+    scalars = Scalars(lambda: None)
+    scalars.scalar("much-too-long", 1.0)
+    scalars.limit(rlx.Limits(max_metric_name_bytes=4, max_metric_names=2))
+    assert scalars.take() is None
+    with pytest.raises(ValueError, match="longer than 4"):
+        scalars.scalar("abcde", 1.0)
+    scalars.scalar("a", 1.0)
+    scalars.scalar("b", 1.0)
+    scalars.scalar("a", 2.0)
+    with pytest.raises(ValueError, match="2 names"):
+        scalars.scalar("c", 1.0)

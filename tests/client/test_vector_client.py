@@ -1,0 +1,198 @@
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.client import Episode, VectorClient
+from relaax.rlx import ErrorCode
+from support.rlx_peer import Conversation, RlxPeer, serve
+
+SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(100)}
+NO = [False, False, False]
+
+
+def echo(message, talk):
+    return [message.observation[0][:, 0].astype(np.int64)]
+
+
+def serve_echo(talk: Conversation) -> None:
+    talk.policy = echo
+    serve(talk)
+
+
+def lose(answers):
+    def script(talk: Conversation) -> None:
+        talk.policy = echo
+        talk.welcome()
+        for _ in range(answers):
+            talk.answer()
+        talk.hear()
+        talk.fail(ErrorCode.REBALANCING, "elsewhere")
+
+    return script
+
+
+def vector(peer, autoreset, environments=3, **settings):
+    return VectorClient(peer.address, environments=environments, autoreset=autoreset, **SPACES | settings)
+
+
+def states(*numbers):
+    return np.array(numbers, np.float32)[:, None]
+
+
+def listed(leaves):
+    return None if leaves is None else leaves[0][:, 0].tolist()
+
+
+def flags(mask):
+    return None if mask is None else mask.astype(int).tolist()
+
+
+def test_same_step():
+    with RlxPeer(serve_echo) as peer:
+        with vector(peer, "same_step") as client:
+            assert client.init(states(1, 2, 3)).tolist() == [1, 2, 3]
+            actions = client.step([1, 2, 3], states(4, 5, 6), NO, NO)
+            assert (actions.dtype, actions.tolist()) == (np.int64, [4, 5, 6])
+            client.step([1, 2, 3], states(7, 8, 9), [True, False, False], [False, True, False], states(70, 80, 90))
+            client.step([1, 2, 3], states(7, 8, 9), [True, False, False], NO, states(70, 80, 90))
+        hello, _, plain, cut, over, _ = peer.talks[0].heard
+    assert hello.environments == 3
+    assert list(hello.autoreset) == [rlx.Autoreset.SAME_STEP]
+    assert plain.reward.tolist() == [1.0, 2.0, 3.0]
+    assert (plain.terminated, plain.truncated, plain.final_observation, plain.first) == (None, None, None, None)
+    assert (flags(cut.terminated), flags(cut.truncated)) == ([1, 0, 0], [0, 1, 0])
+    assert listed(cut.final_observation) == [70, 80, 90]
+    assert over.final_observation is None  # nothing is learned from it
+
+
+def test_final_states_as_gymnasium_gives_them():
+    final = np.array([None, np.array([80.0], np.float32), None], object)
+    with RlxPeer(serve_echo) as peer, vector(peer, "same_step") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6), NO, [False, True, False], final)
+        (step,) = peer.heard(rlx.Step)
+    assert listed(step.final_observation) == [4, 80, 6]
+
+
+def test_next_step():
+    with RlxPeer(serve_echo) as peer, vector(peer, "next_step") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6), [False, True, False], [False, False, True])
+        client.step([1, 2, 3], states(7, 8, 9), NO, NO, first=[False, True, True])
+        end, begin = peer.heard(rlx.Step)
+    assert (flags(end.terminated), flags(end.truncated), end.final_observation) == ([0, 1, 0], [0, 0, 1], None)
+    assert (flags(begin.first), begin.terminated, begin.truncated) == ([0, 1, 1], None, None)
+
+
+def test_an_end_by_rule_goes_before_a_cut():
+    with RlxPeer(serve_echo) as peer, vector(peer, "next_step") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6), [True, True, False], [True, False, False])
+        (step,) = peer.heard(rlx.Step)
+    assert (flags(step.terminated), step.truncated) == ([1, 1, 0], None)
+
+
+def test_episodes_that_end_together():
+    with RlxPeer(serve_echo) as peer, vector(peer, "disabled", 2) as client:
+        client.init(states(1, 2))
+        client.step([1, 2], states(3, 4))
+        assert client.reset([10, 20], [False, True], states(5, 6)).tolist() == [11, 22]
+        client.init(states(1, 2))
+        assert client.reset([1, 2]).tolist() == [1, 2]
+        cut, over = peer.heard(rlx.Reset)
+    assert (flags(cut.truncated), listed(cut.final_observation)) == ([0, 1], [5, 6])
+    assert (over.truncated, over.final_observation) == (None, None)
+
+
+def test_whole_episodes_of_the_clients_own():
+    with RlxPeer(serve_echo) as peer, vector(peer, "same_step", reports_episodes=True) as client:
+        client.init(states(1, 2, 3))
+        client.step([0, 0, 0], states(1, 2, 3), episodes=[Episode(2, 5.0, 6)])
+        (step,) = peer.heard(rlx.Step)
+    assert list(step.episodes) == [Episode(2, 5.0, 6)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([0, 0], states(1, 2, 3)), "reward"),
+        (([0, 0, 0], states(1, 2)), "observation"),
+        (([0, 0, 0], [1, 2, 3]), "shape"),
+        (([0, 0, np.nan], states(1, 2, 3)), "reward of environment 2"),
+        (([0, 0, 0], states(1, 2, 3), [True]), "terminated"),
+        (([0, 0, 0], states(1, 2, 3), None, [True, False, False]), "final_states"),
+        (([0, 0, 0], states(1, 2, 3), None, None, None, [True, False, False]), "first|start"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_the_connection_lives_on(arguments, sentence):
+    with RlxPeer(serve_echo) as peer, vector(peer, "same_step") as client:
+        client.init(states(1, 2, 3))
+        with pytest.raises(ValueError, match=sentence):
+            client.step(*arguments)
+        assert client.step([0, 0, 0], states(1, 2, 3)).tolist() == [1, 2, 3]
+        assert len(peer.talks) == 1
+
+
+@pytest.mark.parametrize(("settings", "sentence"), [({"environments": 0}, "0"), ({"autoreset": "never"}, "'never'")])
+def test_settings_that_make_no_sense_are_refused(settings, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        VectorClient("127.0.0.1:1", **{"environments": 1} | SPACES | settings)
+
+
+def test_after_a_loss_in_same_step_only_what_ended_is_whole():
+    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "same_step") as client:
+        client.init(states(1, 2, 3))
+        ends = [True, False, False], [False, True, False]
+        assert client.step([1, 2, 3], states(4, 5, 6), *ends, states(7, 8, 9)).tolist() == [4, 5, 6]
+        assert client.step([1, 2, 3], states(5, 6, 7)).tolist() == [5, 6, 7]
+        init, step = peer.talks[1].of(rlx.Init, rlx.Step)
+    assert (listed(init.observation), flags(init.partial)) == ([4, 5, 6], [0, 0, 1])
+    assert listed(step.observation) == [5, 6, 7]
+
+
+def test_after_a_loss_while_episodes_end_together_the_returns_are_whole():
+    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "disabled") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6))
+        client.step([1, 2, 3], states(4, 5, 6))
+        assert client.reset([1, 2, 3]).tolist() == [3, 6, 9]
+        assert flags(peer.talks[1].of(rlx.Init)[0].partial) == [1, 1, 1]
+
+
+def test_after_a_loss_in_next_step_what_just_began_is_whole():
+    with RlxPeer(lose(2), serve_echo) as peer, vector(peer, "next_step") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6), [False, True, False])
+        assert client.step([1, 2, 3], states(7, 8, 9), first=[False, True, False]).tolist() == [7, 8, 9]
+        client.step([1, 2, 3], states(1, 2, 3))
+        (init, _) = peer.talks[1].of(rlx.Init, rlx.Step)
+    assert (listed(init.observation), flags(init.partial)) == ([7, 8, 9], [1, 0, 1])
+
+
+def test_an_end_lost_in_next_step_is_told_to_the_next_connection():
+    """The environments reset although the new connection never heard of an end: everything there begins anew."""
+    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step", 4) as client:
+        client.init(states(1, 2, 3, 4))
+        lost = client.step(
+            [1, 2, 3, 4], states(11, 12, 13, 14), [True, False, False, False], [False, True, False, False]
+        )
+        assert lost.tolist() == [11, 12, 13, 14]
+        begun = client.step(
+            [-1, -1, 3, 4], states(20, 21, 22, 23), [False, False, True, False], first=[True, True, False, False]
+        )
+        assert begun.tolist() == [20, 21, 22, 23]
+        # Environment 2 ended with that very message: the same once more.
+        again = client.step([1, 2, -1, 4], states(30, 31, 32, 33), first=[False, False, True, False])
+        assert again.tolist() == [30, 31, 32, 33]
+        assert client.step([1, 2, 3, 4], states(40, 41, 42, 43)).tolist() == [40, 41, 42, 43]
+        anew = peer.talks[1].heard[1:]
+    assert [type(message) for message in anew] == [rlx.Init, rlx.Reset, rlx.Init, rlx.Reset, rlx.Init, rlx.Step]
+    init, end, second, last, third, _ = anew
+    assert flags(init.partial) == [1, 1, 1, 1]
+    assert end.reward.tolist() == [0, 0, 3, 4]  # no reward where an episode began
+    assert listed(end.final_observation) == [11, 12, 22, 23]
+    assert flags(end.truncated) == [0, 1, 0, 1]  # by rule, cut, by rule just now, cut here
+    assert (listed(second.observation), flags(second.partial)) == ([20, 21, 22, 23], [1, 1, 1, 1])
+    assert last.reward.tolist() == [1, 2, 0, 4]
+    assert (listed(last.final_observation), flags(last.truncated)) == ([30, 31, 22, 33], [1, 1, 0, 1])
+    assert (listed(third.observation), flags(third.partial)) == ([30, 31, 32, 33], [1, 1, 0, 1])

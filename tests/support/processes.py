@@ -1,0 +1,210 @@
+"""Real processes in tests: started, waited for by what they say, and ended in every case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], what: str, timeout: float = 10.0, interval: float = 0.01) -> T:
+    """Call `condition` until it answers something true, and return that.
+
+    For what gives no signal of its own. `what` completes the sentence "not within 10 s: ...", in an AssertionError.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what}")
+        time.sleep(interval)
+
+
+def project_command(name: str) -> str:
+    """The path of one of the project's commands, in the environment that the tests run in."""
+    path = Path(sys.executable).with_name(name)
+    assert path.is_file(), f"{path} is not there: run `make setup`"
+    return str(path)
+
+
+class Running:
+    """A process in a session of its own, so that its children can be found and ended with it.
+
+    Standard output is read line by line as it comes, standard error goes to a file; both stay readable after the end.
+    """
+
+    def __init__(
+        self, command: Sequence[str], stderr: Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.stderr_path = stderr
+        with stderr.open("wb") as errors:
+            self.process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=cwd,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+                start_new_session=True,
+            )
+        self._lines: list[str] = []
+        self._closed = False
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, name=f"stdout of {self.pid}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As subprocess has it: None while it runs, minus the signal's number where a signal ended it."""
+        return self.process.poll()
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has printed so far."""
+        with self._news:
+            return list(self._lines)
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_path.read_text(errors="replace")
+
+    def wait_for_line(self, text: str, timeout: float = 60.0) -> str:
+        """Return the first line of standard output that contains `text`, past or to come."""
+        deadline = time.monotonic() + timeout
+        seen = 0
+        with self._news:
+            while True:
+                for line in self._lines[seen:]:
+                    if text in line:
+                        return line
+                seen = len(self._lines)
+                left = deadline - time.monotonic()
+                if self._closed or left <= 0:
+                    reason = "its output ended" if self._closed else f"waited {timeout:g} s"
+                    raise AssertionError(f"no line with {text!r}: {reason}\n{self.report()}")
+                self._news.wait(left)
+
+    def wait_for_address(self, timeout: float = 60.0) -> str:
+        """Return the HOST:PORT of the line that a server prints when it is ready."""
+        return self.wait_for_line(" listening on ", timeout).rsplit(" ", 1)[-1]
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Wait for the process to end by itself and return its exit code."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout:g} s\n{self.report()}") from None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process, not to its children."""
+        self.process.send_signal(number)
+
+    def interrupt_group(self) -> None:
+        """What Ctrl-C in a terminal does: SIGINT to the process and to its children at once."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
+        """Ask the process to end, and return its exit code."""
+        if self.returncode is None:
+            self.send_signal(number)
+        return self.wait(timeout)
+
+    def kill(self) -> None:
+        """End the process as a crash would, with no time to do anything. Its children are left to themselves."""
+        self.process.kill()
+        self.process.wait()
+
+    def session(self) -> list[psutil.Process]:
+        """The living processes of its session: itself, its children and theirs, unless they left it; no zombies."""
+        living = []
+        for candidate in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(candidate.pid) == self.pid and candidate.status() != psutil.STATUS_ZOMBIE:
+                    living.append(candidate)
+        return living
+
+    def children(self) -> list[psutil.Process]:
+        """The living processes of its session but itself: for an RLX server, its workers."""
+        return [process for process in self.session() if process.pid != self.pid]
+
+    def report(self) -> str:
+        """What a person wants to see when it did not do what it should."""
+        if self._closed:  # its output ends a moment before it does
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+        tail = "\n".join(self.stderr.splitlines()[-40:])
+        return f"{self.process.args} exit code {self.returncode}\nstdout: {self._lines}\nstderr:\n{tail}"
+
+    def end(self) -> None:
+        """End the process and whatever is left of its session. It may be called again."""
+        for process in self.session():
+            with suppress(psutil.Error):
+                process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for raw in self.process.stdout:
+            with self._news:
+                self._lines.append(raw.decode(errors="replace").rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+
+
+class Processes:
+    """Starts processes and ends all of them when left, the last one first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[Running] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for running in reversed(self._running):
+            running.end()
+
+    def start(self, *command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Running:
+        """Start a command; one of the project's own may be given by its name alone."""
+        first = str(command[0])
+        if first.startswith("relaax"):
+            first = project_command(first)
+        stderr = self._folder / f"{len(self._running)}-{Path(first).name}.stderr"
+        running = Running([first, *map(str, command[1:])], stderr, cwd=cwd, env=env)
+        self._running.append(running)
+        return running
+
+    def start_python(self, code: str, *arguments: str, env: Mapping[str, str] | None = None) -> Running:
+        """Start Python on a few lines of code."""
+        return self.start(sys.executable, "-c", code, *arguments, env=env)
+
+    def start_server(self, *command: str | Path, timeout: float = 60.0) -> tuple[Running, str]:
+        """Start a server and wait until it is ready; return it and its HOST:PORT."""
+        running = self.start(*command)
+        return running, running.wait_for_address(timeout)

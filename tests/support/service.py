@@ -1,0 +1,85 @@
+"""The service, whole: a real parameter server and a real RLX server, and what is asked of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as rpc
+from support.processes import Processes, Running, wait_until
+
+PARAMETER_SERVER = (sys.executable, "-m", "relaax.server.parameter_server.main")
+RLX_SERVER = (sys.executable, "-m", "relaax.server.rlx_server.main")
+RELAAX = (sys.executable, "-m", "relaax.cli.main")
+
+
+def status_of(address: str) -> Any:
+    """What a parameter server says of training. Raises grpc.RpcError."""
+    with grpc.insecure_channel(address) as channel:
+        return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
+
+
+def write_service_config(folder: Path, **algorithm: Any) -> Path:
+    """A configuration of da3c with a small network; `algorithm` has further keys."""
+    document = {
+        "relaax-parameter-server": {
+            "bind": "127.0.0.1:0",
+            "checkpoint-dir": str(folder / "checkpoints"),
+            "metrics-dir": str(folder / "metrics"),
+        },
+        "relaax-rlx-server": {"bind": "127.0.0.1:0", "heartbeat": 1, "timeout": None},
+        "algorithm": {"path": "da3c", "network": {"dense": [8]}, "max_global_step": 10_000_000, **algorithm},
+    }
+    path = folder / "service.yaml"
+    path.write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+class Service:
+    """A parameter server and an RLX server that uses it."""
+
+    def __init__(self, processes: Processes, folder: Path, **algorithm: Any) -> None:
+        self._processes = processes
+        self.folder = folder
+        self.config = write_service_config(folder, **algorithm)
+        self.parameter_server: Running
+        self.rlx_server: Running
+        self.start_parameter_server("127.0.0.1:0")
+        self.start_rlx_server("127.0.0.1:0")
+
+    def start_parameter_server(self, bind: str | None = None) -> None:
+        """Start it, again at the same address if it was there before."""
+        self.parameter_server, self.parameter_server_address = self._processes.start_server(
+            *PARAMETER_SERVER, "--config", self.config, "--bind", bind or self.parameter_server_address
+        )
+
+    def start_rlx_server(self, bind: str | None = None, parameter_server: str | None = None) -> None:
+        """The same. `parameter_server`: another way there, such as a proxy."""
+        self.rlx_server, self.address = self._processes.start_server(
+            *RLX_SERVER,
+            *("--config", self.config, "--bind", bind or self.address),
+            *("--parameter-server", parameter_server or self.parameter_server_address),
+        )
+
+    @property
+    def status(self) -> Any:
+        return status_of(self.parameter_server_address)
+
+    def wait_for_nobody(self) -> Any:
+        """The status once every worker has left."""
+        wait_until(lambda: self.status.workers == 0, "every worker has left")
+        return self.status
+
+
+@contextmanager
+def started_service(folder: Path, **algorithm: Any) -> Iterator[Service]:
+    """A service that ends with its context."""
+    with Processes(folder) as processes:
+        yield Service(processes, folder, **algorithm)
