@@ -1,0 +1,26 @@
+"""Where the algorithms, environments and configurations that come with RELAAX are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def bundled_folder(kind: str) -> Path:
+    """The folder `kind`: algorithms, environments or config.
+
+    In a checkout it stands beside the package, in a wheel inside it.
+    """
+    beside = _PACKAGE.parent / kind
+    if beside.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
+        return beside
+    return _PACKAGE / kind
+
+
+def bundled_names(kind: str, suffix: str = "") -> list[str]:
+    """The names of what is bundled: directories, or with a suffix (`.yaml`) files without it."""
+    entries = sorted(bundled_folder(kind).glob(f"*{suffix}"))
+    if suffix:
+        return [entry.name.removesuffix(suffix) for entry in entries if entry.is_file()]
+    return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(("_", "."))]

@@ -1,0 +1,128 @@
+"""From untrusted keys and values to checked models, with errors that a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, get_args
+
+import pydantic
+
+Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used. The message names the key, the value and the way out."""
+
+
+class Section(pydantic.BaseModel):
+    """A part of the configuration. Unknown keys are refused; `validate_section` says which one was meant."""
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False, validate_default=True
+    )
+
+
+def normalized(data: Any) -> Any:
+    """`data` with keys as Python names: `--log-level` becomes `log_level`, at every depth.
+
+    Raises ConfigurationError where two keys become one.
+    """
+    if isinstance(data, Mapping):
+        result: dict[str, Any] = {}
+        for key, value in data.items():
+            name = _normalized_key(key)
+            if name in result:
+                raise ConfigurationError(f"the key {str(key)!r} stands twice: with dashes it is still {name!r}")
+            result[name] = normalized(value)
+        return result
+    return data
+
+
+def _normalized_key(key: Any) -> str:
+    return str(key).lstrip("-").replace("-", "_")
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was most likely meant to be, regardless of case; None where nothing comes near."""
+    by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.5)
+    return by_lower[matches[0]] if matches else None
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """A sentence that refuses `word` and names the way out."""
+    names = sorted(known)
+    guess = nearest(word, names)
+    way_out = f"did you mean {guess!r}?" if guess else f"known: {', '.join(names)}"
+    return f"unknown {what} {word!r}; {way_out}"
+
+
+def validate_section(model: type[Model], data: Any, where: str) -> Model:
+    """`data` as a `model`.
+
+    `where` is the section's name for messages. Raises ConfigurationError, one line for each thing that is wrong.
+    """
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        raise ConfigurationError(f"{where}: a mapping of keys to values is needed, not {data!r}")
+    try:
+        return model.model_validate(normalized(data))
+    except pydantic.ValidationError as error:
+        raise ConfigurationError("\n".join(_sentences(model, error, where))) from None
+
+
+def _sentences(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> list[str]:
+    """One for each key: of a union pydantic says what is wrong with each of its members, under names of its own."""
+    refused: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for item in error.errors(include_url=False):
+        *outer, last = item["loc"]
+        if item["type"] == "extra_forbidden":
+            keys, owner = _follow(model, outer)
+            lines.append(f"{'.'.join([where, *keys])}: {unknown('key', str(last), _names(owner))}")
+            continue
+        path = ".".join([where, *_follow(model, item["loc"])[0]])
+        if item["type"] == "missing":
+            lines.append(f"{path}: is needed and has no default")
+        else:
+            refused.setdefault(f"{path}: {item['input']!r} cannot be used", []).append(_reason(item))
+    return [*lines, *(f"{what}: {', or '.join(reasons)}" for what, reasons in refused.items())]
+
+
+def _reason(item: Any) -> str:
+    if item["type"] in ("model_type", "dict_type"):
+        return "keys and values are expected"
+    message = item["msg"].removeprefix("Value error, ")
+    return f"{message[:1].lower()}{message[1:]}"
+
+
+def _names(model: type[pydantic.BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _follow(
+    model: type[pydantic.BaseModel], location: Iterable[int | str]
+) -> tuple[list[str], type[pydantic.BaseModel]]:
+    """The keys and indices of `location`, without pydantic's names for the members of unions, and the innermost model
+    that they lead to.
+    """
+    keys: list[str] = []
+    in_model = True
+    for part in location:
+        if isinstance(part, int):
+            keys.append(str(part))
+        elif in_model:
+            keys.append(part)
+            fields = [field for name, field in model.model_fields.items() if part in (name, field.alias)]
+            inner = _inner_model(fields[0].annotation) if fields else None
+            model, in_model = inner or model, inner is not None
+    return keys, model
+
+
+def _inner_model(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """The model within `Model`, `Model | None`, `list[Model]` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next((model for inner in get_args(annotation) if (model := _inner_model(inner))), None)

@@ -1,0 +1,57 @@
+"""YAML as RELAAX's users write it: `1e8` and `7e-4` are numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relaax.configuration.validation import ConfigurationError
+
+# YAML 1.1 wants a dot and a signed exponent in a float; people write neither.
+_NUMBER = re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")
+
+
+class _Loader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other` is no key
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):
+                if key in seen:
+                    raise ConfigurationError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """The value of a YAML document. Raises ConfigurationError with `name`, line and column."""
+    try:
+        return yaml.load(text, _Loader)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigurationError(f"{name}{place}: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+
+
+def read_yaml(path: Path) -> Any:
+    """The value of a YAML file. Raises ConfigurationError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from None
+    return parse_yaml(text, str(path))

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from relaax.bundled import bundled_folder
+from relaax.configuration import ConfigurationError, load_configuration
+
+FULL = """
+    ---
+    relaax-parameter-server:
+      --bind: localhost:7100
+      --checkpoint-dir: checkpoints/x
+      checkpoint_interval: 1e2
+    relaax-rlx-server:
+      bind: 127.0.0.1:0
+      parameter-server: somewhere:7100
+      --timeout: 90
+    relaax-run:
+      environment: OpenAI_Gym
+      clients: 4
+    algorithm:
+      path: ../algorithms/da3c
+      max_global_step: 1e8
+      RMSProp:
+        decay: 0.9
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "full.yaml"
+    path.write_text(textwrap.dedent(FULL))
+    return path
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(path, overrides)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+    return str(refused.value)
+
+
+def test_sections_are_read(file: Path) -> None:
+    found = load_configuration(file)
+    assert found.parameter_server.bind == "localhost:7100"
+    assert found.parameter_server.checkpoint_dir == "checkpoints/x"
+    assert found.parameter_server.checkpoint_interval == 100.0
+    assert (found.rlx_server.bind, found.rlx_server.timeout) == ("127.0.0.1:0", 90.0)
+    assert (found.run.environment, found.run.clients) == ("OpenAI_Gym", 4)
+    assert found.algorithm["max_global_step"] == 1e8
+    assert found.algorithm_path == "../algorithms/da3c"
+    assert found.folder == file.parent
+
+
+def test_defaults(tmp_path: Path) -> None:
+    found = load_configuration(write(tmp_path / "small.yaml", "algorithm: {path: da3c}\n"))
+    assert found.parameter_server.bind == "localhost:7000"
+    assert found.parameter_server.checkpoint_interval == 900.0
+    assert found.parameter_server.checkpoint_dir is None
+    assert (found.rlx_server.bind, found.rlx_server.parameter_server) == ("localhost:7001", "localhost:7000")
+    assert found.rlx_server.timeout is None
+    assert found.run.clients == 2
+
+
+@pytest.mark.parametrize("text", ["relaax-run:\nalgorithm:\n", "{}"])
+def test_sections_may_be_empty(text: str, tmp_path: Path) -> None:
+    found = load_configuration(write(tmp_path / "empty.yaml", text))
+    with pytest.raises(ConfigurationError, match=r"algorithm\.path: is needed"):
+        _ = found.algorithm_path
+
+
+@pytest.mark.parametrize("path", ["3", "''", "[a]"])
+def test_the_algorithm_needs_a_path(path: str, file: Path) -> None:
+    found = load_configuration(file, [f"algorithm.path={path}"])
+    with pytest.raises(ConfigurationError, match=r"algorithm\.path: is needed: the name or the path of an algorithm"):
+        _ = found.algorithm_path
+
+
+def test_the_folder_does_not_depend_on_how_the_file_was_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    assert load_configuration("full.yaml").folder == file.parent
+
+
+def test_overrides_come_over_the_file_and_later_over_earlier_ones(file: Path) -> None:
+    found = load_configuration(
+        file,
+        [
+            "algorithm.entropy_beta=0.02",
+            "algorithm.RMSProp.decay=0.5",
+            "algorithm.max-global-step=5",
+            "algorithm.max_global_step=2e6",
+            "algorithm.network.dense=[8, 8]",
+            "relaax-parameter-server.bind=localhost:1",
+            "parameter-server.checkpoint-interval=7",
+            "rlx_server.timeout=null",
+            "run.clients = 9",
+        ],
+    )
+    assert found.algorithm == {
+        "path": "../algorithms/da3c",
+        "max_global_step": 2e6,
+        "entropy_beta": 0.02,
+        "RMSProp": {"decay": 0.5},
+        "network": {"dense": [8, 8]},
+    }
+    assert (found.parameter_server.bind, found.parameter_server.checkpoint_interval) == ("localhost:1", 7.0)
+    assert (found.rlx_server.timeout, found.run.clients) == (None, 9)
+    assert found.parameter_server.checkpoint_dir == "checkpoints/x", "what is not overridden stays"
+
+
+def test_an_override_may_hold_an_equals_sign(file: Path) -> None:
+    assert load_configuration(file, ["run.name=a=b"]).run.name == "a=b"
+
+
+def test_an_override_replaces_a_value_by_keys(file: Path) -> None:
+    assert load_configuration(file, ["algorithm.path.deep=1"]).algorithm["path"] == {"deep": 1}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("algorithm", "--set algorithm: SECTION.KEY=VALUE is expected, as in algorithm.entropy_beta=0.02"),
+        ("algorithm=3", "--set algorithm=3: SECTION.KEY=VALUE is expected"),
+        ("algorithm.=3", "--set algorithm.=3: SECTION.KEY=VALUE is expected"),
+        (".x=3", "--set .x=3: SECTION.KEY=VALUE is expected"),
+        ("algorithms.x=3", "--set algorithms.x=3: unknown section 'algorithms'; did you mean 'algorithm'?"),
+        ("algorithm.x=[", "--set algorithm.x=[, line 1, column 2: "),
+        ("run.clients=no", "relaax-run.clients: "),
+        ("run.client=3", "relaax-run: unknown key 'client'; did you mean 'clients'?"),
+        ("rlx-server.bind=7001", "relaax-rlx-server.bind: 7001 cannot be used"),
+    ],
+)
+def test_overrides_that_cannot_be_used(override: str, message: str, file: Path) -> None:
+    assert refusal(file, override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the sections relaax-parameter-server, relaax-rlx-server, relaax-run, algorithm are expected"),
+        ("- a", "the sections relaax-parameter-server, relaax-rlx-server, relaax-run, algorithm are expected"),
+        ("algoritm: {}", "unknown section 'algoritm'; did you mean 'algorithm'?"),
+        ("relaax-rlx-sever: {}", "unknown section 'relaax-rlx-sever'; did you mean 'relaax-rlx-server'?"),
+        ("algorithm: 3", "algorithm: keys and values are expected, not 3"),
+        ("relaax-run: [1]", "relaax-run: keys and values are expected, not [1]"),
+        ("relaax-run: {}\nrelaax_run: {}", "the key 'relaax_run' stands twice"),
+        ("algorithm:\n  --gpu: false\n  gpu: true", "the key 'gpu' stands twice"),
+    ],
+)
+def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "wrong.yaml", text)
+    assert refusal(path).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("rlx_server.bind=localhost", "an address is HOST:PORT, such as localhost:7001"),
+        ("rlx_server.bind=:7001", "an address is HOST:PORT"),
+        ("rlx_server.bind='localhost:'", "an address is HOST:PORT"),
+        ("rlx_server.bind=localhost:65536", "an address is HOST:PORT"),
+        ("rlx_server.bind=localhost:-1", "an address is HOST:PORT"),
+        ("rlx_server.parameter_server=localhost:seven", "an address is HOST:PORT"),
+        ("rlx_server.timeout=0", "input should be greater than 0"),
+        ("rlx_server.max_workers=0", "input should be greater than or equal to 1"),
+        ("parameter_server.log_level=LOUD", "input should be 'DEBUG', 'INFO', 'WARNING', 'ERROR' or 'CRITICAL'"),
+        ("parameter_server.checkpoint_interval=-5", "input should be greater than 0"),
+        ("run.clients=0", "input should be greater than or equal to 1"),
+    ],
+)
+def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> None:
+    message = refusal(file, override)
+    assert " cannot be used: " in message
+    assert reason in message
+    assert len(message.splitlines()) == 1
+
+
+@pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "'[::1]:7001'", "host.example:7001"])
+def test_addresses(address: str, file: Path) -> None:
+    assert load_configuration(file, [f"rlx_server.bind={address}"]).rlx_server.bind == address.strip("'")
+
+
+def test_as_dict_is_a_file_that_means_the_same(file: Path, tmp_path: Path) -> None:
+    import yaml
+
+    found = load_configuration(file, ["run.clients=3"])
+    again = tmp_path / "config" / "again.yaml"
+    again.write_text(yaml.safe_dump(found.as_dict()))
+    assert load_configuration(again) == found
+
+
+@pytest.mark.parametrize("path", sorted(bundled_folder("config").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_bundled_configuration_loads(path: Path) -> None:
+    from relaax.algorithm_base import load_algorithm
+
+    found = load_configuration(path)
+    load_algorithm(found.algorithm_path, found.folder).configure(found.algorithm)
