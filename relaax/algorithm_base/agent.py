@@ -1,0 +1,72 @@
+"""The algorithm's side of a connection: it acts and computes gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relaax.algorithm_base.step import Leaves, Step
+
+if TYPE_CHECKING:
+    from relaax.bridge.base import BridgeBase
+    from relaax.rlx import Space
+
+
+@dataclass(frozen=True, slots=True)
+class AgentContext:
+    """What a worker gives the agent it makes: the connection's spaces, its place in training, and the bridge.
+
+    `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's: an agent
+    seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
+    connections draw the same.
+    """
+
+    observation_space: Space
+    action_space: Space
+    environments: int
+    actors: tuple[int, ...]
+    seed: int
+    exploit: bool
+    bridge: BridgeBase
+
+
+class AgentBase(ABC):
+    """What an algorithm author implements. Always batched over the N environments of the connection.
+
+    The loop that drives it, in the worker process, one thread::
+
+        agent = Agent(config, context)            # may run TensorFlow from here on
+        actions = agent.reset(observations)
+        while the connection lives:
+            actions = agent.step(step)            # or agent.reset(...) where the client starts all episodes anew
+        agent.close()
+
+    `reset` abandons whatever was going on: no terminal, no bootstrap. `step` may push to and pull from the parameter
+    server through `context.bridge`; the exceptions of the bridge pass through. Any other exception ends this
+    connection with an error to its client, and nothing else.
+    """
+
+    def __init__(self, config: Any, context: AgentContext) -> None:
+        self.config = config
+        self.context = context
+
+    @classmethod
+    def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
+        """Why this algorithm cannot handle the spaces: one sentence that names the space and what it can handle.
+
+        None where it can. Called before anything of TensorFlow runs. `state_size` and `action_size` are checked
+        for every algorithm besides.
+        """
+        return None
+
+    @abstractmethod
+    def reset(self, observations: Leaves) -> Leaves:
+        """Every environment starts an episode. Leaves [N, ...] of observations in, leaves [N, ...] of actions out."""
+
+    @abstractmethod
+    def step(self, step: Step) -> Leaves:
+        """The outcome of the last actions in, the next actions out."""
+
+    def close(self) -> None:  # noqa: B027 - nothing to do is a good default
+        """The connection has ended."""

@@ -1,0 +1,52 @@
+"""What a worker and a parameter server must agree on, and in which words they disagree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from relaax.algorithm_base.config import ConfigBase
+from relaax.rlx import Space, space_from_dict, space_to_dict
+
+
+def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, action_space: Space) -> str:
+    """Canonical JSON of algorithm, configuration and spaces: the same text where they are the same."""
+    return json.dumps(
+        {
+            "algorithm": algorithm,
+            "configuration": config.model_description(),
+            "observation_space": space_to_dict(observation_space),
+            "action_space": space_to_dict(action_space),
+        },
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+
+
+def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
+    """The description as a dict, the observation space and the action space. Raises ValueError."""
+    try:
+        description = json.loads(text)
+        return (
+            description,
+            space_from_dict(description["observation_space"]),
+            space_from_dict(description["action_space"]),
+        )
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a fingerprint: {error!r}") from None
+
+
+def first_difference(theirs: str, ours: str) -> str | None:
+    """Where two fingerprints differ first, as `key: X there, Y here`; None where they agree."""
+    return _difference(json.loads(theirs), json.loads(ours), "")
+
+
+def _difference(theirs: Any, ours: Any, path: str) -> str | None:
+    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+        for key in sorted(set(theirs) | set(ours)):
+            found = _difference(theirs.get(key), ours.get(key), f"{path}.{key}" if path else str(key))
+            if found:
+                return found
+        return None
+    return None if theirs == ours else f"{path}: {theirs!r} there, {ours!r} here"

@@ -1,0 +1,94 @@
+"""From the leaves of an observation space to what a network takes in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.history import FrameStack
+from relaax.algorithm_base.step import Leaves, Mask
+from relaax.rlx import Box, Discrete, MultiBinary, Space
+
+Inputs = npt.NDArray[Any]
+
+
+class ObservationEncoder:
+    """Network inputs for the N environments of a connection, with the frame history that images need.
+
+    An image, one Box of dtype uint8 and shape [H, W] or [H, W, C], becomes uint8 [N, H, W, C x history]. Everything
+    else becomes float32 [N, D]: numbers in C order, a Discrete as one-hot, the parts of a Tuple or Dict side by side.
+    """
+
+    def __init__(self, space: Space, environments: int, history: int) -> None:
+        self._elements = list(space.elements())
+        self._history = (
+            FrameStack(environments, self._elements[0].shape, np.uint8, history) if is_image(space) else None
+        )
+        self.shape = input_shape(space, history)
+
+    @property
+    def dtype(self) -> npt.DTypeLike:
+        """uint8 for images, else float32."""
+        return np.uint8 if self._history else np.float32
+
+    def reset(self, observations: Leaves) -> Inputs:
+        """Inputs where every environment starts an episode."""
+        if self._history:
+            return self._image(self._history.reset(observations[0]))
+        return self._vector(observations)
+
+    def push(self, observations: Leaves, restart: Mask) -> Inputs:
+        """Inputs after a step; where `restart` [N], the observation starts an episode."""
+        if self._history:
+            return self._image(self._history.push(observations[0], restart))
+        return self._vector(observations)
+
+    def peek(self, observations: Leaves) -> Inputs:
+        """Inputs for final observations, with the history of the episode that they end; nothing is remembered."""
+        if self._history:
+            return self._image(self._history.peek(observations[0]))
+        return self._vector(observations)
+
+    def _image(self, stack: Inputs) -> Inputs:
+        return stack.reshape(len(stack), *self.shape)
+
+    def _vector(self, observations: Leaves) -> Inputs:
+        parts = []
+        for element, leaf in zip(self._elements, observations, strict=True):
+            if isinstance(element, Discrete):
+                # No indexing: rows of final observations where no episode ended may hold anything.
+                parts.append((leaf[:, None] - element.start == np.arange(element.n)).astype(np.float32))
+            else:
+                parts.append(leaf.reshape(len(leaf), -1).astype(np.float32, copy=False))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def is_image(space: Space) -> bool:
+    """Whether the space is one Box of pixels."""
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+
+
+def input_shape(space: Space, history: int) -> tuple[int, ...]:
+    """Shape of one network input."""
+    if is_image(space):
+        (element,) = space.elements()
+        height, width, *channels = element.shape
+        return height, width, math.prod(channels) * history
+    return (
+        sum(element.n if isinstance(element, Discrete) else math.prod(element.shape) for element in space.elements()),
+    )
+
+
+def input_refusal(space: Space) -> str | None:
+    """The sentence that refuses a space which `ObservationEncoder` cannot handle; None where it can."""
+    for element in space.elements():
+        if isinstance(element, Discrete) and element.n > 10_000:
+            return f"observations in {element} would need {element.n} inputs; at most 10000 are handled"
+        if not isinstance(element, Box | Discrete | MultiBinary):
+            return (
+                f"observations in {element} are not handled; Box, Discrete, MultiBinary and Tuple or Dict of them are"
+            )
+    return None

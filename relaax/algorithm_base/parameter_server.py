@@ -1,0 +1,35 @@
+"""What an algorithm tells the parameter server about its model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from relaax.rlx import Space
+    from relaax.tf.optimizers import OptimizerSpec
+
+
+class ParameterServerBase(ABC):
+    """A declaration, so that shards need not know the algorithm.
+
+    Its life: made once in the parameter server, by the first worker's spaces or those of a checkpoint; asked for
+    `initial_parameters` where no checkpoint gives them, and for `optimizer`; then dropped.
+    """
+
+    def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
+        self.config = config
+        self.observation_space = observation_space
+        self.action_space = action_space
+
+    @abstractmethod
+    def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
+        """The flat vector that training starts from, float32 [P]. The same seed gives the same numbers."""
+
+    def optimizer(self) -> OptimizerSpec:
+        """How gradients are applied. By default what `config.optimizer_spec()` says."""
+        spec: OptimizerSpec = self.config.optimizer_spec()
+        return spec

@@ -1,0 +1,48 @@
+"""What an agent is told after its actions were carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Leaves = list[npt.NDArray[Any]]
+"""One array per elementary part of a space, each with a leading axis N."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Step:
+    """The outcome of one action in each of the N environments of a connection.
+
+    The worker brings both of gymnasium's habits of ending episodes into this one form:
+
+    - `terminated[i]` or `truncated[i]` says that the action ended environment i's episode, whose last observation is
+      row i of `final_observations`. Whatever the agent remembers of that episode (frame stack, LSTM state) ends
+      there, and `observations[i]` starts afresh.
+    - `first[i]` says that there was nothing to act on: the action was ignored, the reward is void and
+      `observations[i]` starts an episode. Such a transition belongs into no loss and no counter.
+
+    `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...].
+    `final_observations` is None where no episode ended.
+    """
+
+    rewards: npt.NDArray[np.float64]
+    observations: Leaves
+    terminated: Mask
+    truncated: Mask
+    first: Mask
+    final_observations: Leaves | None = None
+
+    @property
+    def ended(self) -> Mask:
+        """Where an episode ended, bool [N]."""
+        return self.terminated | self.truncated
+
+    @property
+    def env_steps(self) -> int:
+        """How many of the N actions counted."""
+        return int(self.first.size - np.count_nonzero(self.first))

@@ -1,0 +1,32 @@
+"""For authors of algorithms: fakes of what surrounds an agent, and the tests that every algorithm must pass.
+
+    from pathlib import Path
+    from relaax.algorithm_base import Box, Discrete, load_algorithm
+    from relaax.algorithm_base.testing import AgentCompliance
+
+    class TestMine(AgentCompliance):
+        algorithm = load_algorithm("my_algorithm", Path(__file__).parent)
+        config_section = {"path": "my_algorithm", "episode_len": 4}
+        observation_space = Box(-1, 1, shape=(3,))
+        action_space = Discrete(2)
+        impossible_spaces = ((observation_space, Box(-1, 1, shape=(1,))),)
+
+pytest finds the tests in `TestMine`; nothing here imports pytest. For tests of your own, `make_agent` gives an agent
+with a `FakeBridge`, and `RandomEnvironments` gives it something to live in.
+"""
+
+from relaax.algorithm_base.testing.compliance import AgentCompliance
+from relaax.algorithm_base.testing.fake_bridge import ContractBroken, FakeBridge, RecordedPush
+from relaax.algorithm_base.testing.harness import live, make_agent
+from relaax.algorithm_base.testing.random_environments import RandomEnvironments, sample
+
+__all__ = [
+    "AgentCompliance",
+    "ContractBroken",
+    "FakeBridge",
+    "RandomEnvironments",
+    "RecordedPush",
+    "live",
+    "make_agent",
+    "sample",
+]

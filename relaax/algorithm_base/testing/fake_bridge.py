@@ -1,0 +1,172 @@
+"""A parameter server within the test, strict about what it was promised."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaax.bridge.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration, TrainingEnded
+
+_SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+
+
+class ContractBroken(AssertionError):
+    """An agent did what its contract forbids. The message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPush:
+    """A push as it came. `base` is what the gradient was computed on."""
+
+    gradient: FlatVector | None
+    env_steps: int
+    base: Pulled
+    discarded: str | None
+
+
+class FakeBridge(BridgeBase):
+    """Holds the parameters itself and applies gradients by plain gradient descent, in numpy.
+
+    Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN in it, a push in
+    exploit mode, a negative count. What is pulled is read-only, so that an agent that writes to it is caught.
+
+    `pushes`, `scalars`, `episodes`, `pulls` and `flushes` record what was called. `discard` is a queue of reasons for
+    which the next gradients are not applied ("incarnation" rolls the parameters back, as a real server does), and
+    `failures` a queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
+    """
+
+    def __init__(
+        self, parameters: FlatVector, *, learning_rate: float = 0.01, max_global_step: int | None = None
+    ) -> None:
+        self.pushes: list[RecordedPush] = []
+        self.scalars: list[tuple[str, float]] = []
+        self.episodes: list[tuple[float, int]] = []
+        self.pulls = 0
+        self.flushes = 0
+        self.discard: deque[str] = deque()
+        self.failures: deque[Exception] = deque()
+        self.registration: Registration | None = None
+        self.closed = False
+        self.learning_rate = learning_rate
+        self._max_global_step = max_global_step
+        self._initial = np.array(parameters, np.float32)
+        self._global_step = 0
+        self._newest = self._frozen(self._initial, 0)
+        self._base: Pulled | None = None
+
+    @property
+    def parameters(self) -> FlatVector:
+        """The parameters now, float32 [P], read-only."""
+        return self._newest.parameters
+
+    @property
+    def global_step(self) -> int:
+        """The sum of what was pushed."""
+        return self._global_step
+
+    def apply(self, gradient: FlatVector) -> FlatVector:
+        """The parameters after an update along `gradient`, both float32 [P]."""
+        updated: FlatVector = self.parameters - np.float32(self.learning_rate) * gradient
+        return updated
+
+    def publish(self, parameters: FlatVector) -> None:
+        """New parameters, as if other workers had pushed."""
+        self._newest = self._frozen(np.array(parameters, np.float32), self._newest.version + 1)
+
+    def register(self, registration: Registration) -> Registered:
+        """Actors are numbered from zero. Once, before anything else."""
+        _demand(self.registration is None, "register was called twice")
+        _demand(registration.environments >= 1, "a connection has at least one environment")
+        self.registration = registration
+        return Registered(len(self._initial), tuple(range(registration.environments)), self._global_step)
+
+    def pull(self) -> Pulled:
+        """The same object as long as the version is the same."""
+        self._enter("pull")
+        self._stop()
+        self.pulls += 1
+        return self._hand_out()
+
+    def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
+        """Recorded, then applied where `discard` is empty."""
+        registration = self._enter("push")
+        _demand(not registration.exploit, "push in exploit mode")
+        _demand(self._base is not None, "push before the first pull")
+        _demand(type(env_steps) is int, f"env_steps is {env_steps!r}; an int is needed")
+        _demand(env_steps >= 0, f"env_steps is {env_steps}; it is never negative")
+        if gradient is not None:
+            self._check(gradient)
+        self._stop()
+        assert self._base is not None
+        base, discarded = self._base, None
+        if gradient is not None and self.discard:
+            discarded = self.discard.popleft()
+        copy = None if gradient is None else gradient.copy()
+        self.pushes.append(RecordedPush(copy, env_steps, base, discarded))
+        staleness = self._newest.version - base.version
+        self._global_step += env_steps
+        if discarded == "incarnation":
+            self.publish(self._initial)
+        elif copy is not None and discarded is None:
+            self.publish(self.apply(copy))
+        pulled = self._hand_out() if want_parameters or discarded == "incarnation" else None
+        return Pushed(discarded, self._global_step, self._newest.version, staleness, pulled)
+
+    def scalar(self, name: str, value: float) -> None:
+        """Recorded."""
+        self._enter("scalar")
+        _demand(_SCALAR.fullmatch(name) is not None, f"{name!r} is no name of a scalar")
+        _demand(math.isfinite(value), f"scalar {name} is {value}")
+        self.scalars.append((name, float(value)))
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """Recorded. The worker counts episodes: an agent that does so too counts them twice."""
+        self._enter("episode")
+        self.episodes.append((float(episode_return), int(length)))
+
+    def flush(self) -> None:
+        """Counted."""
+        self._enter("flush")
+        self.flushes += 1
+
+    def close(self) -> None:
+        """The end: every later call breaks the contract."""
+        self.closed = True
+
+    def _enter(self, call: str) -> Registration:
+        _demand(not self.closed, f"{call} after close")
+        if self.registration is None:
+            raise ContractBroken(f"{call} before register")
+        return self.registration
+
+    def _stop(self) -> None:
+        if self.failures:
+            raise self.failures.popleft()
+        if self._max_global_step is not None and self._global_step >= self._max_global_step:
+            raise TrainingEnded(self._global_step)
+
+    def _check(self, gradient: FlatVector) -> None:
+        _demand(isinstance(gradient, np.ndarray), f"a gradient is an array, not {type(gradient).__name__}")
+        _demand(gradient.dtype == np.float32, f"a gradient is float32, not {gradient.dtype}")
+        _demand(
+            gradient.shape == self._initial.shape, f"a gradient of shape {gradient.shape}, not {self._initial.shape}"
+        )
+        _demand(bool(np.isfinite(gradient).all()), "a gradient that is not finite")
+
+    def _hand_out(self) -> Pulled:
+        self._base = self._newest
+        return self._newest
+
+    def _frozen(self, parameters: FlatVector, version: int) -> Pulled:
+        frozen = parameters.copy()
+        frozen.flags.writeable = False
+        return Pulled(frozen, version, self._global_step)
+
+
+def _demand(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ContractBroken(sentence)

@@ -1,0 +1,59 @@
+"""An agent in the place where a worker would have put it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from relaax.algorithm_base.agent import AgentBase, AgentContext
+from relaax.algorithm_base.config import ConfigBase
+from relaax.algorithm_base.fingerprint import fingerprint
+from relaax.algorithm_base.loader import Algorithm
+from relaax.algorithm_base.step import Step
+from relaax.algorithm_base.testing.fake_bridge import FakeBridge
+from relaax.algorithm_base.testing.random_environments import RandomEnvironments
+from relaax.bridge.base import Registration
+from relaax.rlx import Space
+
+
+def make_agent(
+    algorithm: Algorithm,
+    config: ConfigBase,
+    observation_space: Space,
+    action_space: Space,
+    *,
+    environments: int = 1,
+    exploit: bool = False,
+    first_actor: int = 0,
+    bridge: FakeBridge | None = None,
+) -> tuple[AgentBase, FakeBridge]:
+    """An agent and its bridge, registered as a worker does it. Without `bridge`, one with the initial parameters."""
+    if bridge is None:
+        server = algorithm.ParameterServer(config, observation_space, action_space)
+        bridge = FakeBridge(server.initial_parameters(config.seed))
+    name = fingerprint(algorithm.name, config, observation_space, action_space)
+    registered = bridge.register(Registration(name, environments=environments, exploit=exploit))
+    context = AgentContext(
+        observation_space=observation_space,
+        action_space=action_space,
+        environments=environments,
+        actors=tuple(actor + first_actor for actor in registered.actors),
+        seed=config.seed,
+        exploit=exploit,
+        bridge=bridge,
+    )
+    return algorithm.Agent(config, context), bridge
+
+
+def live(
+    agent: AgentBase,
+    environments: RandomEnvironments,
+    steps: int,
+    edit: Callable[[int, Step], Step] = lambda _, step: step,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Let an agent live from a reset on, for so many steps or `until`. `edit` may change what the agent is told."""
+    actions = agent.reset(environments.reset())
+    for number in range(steps):
+        actions = agent.step(edit(number, environments.step(actions)))
+        if until():
+            return

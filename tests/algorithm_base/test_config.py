@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, ConfigBase, Dict, Discrete, Space, size_mismatch, space_size
+from relaax.configuration import ConfigurationError, validate_section
+from relaax.tf.optimizers import RMSProp
+
+
+def config(**keys: Any) -> ConfigBase:
+    return validate_section(ConfigBase, {"path": "x"} | keys, "algorithm")
+
+
+@pytest.mark.parametrize(
+    ("size", "space"),
+    [
+        ([84, 84], Box(0, 255, shape=(84, 84), dtype=np.uint8)),
+        (4, Box(shape=(4,))),
+        ([4], Box(shape=(4,))),
+        ([], Discrete(5)),
+        (None, Dict({"a": Box(shape=(2,)), "b": Discrete(2)})),
+    ],
+)
+def test_states_that_fit(size: Any, space: Space) -> None:
+    assert size_mismatch(config(state_size=size), space, Discrete(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "space", "sentence"),
+    [
+        (5, Box(shape=(4,)), "algorithm.state_size is 5, the client's observation space is Box(float32, [4])"),
+        (
+            [84, 84],
+            Box(shape=(84, 84, 3)),
+            "algorithm.state_size is [84, 84], the client's observation space is Box(float32, [84, 84, 3])",
+        ),
+        (
+            2,
+            Dict({"a": Box(shape=(2,)), "b": Discrete(2)}),
+            "algorithm.state_size is 2, the client's observation space is Dict(a: Box(float32, [2]), b: Discrete(2))",
+        ),
+    ],
+)
+def test_states_that_do_not_fit(size: Any, space: Space, sentence: str) -> None:
+    assert size_mismatch(config(state_size=size), space, Discrete(2)) == sentence
+
+
+def test_actions() -> None:
+    assert size_mismatch(config(action_size=18), Box(), Discrete(18)) is None
+    assert size_mismatch(config(action_size=6), Box(), Box(shape=(2, 3))) is None
+    assert size_mismatch(config(action_size=18), Box(), Discrete(6)) == (
+        "algorithm.action_size is 18, the client's action space is Discrete(6)"
+    )
+
+
+def test_sizes_of_spaces() -> None:
+    assert space_size(Discrete(7, start=3)) == 7
+    assert space_size(Box(shape=(2, 3))) == 6
+    assert space_size(Dict({"a": Box(shape=(2, 3)), "b": Box(shape=(4,))})) == 10
+
+
+def test_the_optimizer_is_what_the_section_says() -> None:
+    found = config(RMSProp={"decay": 0.5, "epsilon": 1e-5}).optimizer_spec()
+    assert found == RMSProp(decay=0.5, epsilon=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"seed": -1}, "algorithm.seed: -1 cannot be used: input should be greater than or equal to 0"),
+        ({"max_global_step": 0}, "algorithm.max_global_step: 0 cannot be used"),
+        ({"initial_learning_rate": 0}, "algorithm.initial_learning_rate: 0 cannot be used"),
+        ({"initial_learning_rate": float("nan")}, "algorithm.initial_learning_rate: nan cannot be used"),
+        ({"initial_learning_rate": float("inf")}, "algorithm.initial_learning_rate: inf cannot be used"),
+        ({"max_staleness": -1}, "algorithm.max_staleness: -1 cannot be used"),
+        ({"RMSProp": {"decay": 1}}, "algorithm.RMSProp.decay: 1 cannot be used"),
+        ({"RMSProp": {"epsilon": 0}}, "algorithm.RMSProp.epsilon: 0 cannot be used"),
+        ({"RMSProp": {"gradient_norm_clipping": 0}}, "algorithm.RMSProp.gradient_norm_clipping: 0 cannot be used"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        config(**keys)
+    assert str(refused.value).startswith(sentence)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import (
+    Box,
+    Dict,
+    Discrete,
+    Space,
+    fingerprint,
+    first_difference,
+    load_algorithm,
+    parse_fingerprint,
+)
+
+DA3C = load_algorithm("da3c", Path())
+VECTOR = Box(-1, 1, shape=(4,))
+
+
+def make(observation_space: Space = VECTOR, action_space: Space = Discrete(2), **keys: Any) -> str:  # noqa: B008
+    return fingerprint("da3c", DA3C.configure({"path": "da3c"} | keys), observation_space, action_space)
+
+
+def test_the_same_is_the_same_however_it_was_written() -> None:
+    assert make(max_global_step=1e6, RMSProp={"decay": 0.9, "epsilon": 1}) == make(
+        RMSProp={"epsilon": 1.0, "decay": 0.9}, max_global_step=1_000_000
+    )
+    assert make(Box(np.full(4, -1.0), np.full(4, 1.0))) == make(VECTOR)
+
+
+def test_where_things_are_and_the_seed_do_not_matter() -> None:
+    assert make(path="../elsewhere/da3c", seed=7) == make()
+
+
+def test_it_is_canonical_json() -> None:
+    text = make()
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+def test_there_and_back() -> None:
+    spaces = (Dict({"x": VECTOR, "y": Discrete(3, start=2)}), Discrete(5))
+    description, observation_space, action_space = parse_fingerprint(make(*spaces, entropy_beta=0.5))
+    assert (observation_space, action_space) == spaces
+    assert description["algorithm"] == "da3c"
+    assert description["configuration"]["entropy_beta"] == 0.5
+    assert "path" not in description["configuration"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "null", "3", "[]", "{}", '"x"', '{"observation_space": {}, "action_space": {}}', "[" * 5000]
+)
+def test_what_is_no_fingerprint_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_fingerprint(text)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "difference"),
+    [
+        ({"rewards_gamma": 0.9}, "configuration.rewards_gamma: 0.9 there, 0.99 here"),
+        ({"RMSProp": {"decay": 0.5}}, "configuration.RMSProp.decay: 0.5 there, 0.99 here"),
+        ({"network": {"dense": [8]}}, "configuration.network.dense: [8] there, None here"),
+        ({"network": {"dense": [8]}, "entropy_beta": 0.0}, "configuration.entropy_beta: 0.0 there, 0.01 here"),
+    ],
+)
+def test_the_first_difference_is_named(theirs: dict[str, Any], difference: str) -> None:
+    assert first_difference(make(**theirs), make()) == difference
+
+
+def test_spaces_that_differ() -> None:
+    found = first_difference(make(action_space=Discrete(3)), make())
+    assert found is not None
+    assert found.startswith("action_space.discrete.n: ")
+    found = first_difference(make(Discrete(4)), make())
+    assert found is not None
+    assert found.startswith("observation_space.")
+    assert first_difference(make(), make()) is None
+
+
+def test_another_algorithm() -> None:
+    ours = make()
+    assert first_difference(ours.replace('"algorithm":"da3c"', '"algorithm":"dqn"'), ours) == (
+        "algorithm: 'dqn' there, 'da3c' here"
+    )

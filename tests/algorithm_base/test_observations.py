@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
+
+NOBODY = np.zeros(2, np.bool_)
+
+
+def test_vectors_pass_through_as_float32() -> None:
+    encoder = ObservationEncoder(Box(shape=(2, 2), dtype=np.float64), 2, 4)
+    leaf = np.arange(8, dtype=np.float64).reshape(2, 2, 2)
+    for inputs in (encoder.reset([leaf]), encoder.push([leaf], NOBODY), encoder.peek([leaf])):
+        assert inputs.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert inputs.dtype == encoder.dtype == np.float32
+    assert encoder.shape == (4,)
+
+
+def test_a_choice_is_one_hot() -> None:
+    encoder = ObservationEncoder(Discrete(3, start=-1), 3, 4)
+    assert encoder.reset([np.array([-1, 0, 1])]).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert encoder.shape == (3,)
+
+
+def test_rows_that_mean_nothing_do_no_harm() -> None:
+    # Final observations of environments whose episodes go on may hold anything.
+    encoder = ObservationEncoder(Discrete(3, start=100), 2, 4)
+    assert encoder.peek([np.array([102, 0])]).tolist() == [[0, 0, 1], [0, 0, 0]]
+    assert encoder.peek([np.array([-(2**63), 2**63 - 1])]).tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_parts_stand_side_by_side_in_the_order_of_the_space() -> None:
+    space = Dict({"b": Discrete(2), "a": Box(shape=(2,)), "c": Tuple([MultiBinary(2), Box(shape=(), dtype=np.int32)])})
+    leaves = [
+        np.array([[1, 2], [3, 4]], np.float32),
+        np.array([0, 1]),
+        np.array([[0, 1], [1, 0]], np.int8),
+        np.array([-5, 6], np.int32),
+    ]
+    encoder = ObservationEncoder(space, 2, 4)
+    assert encoder.reset(leaves).tolist() == [[1, 2, 1, 0, 0, 1, -5], [3, 4, 0, 1, 1, 0, 6]]
+    assert encoder.shape == input_shape(space, 4) == (7,)
+
+
+@pytest.mark.parametrize("history", [3, 4])
+def test_images_are_stacked(history: int) -> None:
+    encoder = ObservationEncoder(Box(0, 255, shape=(2, 3), dtype=np.uint8), 2, history)
+    first, second = np.zeros((2, 2, 3), np.uint8), np.full((2, 2, 3), 9, np.uint8)
+    assert encoder.reset([first]).shape == (2, *encoder.shape) == (2, 2, 3, history)
+    peeked = encoder.peek([second])
+    pushed = encoder.push([second], np.array([False, True]))
+    assert peeked[0, 0, 0].tolist() == peeked[1, 0, 0].tolist() == [0] * (history - 1) + [9]
+    assert pushed[0, 0, 0].tolist() == [0] * (history - 1) + [9]
+    assert pushed[1, 0, 0].tolist() == [9] * history
+    assert pushed.dtype == encoder.dtype == np.uint8
+
+
+def test_channels_and_history_share_an_axis() -> None:
+    space = Box(0, 255, shape=(2, 2, 3), dtype=np.uint8)
+    encoder = ObservationEncoder(space, 1, 2)
+    colours = np.broadcast_to(np.array([10, 20, 30], np.uint8), (1, 2, 2, 3))
+    encoder.reset([colours])
+    assert encoder.push([colours + 1], NOBODY[:1])[0, 0, 0].tolist() == [10, 11, 20, 21, 30, 31]
+    assert encoder.shape == (2, 2, 6)
+
+
+@pytest.mark.parametrize(
+    ("space", "image"),
+    [
+        (Box(0, 255, shape=(84, 84), dtype=np.uint8), True),
+        (Box(0, 255, shape=(84, 84, 3), dtype=np.uint8), True),
+        (Box(0, 255, shape=(84,), dtype=np.uint8), False),
+        (Box(0, 255, shape=(84, 84, 3, 2), dtype=np.uint8), False),
+        (Box(0, 1, shape=(84, 84)), False),
+        (Tuple([Box(0, 255, shape=(84, 84), dtype=np.uint8)]), False),
+    ],
+    ids=str,
+)
+def test_what_an_image_is(space: Space, image: bool) -> None:
+    assert is_image(space) == image
+
+
+def test_refusals_name_the_part() -> None:
+    assert input_refusal(Tuple([Box(shape=(2,)), Discrete(10_000), MultiBinary(3)])) is None
+    sentence = input_refusal(Dict({"a": Box(shape=(2,)), "b": MultiDiscrete([3, 4])}))
+    assert sentence is not None
+    assert sentence.startswith("observations in MultiDiscrete([3, 4]) are not handled")
+    assert "at most 10000" in (input_refusal(Discrete(10_001)) or "")

@@ -1,0 +1,402 @@
+"""The fakes hold agents to their contract, and the compliance test finds the ones that break it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import (
+    AgentBase,
+    Algorithm,
+    Box,
+    BridgeUnavailable,
+    ConfigBase,
+    Dict,
+    Discrete,
+    Leaves,
+    MultiBinary,
+    MultiDiscrete,
+    ParameterServerBase,
+    Registration,
+    Space,
+    Step,
+    TrainingEnded,
+    Tuple,
+)
+from relaax.algorithm_base.testing import (
+    AgentCompliance,
+    ContractBroken,
+    FakeBridge,
+    RandomEnvironments,
+    sample,
+)
+
+TWO = np.array([1.0, 2.0], np.float32)
+
+
+def registered(exploit: bool = False, **options: Any) -> FakeBridge:
+    bridge = FakeBridge(TWO, **options)
+    bridge.register(Registration("{}", environments=2, exploit=exploit))
+    return bridge
+
+
+def pulled(**options: Any) -> FakeBridge:
+    bridge = registered(**options)
+    bridge.pull()
+    return bridge
+
+
+def test_a_bridge_applies_gradients() -> None:
+    bridge = registered(learning_rate=0.5)
+    before = bridge.pull()
+    pushed = bridge.push(np.array([2, -4], np.float32), 7)
+    assert bridge.parameters.tolist() == [0.0, 4.0]  # 1 - 2/2, 2 + 4/2
+    assert (pushed.discarded, pushed.global_step, pushed.version, pushed.staleness) == (None, 7, 1, 0)
+    assert pushed.pulled is not None
+    assert pushed.pulled.parameters.tolist() == [0.0, 4.0]
+    assert before.parameters.tolist() == [1.0, 2.0], "what was pulled never changes"
+    assert bridge.pushes[0].base is before
+
+
+def test_a_bridge_counts_staleness_and_steps() -> None:
+    bridge = pulled()
+    bridge.publish(TWO)
+    bridge.publish(TWO)
+    pushed = bridge.push(TWO, 3, want_parameters=False)
+    assert (pushed.staleness, pushed.version, pushed.pulled) == (2, 3, None)
+    assert bridge.push(None, 4).version == 3
+    assert bridge.global_step == 7
+
+
+def test_an_unchanged_model_is_the_same_object() -> None:
+    bridge = registered()
+    assert bridge.pull() is bridge.pull()
+
+
+def test_discarded_gradients_count_their_steps_only() -> None:
+    bridge = pulled()
+    bridge.discard.append("stale")
+    pushed = bridge.push(TWO, 3)
+    assert (pushed.discarded, pushed.version, pushed.global_step) == ("stale", 0, 3)
+    bridge.push(TWO, 1)
+    bridge.discard.append("incarnation")
+    pushed = bridge.push(TWO, 1, want_parameters=False)
+    assert pushed.pulled is not None
+    assert pushed.pulled.parameters.tolist() == [1.0, 2.0]
+
+
+def test_training_ends() -> None:
+    bridge = pulled(max_global_step=5)
+    bridge.push(TWO, 5)
+    for call in (bridge.pull, lambda: bridge.push(TWO, 1)):
+        with pytest.raises(TrainingEnded):
+            call()
+
+
+def test_failures_are_raised_once() -> None:
+    bridge = pulled()
+    bridge.failures.append(BridgeUnavailable("gone"))
+    with pytest.raises(BridgeUnavailable, match="gone"):
+        bridge.push(TWO, 1)
+    bridge.push(TWO, 1)
+
+
+def register_twice(bridge: FakeBridge) -> None:
+    bridge.register(Registration("{}"))
+
+
+def call_after_close(bridge: FakeBridge) -> None:
+    bridge.close()
+    bridge.flush()
+
+
+def write_to_parameters(bridge: FakeBridge) -> None:
+    bridge.pull().parameters[0] = 3
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda b: b.push(TWO.astype(np.float64), 1), "a gradient is float32, not float64"),
+        (lambda b: b.push(TWO[:1], 1), r"a gradient of shape \(1,\), not \(2,\)"),
+        (lambda b: b.push(np.array([1, np.nan], np.float32), 1), "not finite"),
+        (lambda b: b.push([1.0, 2.0], 1), "a gradient is an array, not list"),
+        (lambda b: b.push(TWO, -1), "never negative"),
+        (lambda b: b.push(TWO, 1.0), "an int is needed"),
+        (lambda b: b.push(TWO, np.int64(1)), "an int is needed"),
+        (lambda b: b.scalar("loss policy", 1.0), "'loss policy' is no name"),
+        (lambda b: b.scalar("loss/policy", float("nan")), "scalar loss/policy is nan"),
+        (register_twice, "register was called twice"),
+        (call_after_close, "flush after close"),
+    ],
+)
+def test_a_bridge_holds_to_the_contract(act: Callable[[FakeBridge], None], sentence: str) -> None:
+    with pytest.raises(ContractBroken, match=sentence):
+        act(pulled())
+
+
+def test_calls_out_of_order() -> None:
+    with pytest.raises(ContractBroken, match="pull before register"):
+        FakeBridge(TWO).pull()
+    with pytest.raises(ContractBroken, match="push before the first pull"):
+        registered().push(TWO, 1)
+    with pytest.raises(ContractBroken, match="push in exploit mode"):
+        pulled(exploit=True).push(TWO, 1)
+    with pytest.raises(ValueError, match="read-only"):
+        write_to_parameters(registered())
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Box(),
+        Box(0, 255, shape=(3, 2), dtype=np.uint8),
+        Box(np.array([-5, 2]), np.array([-3, np.inf])),
+        Box(-4.8e38, 3.4e38, shape=(2,)),
+        Box(-7, -7, dtype=np.int64),
+        Box(0, 1, shape=(3,), dtype=np.bool_),
+        Discrete(3, start=-9),
+        MultiDiscrete([2, 5]),
+        MultiBinary([2, 2]),
+        Tuple([Discrete(2), Dict({"a": Box(0, 1), "b": MultiBinary(3)})]),
+    ],
+    ids=str,
+)
+def test_samples_are_in_their_space(space: Space) -> None:
+    world = RandomEnvironments(Box(), space, 50)  # checks actions with the protocol's own checks
+    world.step(sample(space, 50, np.random.default_rng(0)))
+
+
+def test_samples_reach_both_ends() -> None:
+    drawn = sample(Box(0, 3, dtype=np.uint8), 200, np.random.default_rng(0))[0]
+    assert set(drawn.tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "actions", [np.array([0, 2]), np.array([-1, 0]), np.array([0]), np.array([0.0, 1.0]), np.array([0, 1], np.int32)]
+)
+def test_actions_outside_of_the_space_break_the_contract(actions: np.ndarray) -> None:
+    world = RandomEnvironments(Box(), Discrete(2), 2)
+    world.reset()
+    with pytest.raises(ContractBroken, match="action"):
+        world.step([actions])
+
+
+def test_random_environments_end_episodes_in_both_ways() -> None:
+    world = RandomEnvironments(Box(shape=(2,)), Discrete(2), 2, next_step=[True, False], end_probability=0.4)
+    world.reset()
+    seen = {"terminated": 0, "truncated": 0, "first": 0}
+    starting, counted = np.zeros(2, np.bool_), 0
+    for _ in range(100):
+        step = world.step([np.zeros(2, np.int64)])
+        np.testing.assert_array_equal(step.first, starting)
+        assert not (step.first & step.ended).any()
+        assert not (step.terminated & step.truncated).any()
+        assert (step.final_observations is not None) == step.ended.any()
+        if step.ended[0]:
+            np.testing.assert_array_equal(step.final_observations[0][0], step.observations[0][0])
+        if step.ended[1]:
+            assert (step.final_observations[0][1] != step.observations[0][1]).any()
+        starting = step.ended & [True, False]
+        counted += step.env_steps
+        for name in seen:
+            seen[name] += int(getattr(step, name).sum())
+    assert min(seen.values()) > 10
+    assert counted == world.counted == 200 - seen["first"]
+
+
+# An algorithm of one number: the value of everything. Each of the others breaks one rule.
+
+
+class Config(ConfigBase):
+    pass
+
+
+class ParameterServer(ParameterServerBase):
+    def initial_parameters(self, seed: int) -> np.ndarray:
+        return np.array([0.5], np.float32)
+
+
+class Agent(AgentBase):
+    """Learns what a reward and what follows it are worth by and large; acts by the sign of what it sees."""
+
+    def __init__(self, config: Any, context: Any) -> None:
+        super().__init__(config, context)
+        self.value = float(context.bridge.pull().parameters[0])
+
+    @classmethod
+    def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
+        return None if action_space == Discrete(2) else f"it cannot handle {action_space}"
+
+    def reset(self, observations: Leaves) -> Leaves:
+        return self.act(observations)
+
+    def act(self, observations: Leaves) -> Leaves:
+        return [(observations[0][:, 0] > 0).astype(np.int64)]
+
+    def bootstrap(self, step: Step) -> np.ndarray:
+        if step.final_observations is None:
+            return np.zeros(len(step.first))
+        return np.where(step.truncated, step.final_observations[0][:, 0] * self.value, 0.0)
+
+    def valid(self, step: Step) -> np.ndarray:
+        return ~step.first
+
+    def step(self, step: Step) -> Leaves:
+        if not self.context.exploit:
+            targets = np.where(self.valid(step), step.rewards + self.bootstrap(step), self.value)
+            self.push(np.array([np.mean(self.value - targets)], np.float32), step.env_steps)
+        return self.act(step.observations)
+
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        pushed = self.context.bridge.push(gradient, env_steps)
+        self.value = float(pushed.pulled.parameters[0])
+
+
+class TestAnAgentThatKeepsTheContract(AgentCompliance):
+    algorithm = Algorithm("mean", Path(__file__), Config, Agent, ParameterServer)
+    config_section: ClassVar = {"path": "mean"}
+    observation_space = Box(-1, 1, shape=(2,))
+    action_space = Discrete(2)
+    impossible_spaces = ((Box(shape=(2,)), Discrete(3)),)
+
+
+class OutOfSpace(Agent):
+    def act(self, observations: Leaves) -> Leaves:
+        return [np.full(len(observations[0]), 2)]
+
+
+class PushesInExploit(Agent):
+    def step(self, step: Step) -> Leaves:
+        self.push(np.ones(1, np.float32), 0)
+        return self.act(step.observations)
+
+
+class RandomInExploit(Agent):
+    def act(self, observations: Leaves) -> Leaves:
+        rng = np.random.default_rng(self.context.actors)
+        return [rng.integers(0, 2, len(observations[0]))]
+
+
+class CountsVoidSteps(Agent):
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        super().push(gradient, self.context.environments)
+
+
+class CountsNothing(Agent):
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        super().push(gradient, 0)
+
+
+class LearnsFromVoidRewards(Agent):
+    def valid(self, step: Step) -> np.ndarray:
+        return np.ones_like(step.first)
+
+
+class BootstrapsNever(Agent):
+    def bootstrap(self, step: Step) -> np.ndarray:
+        return np.zeros(len(step.first))
+
+
+class BootstrapsAlways(Agent):
+    def bootstrap(self, step: Step) -> np.ndarray:
+        return super().bootstrap(replace(step, truncated=step.ended))
+
+
+class Swallows(Agent):
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        with contextlib.suppress(TrainingEnded, BridgeUnavailable):
+            super().push(gradient, env_steps)
+
+
+class ClosesTheBridge(Agent):
+    def close(self) -> None:
+        self.context.bridge.close()
+
+
+class PushesAtTheEnd(Agent):
+    def close(self) -> None:
+        self.context.bridge.push(None, 0)
+
+
+class RefusesAll(Agent):
+    @classmethod
+    def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
+        return "no"
+
+
+class AcceptsAll(Agent):
+    @classmethod
+    def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
+        return None
+
+
+class CountsEpisodes(Agent):
+    def step(self, step: Step) -> Leaves:
+        self.context.bridge.episode(0.0, 1)
+        return super().step(step)
+
+
+class NeverPushes(Agent):
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        pass
+
+
+class Forgetful(Agent):
+    """Takes the answer of a discarded push for what it is not."""
+
+    def push(self, gradient: np.ndarray, env_steps: int) -> None:
+        if self.context.bridge.push(gradient, env_steps).discarded:
+            raise RuntimeError("discarded")
+
+
+class DrawsParameters(ParameterServer):
+    def initial_parameters(self, seed: int) -> np.ndarray:
+        return np.random.default_rng().normal(size=1).astype(np.float32)
+
+
+class Float64Parameters(ParameterServer):
+    def initial_parameters(self, seed: int) -> np.ndarray:
+        return np.zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (OutOfSpace, "test_actions_are_in_the_action_space"),
+        (PushesInExploit, "test_exploit_never_pushes_and_does_not_depend_on_chance"),
+        (RandomInExploit, "test_exploit_never_pushes_and_does_not_depend_on_chance"),
+        (CountsVoidSteps, "test_training_pushes_and_counts_every_step_once"),
+        (CountsNothing, "test_training_pushes_and_counts_every_step_once"),
+        (CountsEpisodes, "test_training_pushes_and_counts_every_step_once"),
+        (NeverPushes, "test_training_pushes_and_counts_every_step_once"),
+        (LearnsFromVoidRewards, "test_void_rewards_change_nothing"),
+        (BootstrapsNever, "test_what_follows_an_episode_counts_where_it_was_cut_off"),
+        (BootstrapsAlways, "test_what_follows_an_episode_counts_nothing_where_it_was_over"),
+        (Swallows, "test_what_the_bridge_raises_passes_through"),
+        (ClosesTheBridge, "test_actions_are_in_the_action_space"),
+        (PushesAtTheEnd, "test_closing_is_safe_at_any_time"),
+        (RefusesAll, "test_its_own_spaces_are_accepted"),
+        (AcceptsAll, "test_impossible_spaces_are_refused_in_a_sentence"),
+        (Forgetful, "test_discarded_gradients_are_no_reason_to_stop"),
+        (DrawsParameters, "test_the_parameter_server_declares_a_flat_vector"),
+        (Float64Parameters, "test_the_parameter_server_declares_a_flat_vector"),
+    ],
+)
+def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
+    is_agent = issubclass(broken, Agent)
+
+    class Broken(TestAnAgentThatKeepsTheContract):
+        __test__ = False
+        algorithm = Algorithm(
+            "broken", Path(__file__), Config, broken if is_agent else Agent, ParameterServer if is_agent else broken
+        )
+
+    with pytest.raises((AssertionError, RuntimeError)):
+        getattr(Broken(), test)()
