@@ -1,0 +1,1 @@
+"""Pure TensorFlow functions, and what they are computed on. Importing executes no operation."""
