@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from relaax.checkpoint import LocalStore, NotFound, Store, StoreError
+from support.stores import StoreCompliance
+
+
+class TestLocalStore(StoreCompliance):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return LocalStore(tmp_path / "made" / "when needed")
+
+
+def test_what_a_killed_writer_left_is_no_value_and_can_be_cleaned(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/x", b"1")
+    (tmp_path / "a" / ".unfinished-abc").write_bytes(b"half")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / ".unfinished-def").write_bytes(b"half")
+    assert store.list() == ["a/x"]
+    store.clean()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "x"]
+
+
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    store.put("x", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"cannot write .*/x: No space left on device"):
+        store.put("x", b"new")
+    monkeypatch.undo()
+    assert store.get("x") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_what_cannot_be_read_is_an_error_and_not_absent(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(StoreError, match="cannot read") as caught:
+        LocalStore(tmp_path).get("x")
+    assert not isinstance(caught.value, NotFound)
+
+
+def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write"):
+        LocalStore(tmp_path / "file").put("a/x", b"1")
