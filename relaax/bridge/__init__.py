@@ -1,0 +1,42 @@
+"""Worker <-> parameter server: one interface, whatever carries it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from relaax.bridge.base import (
+    BridgeBase,
+    BridgeError,
+    BridgeUnavailable,
+    FlatVector,
+    Pulled,
+    Pushed,
+    Registered,
+    Registration,
+    TrainingEnded,
+)
+
+if TYPE_CHECKING:
+    from relaax.bridge.grpc_bridge import GrpcBridge
+
+__all__ = [
+    "BridgeBase",
+    "BridgeError",
+    "BridgeUnavailable",
+    "FlatVector",
+    "GrpcBridge",
+    "Pulled",
+    "Pushed",
+    "Registered",
+    "Registration",
+    "TrainingEnded",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # An algorithm imports the interface; only a worker that has forked may load gRPC.
+    if name == "GrpcBridge":
+        from relaax.bridge.grpc_bridge import GrpcBridge
+
+        return GrpcBridge
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from relaax.bridge.gathered import Gathered
+
+
+def test_it_is_taken_once() -> None:
+    gathered = Gathered()
+    assert not gathered
+    gathered.episode(10.0, 4)
+    gathered.episode(20.0, 5)
+    gathered.scalar("loss", 1.0)
+    gathered.scalar("loss", 2.5)
+    assert gathered
+    report = gathered.take()
+    assert [(e.episode_return, e.length) for e in report.episodes] == [(10.0, 4), (20.0, 5)]
+    assert [(s.name, s.sum, s.count) for s in report.scalars] == [("loss", 3.5, 2)]
+    assert not gathered
+
+
+def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -> None:
+    gathered = Gathered(max_episodes=5000)
+    for number in range(6000):
+        gathered.episode(number, 1)
+    first, second = gathered.take(), gathered.take()
+    returns = [episode.episode_return for episode in [*first.episodes, *second.episodes]]
+    assert len(first.episodes) == 4096
+    assert returns == list(range(1000, 6000))
+
+
+def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
+    with pytest.raises(ValueError, match="no metric name"):
+        Gathered().scalar("a b", 1.0)
