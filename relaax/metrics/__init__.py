@@ -1,0 +1,8 @@
+"""Scalars from every process to one TensorBoard run."""
+
+from relaax.metrics.aggregator import Aggregator
+from relaax.metrics.names import check_name
+from relaax.metrics.returns import EpisodeReturns
+from relaax.metrics.writer import MetricsWriter
+
+__all__ = ["Aggregator", "EpisodeReturns", "MetricsWriter", "check_name"]

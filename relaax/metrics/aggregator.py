@@ -1,0 +1,112 @@
+"""Scalars of many workers, brought together until they are written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relaax.metrics.names import check_name
+from relaax.metrics.returns import EpisodeReturns
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Mean:
+    """A sum of samples and their number."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, total: float, count: int = 1) -> None:
+        """Take in `count` samples whose sum is `total`."""
+        self.total += total
+        self.count += count
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 where there are no samples."""
+        return self.total / self.count if self.count else 0.0
+
+
+class Aggregator:
+    """Takes reports from every thread, gives their means to one writer.
+
+    Bounded: of more than `max_names` different names the later ones are dropped, and the log says so once.
+    """
+
+    def __init__(self, max_names: int = 1024) -> None:
+        self._max_names = max_names
+        self._names: set[str] = set()
+        self._full = False
+        self._means: dict[str, Mean] = {}
+        self._max_staleness = 0
+        self._staleness: deque[int] = deque(maxlen=100)
+        self._returns = EpisodeReturns()
+        self._lock = threading.Lock()
+
+    def episodes(self, episodes: Iterable[tuple[float, int]]) -> None:
+        """Episodes that ended, in order, as (return, length)."""
+        with self._lock:
+            for episode_return, length in episodes:
+                self._returns.add(episode_return)
+                self._add("episode/return", episode_return, 1)
+                self._add("episode/length", length, 1)
+
+    def scalars(self, scalars: Iterable[tuple[str, float, int]]) -> None:
+        """Samples as (name, sum, count). Raises ValueError for a name that is none, before anything is taken in."""
+        checked = [(check_name(name), total, count) for name, total, count in scalars]
+        with self._lock:
+            for name, total, count in checked:
+                self._add(name, total, count)
+
+    def staleness(self, versions: int) -> None:
+        """A gradient came that was so old."""
+        with self._lock:
+            self._staleness.append(versions)
+            self._max_staleness = max(self._max_staleness, versions)
+            self._add("staleness/mean", versions, 1)
+
+    def drain(self) -> dict[str, float]:
+        """The means since the last call, by name."""
+        with self._lock:
+            means, self._means = self._means, {}
+            values = {name: mean.value for name, mean in means.items() if mean.count}
+            if "staleness/mean" in values:
+                values["staleness/max"] = float(self._max_staleness)
+            if "episode/return" in values and self._returns.mean is not None:
+                values["episode/mean_return_100"] = self._returns.mean
+            self._max_staleness = 0
+            return values
+
+    def progress(self) -> tuple[int, float | None, float | None, float]:
+        """Episodes so far, mean return of the last 100, the best such mean, mean staleness of the last 100 pushes."""
+        with self._lock:
+            staleness = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
+            return self._returns.episodes, self._returns.mean, self._returns.best, staleness
+
+    def returns_as_json(self) -> dict[str, Any]:
+        """The episodes' part, for a checkpoint."""
+        with self._lock:
+            return self._returns.as_json()
+
+    def restore_returns(self, state: Mapping[str, Any]) -> None:
+        """Take the episodes' part back from a checkpoint."""
+        with self._lock:
+            self._returns.restore(state)
+
+    def _add(self, name: str, total: float, count: int) -> None:
+        if name not in self._names:
+            if len(self._names) >= self._max_names:
+                if not self._full:
+                    _log.warning(
+                        "more than %d different metrics: %s and other new ones are dropped", len(self._names), name
+                    )
+                self._full = True
+                return
+            self._names.add(name)
+        self._means.setdefault(name, Mean()).add(total, count)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from relaax.metrics import Aggregator, check_name
+
+
+def test_scalars_are_averaged_over_samples_until_they_are_drained() -> None:
+    aggregator = Aggregator()
+    aggregator.scalars([("loss/value", 6.0, 3), ("gradient/norm", 1.0, 1)])
+    aggregator.scalars([("loss/value", 2.0, 1)])
+    assert aggregator.drain() == {"loss/value": 2.0, "gradient/norm": 1.0}
+    assert aggregator.drain() == {}
+
+
+def test_episodes() -> None:
+    aggregator = Aggregator()
+    aggregator.episodes([(10.0, 4), (20.0, 6)])
+    assert aggregator.drain() == {"episode/return": 15.0, "episode/length": 5.0, "episode/mean_return_100": 15.0}
+    aggregator.episodes([(30.0, 1)])
+    assert aggregator.drain()["episode/mean_return_100"] == 20.0
+    assert aggregator.progress() == (3, 20.0, None, 0.0)
+
+
+def test_staleness() -> None:
+    aggregator = Aggregator()
+    for versions in (0, 6, 3):
+        aggregator.staleness(versions)
+    assert aggregator.drain() == {"staleness/mean": 3.0, "staleness/max": 6.0}
+    aggregator.staleness(1)
+    assert aggregator.drain()["staleness/max"] == 1.0
+    assert aggregator.progress()[3] == 2.5
+
+
+def test_a_name_that_is_none_is_refused_before_anything_is_taken_in() -> None:
+    aggregator = Aggregator()
+    with pytest.raises(ValueError, match="no metric name"):
+        aggregator.scalars([("fine", 1.0, 1), ("/x", 1.0, 1)])
+    assert aggregator.drain() == {}
+
+
+def test_new_names_are_dropped_when_there_are_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    aggregator = Aggregator(max_names=2)
+    for name in ("a", "b", "c", "d", "a"):
+        aggregator.scalars([(name, 1.0, 1)])
+    assert aggregator.drain() == {"a": 1.0, "b": 1.0}
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", ["a", "client/x.y_z-1", "loss/policy/deep", "A" * 160])
+def test_names(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a b", "ä", "a\n", "A" * 161, "a\\b"])
+def test_no_names(name: str) -> None:
+    with pytest.raises(ValueError, match="no metric name"):
+        check_name(name)
