@@ -1,0 +1,66 @@
+"""Addresses to listen at."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+
+class AddressError(Exception):
+    """The address cannot be used. The message names it and the way out."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """HOST:PORT as a pair; an IPv6 host may stand in brackets. Raises AddressError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise AddressError(f"{address!r} is no address; one is HOST:PORT, such as localhost:7001")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def require_loopback(address: str, allow_anonymous: bool) -> None:
+    """Refuse to serve anybody on the network unless that was asked for. Raises AddressError."""
+    host, _ = split_address(address)
+    if not allow_anonymous and not is_loopback(host):
+        raise AddressError(
+            f"{address} can be reached from other machines, and anybody there could use it; bind localhost, or say "
+            "--allow-anonymous where the network is trusted"
+        )
+
+
+def listen(address: str, backlog: int = 1024) -> socket.socket:
+    """A listening TCP socket; port 0 picks a free one. Raises AddressError."""
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressError(f"{address} cannot be listened at: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(target)
+        listener.listen(backlog)
+    except OSError as error:
+        listener.close()
+        raise AddressError(
+            f"{address} cannot be listened at: {error.strerror}; another port, or 0 for a free one"
+        ) from None
+    return listener
+
+
+def name_of(listener: socket.socket) -> str:
+    """HOST:PORT that a listening socket is bound to."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

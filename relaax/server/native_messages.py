@@ -1,0 +1,36 @@
+"""TensorFlow's libraries write to stderr while they load: about machines without a GPU, which is no news here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+STDERR = 2
+
+
+@contextlib.contextmanager
+def native_messages_held_back() -> Iterator[None]:
+    """Hold back what is written to stderr, C libraries included; where an exception passes, it is written after all."""
+    sys.stderr.flush()
+    own = os.dup(STDERR)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), STDERR)
+        try:
+            yield
+        except BaseException:
+            os.dup2(own, STDERR)
+            held.seek(0)
+            os.write(STDERR, held.read())
+            raise
+        finally:
+            os.dup2(own, STDERR)
+            os.close(own)
+
+
+def import_tensorflow() -> None:
+    """Load TensorFlow; nothing of it is run."""
+    with native_messages_held_back():
+        import tensorflow  # noqa: F401

@@ -1,0 +1,19 @@
+"""What the commands of the servers have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+ConfigOption = Annotated[str, typer.Option(help="The YAML file of the experiment, or the name of a bundled one.")]
+LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+AllowAnonymousOption = Annotated[bool, typer.Option("--allow-anonymous", help="Serve other machines without a token.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+]
+
+
+def command_app() -> typer.Typer:
+    """An application with plain help: the framed one cuts long option names short on a narrow terminal."""
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

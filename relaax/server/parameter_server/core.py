@@ -1,0 +1,253 @@
+"""One shard's parameter server without its network: model, workers, metrics and the end of training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from relaax.bridge.memory import keep_freed_memory
+from relaax.checkpoint import Checkpoint
+from relaax.metrics import Aggregator
+from relaax.server.parameter_server.checkpointing import ModelState, Saved
+from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused, ModelSpec
+from relaax.server.parameter_server.persistence import (
+    PART,
+    check_origin,
+    describe_shard,
+    restore_shard,
+    shard_arrays,
+)
+from relaax.server.parameter_server.rates import Rates
+from relaax.server.parameter_server.registry import Registry, Worker
+from relaax.server.parameter_server.shard import Applied, Counters, Push, Shard
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is being trained: its description, its constants and its shard."""
+
+    fingerprint: str
+    spec: ModelSpec
+    shard: Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How training goes. `training_seconds` is counted from this process's first registration."""
+
+    incarnation: int
+    counters: Counters
+    episodes: int
+    mean_return_100: float | None
+    best_mean_return_100: float | None
+    workers: int
+    mean_staleness: float
+    checkpoint: Saved | None
+    finished: bool
+    max_global_step: int
+    learning_rate: float
+    training_seconds: float
+
+
+class ParameterServer:
+    """What the gRPC service speaks for. Thread-safe.
+
+    `facts` go into every checkpoint's manifest as they are: configuration, seed, versions of libraries.
+    `on_finished` is called once, by whichever thread applies the update that ends training.
+    """
+
+    def __init__(
+        self,
+        model_factory: ModelFactory,
+        difference: Difference,
+        *,
+        incarnation: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        on_finished: Callable[[], None] = lambda: None,
+        registry: Registry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
+        self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
+        self.metrics = Aggregator()
+        self.registry = registry or Registry()
+        self._model_factory = model_factory
+        self._difference = difference
+        self._facts = dict(facts or {})
+        self._on_finished = on_finished
+        self._finished_told = False
+        self._clock = clock
+        self._rates = Rates(clock)
+        self._workers_written = 0
+        self._begun: float | None = None
+        self._model: Model | None = None
+        self._saved: Saved | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def model(self) -> Model | None:
+        """The model; None before the first worker where no checkpoint gave one."""
+        return self._model
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has reached its last global step."""
+        model = self._model
+        return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
+
+    @property
+    def global_step(self) -> int:
+        """Environment steps so far."""
+        model = self._model
+        return model.shard.counters.env_steps if model else 0
+
+    def resume(self, checkpoint: Checkpoint, fingerprint: str) -> None:
+        """Continue from a checkpoint, under a new incarnation. Called before the first worker registers.
+
+        `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be those
+        of the checkpoint; anything else may have changed. Raises ModelRefused.
+        """
+        check_origin(checkpoint, fingerprint)
+        model = self._create(fingerprint)
+        restore_shard(model.shard, checkpoint)
+        manifest = checkpoint.manifest
+        self.incarnation = max(int(manifest["incarnation"]) + 1, self.incarnation)
+        self.registry.restore_actors(manifest["actors"])
+        self.metrics.restore_returns(manifest["returns"])
+        self._model = model
+        self._tell_if_finished()
+
+    def register(
+        self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
+    ) -> tuple[Model, Worker]:
+        """Let a worker in. Raises ModelRefused where it is set up otherwise than the model."""
+        with self._lock:
+            model = self._model
+            if model is None:
+                model = self._model = self._create(fingerprint)
+                _log.info("new model: %d parameters", model.shard.size)
+            if self._begun is None:
+                self._begun = self._clock()
+        if model.fingerprint != fingerprint:
+            self._refuse_difference(fingerprint, model.fingerprint)
+        self.sweep()
+        return model, self.registry.register(worker_id, session, environments, exploit, frame_skip)
+
+    def push(self, push: Push) -> Applied | None:
+        """Apply an update of a registered worker; None, and nothing happened, where training has ended.
+
+        Raises PushRefused and PushOutOfOrder.
+        """
+        model = self._model
+        assert model is not None, "a worker cannot be registered without a model"
+        if self.finished:
+            return model.shard.repeat(push.worker, push.push_id)
+        applied = model.shard.push(push)
+        if push.gradient is not None and not applied.repeated:
+            self.metrics.staleness(applied.outcome.staleness)
+        self._tell_if_finished()
+        return applied
+
+    def leave(self, worker_id: str) -> Worker | None:
+        """A worker goes; None where it is not known."""
+        worker = self.registry.leave(worker_id)
+        self._forget(worker_id)
+        return worker
+
+    def sweep(self) -> None:
+        """Forget workers that were silent for very long."""
+        for worker_id in self.registry.forgotten():
+            self._forget(worker_id)
+
+    def checkpoint_saved(self, saved: Saved) -> None:
+        """The newest checkpoint is this one."""
+        self._saved = saved
+
+    def scalars(self) -> tuple[int, dict[str, float]]:
+        """The global step and what is to be written at it: nothing where nothing happened. For one caller."""
+        model = self._model
+        if model is None:
+            return 0, {}
+        counters, workers = model.shard.counters, self.registry.connected
+        scalars = self.metrics.drain()
+        rates = self._rates({"steps": counters.env_steps, "updates": counters.version})
+        if scalars or any(rates.values()) or workers != self._workers_written:
+            scalars.update((f"speed/{name}_per_second", value) for name, value in rates.items())
+            scalars["workers/connected"] = float(workers)
+            scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
+            self._workers_written = workers
+        return counters.env_steps, scalars
+
+    def status(self) -> Status:
+        """How training goes."""
+        model = self._model
+        episodes, mean, best, staleness = self.metrics.progress()
+        return Status(
+            incarnation=self.incarnation,
+            counters=model.shard.counters if model else Counters(),
+            episodes=episodes,
+            mean_return_100=mean,
+            best_mean_return_100=best,
+            workers=self.registry.connected,
+            mean_staleness=staleness,
+            checkpoint=self._saved,
+            finished=self.finished,
+            max_global_step=model.spec.max_global_step if model else 0,
+            learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
+            training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
+        )
+
+    def state(self) -> ModelState | None:
+        """What a checkpoint is made of; None before there is a model. Waits for no more than an update."""
+        model = self._model
+        if model is None:
+            return None
+        snapshot = model.shard.snapshot()
+        counters = snapshot.counters
+        _, mean, best, _ = self.metrics.progress()
+        manifest = {
+            **self._facts,
+            "incarnation": self.incarnation,
+            "fingerprint": json.loads(model.fingerprint),
+            "frames": counters.frames,
+            "updates": counters.version,
+            "shards": [describe_shard(model.shard, snapshot)],
+            "actors": self.registry.actors_as_json(),
+            "returns": self.metrics.returns_as_json(),
+            "mean_return": mean,
+            "best_mean_return": best,
+        }
+        return ModelState(counters.env_steps, {PART: shard_arrays(snapshot)}, manifest, mark=counters)
+
+    def _create(self, fingerprint: str) -> Model:
+        spec = self._model_factory(fingerprint)
+        keep_freed_memory(4 * len(spec.initial))
+        shard = Shard(spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness)
+        return Model(fingerprint, spec, shard)
+
+    def _refuse_difference(self, theirs: str, ours: str) -> None:
+        try:
+            difference = self._difference(theirs, ours)
+        except (ValueError, RecursionError):
+            raise ModelRefused("the worker's fingerprint is no JSON") from None
+        if difference:
+            raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
+
+    def _forget(self, worker_id: str) -> None:
+        if self._model is not None:
+            self._model.shard.forget(worker_id)
+
+    def _tell_if_finished(self) -> None:
+        if self.finished:
+            with self._lock:
+                told, self._finished_told = self._finished_told, True
+            if not told:
+                _log.info("training has ended at global step %d", self.global_step)
+                self._on_finished()

@@ -1,0 +1,34 @@
+"""What the parameter server is told about a model: values, and no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.server.parameter_server.schedule import Schedule
+from relaax.tf.optimizers import OptimizerSpec
+
+
+class ModelRefused(Exception):
+    """A worker's or a checkpoint's description does not fit this parameter server. The message says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model before its first update. `initial` is the flat vector, float32 [P]."""
+
+    initial: npt.NDArray[np.float32]
+    optimizer: OptimizerSpec
+    schedule: Schedule
+    max_global_step: int
+    max_staleness: int | None = None
+
+
+ModelFactory = Callable[[str], ModelSpec]
+"""From a fingerprint to the model that it describes. Raises ModelRefused."""
+
+Difference = Callable[[str, str], str | None]
+"""Where two fingerprints, a worker's and ours, differ first; None where they agree."""

@@ -1,0 +1,74 @@
+"""Checks of what arrives over gRPC, before anything is done with it."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+import grpc
+import numpy as np
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.metrics import check_name
+from relaax.server.parameter_server.shard import Push
+
+MAX_TEXT = 256
+_WORKER_ID = re.compile(r"[0-9a-f]{32}")
+_MAX_ENVIRONMENTS = 65_536
+_MAX_FRAME_SKIP = 1_000
+_MAX_ENV_STEPS = 10**9
+
+
+def push_of(request: pb.PushRequest, frame_skip: int) -> Push:
+    """The request as a value; its gradient is a view of the request's bytes. Raises ValueError."""
+    if request.statistics:
+        raise ValueError(f"there is no statistic named {request.statistics[0].name[:MAX_TEXT]!r}")
+    if request.env_steps > _MAX_ENV_STEPS:
+        raise ValueError(f"{request.env_steps} environment steps in one push are too many")
+    data = request.gradient
+    if len(data) % 4:
+        raise ValueError(f"a gradient is float32, four bytes each, not {len(data)} bytes")
+    return Push(
+        worker=request.worker_id,
+        push_id=request.push_id,
+        base_version=request.base_version,
+        gradient=np.frombuffer(data, "<f4") if data else None,
+        env_steps=request.env_steps,
+        frames=request.env_steps * frame_skip,
+        global_step=request.global_step,
+    )
+
+
+def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContext) -> None:
+    """End the call where a field is out of its bounds."""
+    wrong = None
+    if not _WORKER_ID.fullmatch(request.worker_id):
+        wrong = "worker_id must be 32 hexadecimal digits"
+    elif request.role not in (pb.ROLE_TRAIN, pb.ROLE_EXPLOIT):
+        wrong = f"role {request.role} is none"
+    elif not 1 <= request.environments <= _MAX_ENVIRONMENTS:
+        wrong = f"environments must be from 1 to {_MAX_ENVIRONMENTS}, not {request.environments}"
+    elif request.frame_skip > _MAX_FRAME_SKIP:
+        wrong = f"frame_skip must be at most {_MAX_FRAME_SKIP}, not {request.frame_skip}"
+    elif max(len(request.session_id), len(request.environment)) > MAX_TEXT:
+        wrong = f"session_id and environment may have {MAX_TEXT} characters"
+    if wrong:
+        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
+
+
+def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> None:
+    """End the call where a name is none or a return is no number."""
+    for episode in report.episodes:
+        if not np.isfinite(episode.episode_return):
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"an episode returned {episode.episode_return}")
+    try:
+        for scalar in report.scalars:
+            check_name(scalar.name)
+    except ValueError as error:
+        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, sentence: str) -> NoReturn:
+    """End the call with an error."""
+    context.abort(code, sentence)
+    raise AssertionError("abort raises")

@@ -1,0 +1,160 @@
+"""The gRPC face of a parameter server: messages in, messages out, every field checked."""
+
+from __future__ import annotations
+
+import logging
+
+import grpc
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
+from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.registry import Worker
+from relaax.server.parameter_server.requests import MAX_TEXT, check_registration, check_report, push_of, refuse
+from relaax.server.parameter_server.shard import Applied, PushRefused
+
+_log = logging.getLogger(__name__)
+
+
+class Service(pb_grpc.ParameterServerServiceServicer):
+    """Translates between messages and a `ParameterServer`. What is not right is refused with a sentence."""
+
+    def __init__(self, core: ParameterServer) -> None:
+        self._core = core
+
+    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
+        check_registration(request, context)
+        exploit = request.role == pb.ROLE_EXPLOIT
+        try:
+            model, worker = self._core.register(
+                request.worker_id,
+                request.fingerprint,
+                request.session_id,
+                request.environments,
+                exploit,
+                request.frame_skip or 1,
+            )
+        except ModelRefused as error:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        _log.info("worker %s joins: %d x %r", worker.worker_id[:8], request.environments, request.environment)
+        shard = model.shard
+        return pb.RegisterResponse(
+            incarnation=self._core.incarnation,
+            shard=0,
+            shards=1,
+            range_start=shard.start,
+            range_end=shard.start + shard.size,
+            parameters=shard.size,
+            actors=worker.actors,
+            global_step=self._core.global_step,
+            finished=self._core.finished,
+        )
+
+    def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:  # noqa: N802
+        worker = self._worker(request.worker_id, request.incarnation)
+        if worker is None:
+            return self._push_of_another_life(request)
+        if worker.exploit:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "an exploit worker cannot push")
+        check_report(request.report, context)
+        try:
+            applied = self._core.push(push_of(request, worker.frame_skip))
+        except (PushRefused, ValueError) as error:
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except PushOutOfOrder as error:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        if applied is None:
+            return pb.PushResponse(global_step=self._core.global_step, finished=True)
+        if not applied.repeated:
+            self._take_in(request.report)
+        return self._answer(applied, request.want_parameters)
+
+    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:  # noqa: N802
+        if request.vector:
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
+        model = self._core.model
+        if self._worker(request.worker_id, request.incarnation) is None or model is None:
+            return pb.PullResponse(incarnation_ended=True)
+        counters, parameters = model.shard.pull()
+        modified = not request.HasField("have_version") or request.have_version != counters.version
+        return pb.PullResponse(
+            not_modified=not modified,
+            version=counters.version,
+            parameters=parameters.tobytes() if modified else b"",
+            global_step=counters.env_steps,
+            finished=self._core.finished,
+        )
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
+        check_report(request.report, context)
+        worker = self._core.registry.hear(request.worker_id)
+        if worker is None:
+            return pb.ReportResponse(incarnation_ended=True)
+        if self._core.registry.new_report(worker, request.report_id):
+            self._take_in(request.report)
+        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.finished)
+
+    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
+        check_report(request.report, context)
+        if self._core.leave(request.worker_id) is not None:
+            self._take_in(request.report)
+            _log.info("worker %s leaves", request.worker_id[:8])
+        return pb.LeaveResponse()
+
+    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
+        status = self._core.status()
+        counters, saved = status.counters, status.checkpoint
+        return pb.GetStatusResponse(
+            incarnation=status.incarnation,
+            global_step=counters.env_steps,
+            frames=counters.frames,
+            updates=counters.version,
+            discarded=counters.discarded_stale + counters.discarded_not_finite,
+            episodes=status.episodes,
+            mean_return_100=status.mean_return_100,
+            best_mean_return_100=status.best_mean_return_100,
+            workers=status.workers,
+            mean_staleness=status.mean_staleness,
+            checkpoint=saved.location if saved else "",
+            checkpoint_global_step=saved.global_step if saved else 0,
+            checkpoint_time=saved.time if saved else 0.0,
+            finished=status.finished,
+            max_global_step=status.max_global_step,
+            learning_rate=status.learning_rate,
+            training_seconds=status.training_seconds,
+        )
+
+    def _worker(self, worker_id: str, incarnation: int) -> Worker | None:
+        return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
+
+    def _push_of_another_life(self, request: pb.PushRequest) -> pb.PushResponse:
+        """A push that the checkpoint's ledger holds was counted; any other was rolled back with its incarnation."""
+        model = self._core.model
+        applied = model.shard.repeat(request.worker_id, request.push_id) if model else None
+        if applied is not None:
+            return self._answer(applied, request.want_parameters)
+        return pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step)
+
+    def _answer(self, applied: Applied, want_parameters: bool) -> pb.PushResponse:
+        return pb.PushResponse(
+            discard=_DISCARDS[applied.outcome.discard],
+            global_step=applied.counters.env_steps,
+            version=applied.counters.version,
+            parameters=applied.parameters.tobytes() if want_parameters else b"",
+            finished=self._core.finished,
+            staleness=applied.outcome.staleness,
+        )
+
+    def _take_in(self, report: pb.MetricsReport) -> None:
+        self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
+        self._core.metrics.scalars((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
+
+
+_DISCARDS = {
+    Discard.NONE: pb.DISCARD_UNSPECIFIED,
+    Discard.STALE: pb.DISCARD_STALE,
+    Discard.INCARNATION: pb.DISCARD_INCARNATION,
+    Discard.NOT_FINITE: pb.DISCARD_NOT_FINITE,
+}

@@ -1,0 +1,1 @@
+"""The RLX server: one process that listens, and one worker process for each connection."""

@@ -1,0 +1,62 @@
+"""Who is let in: as many workers as memory and the configured bound allow."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection
+
+import psutil
+
+MEGABYTE = 2**20
+# Measured for the Atari network; used until there are workers to be measured.
+ASSUMED_WORKER_BYTES = 150 * MEGABYTE
+SAMPLE_SECONDS = 5.0
+SAMPLED_WORKERS = 8
+# A worker takes its memory within so many seconds of its start; until then room is kept for it.
+GROWING_SECONDS = 5.0
+
+
+class Admission:
+    """Decides whether one more worker has room. Swap is not counted as memory."""
+
+    def __init__(self, max_workers: int, reserve_megabytes: float) -> None:
+        self._max_workers = max_workers
+        self._reserve = reserve_megabytes * MEGABYTE
+        self._worker_bytes = float(ASSUMED_WORKER_BYTES)
+        self._sampled_at = 0.0
+        self._seen_at: dict[int, float] = {}
+
+    def refusal(self, workers: Collection[int]) -> str | None:
+        """Why there is no room beside the worker processes `workers`, in one sentence; None where there is."""
+        if len(workers) >= self._max_workers:
+            return f"this server serves {self._max_workers} connections and has no room for another"
+        self._sample(workers)
+        growing = self._growing(workers)
+        available = psutil.virtual_memory().available
+        if available - self._worker_bytes * (1 + growing) < self._reserve:
+            return (
+                f"this server has {available / MEGABYTE:.0f} MB of memory left, a worker needs "
+                f"{self._worker_bytes / MEGABYTE:.0f} MB, {growing} have just started, and "
+                f"{self._reserve / MEGABYTE:.0f} MB stay reserved"
+            )
+        return None
+
+    def _growing(self, workers: Collection[int]) -> int:
+        now = time.monotonic()
+        self._seen_at = {pid: self._seen_at.get(pid, now) for pid in workers}
+        return sum(now - seen < GROWING_SECONDS for seen in self._seen_at.values())
+
+    def _sample(self, workers: Collection[int]) -> None:
+        """Measure what workers have of their own (unique set size), now and then and not all of them."""
+        now = time.monotonic()
+        if not workers or now - self._sampled_at < SAMPLE_SECONDS:
+            return
+        self._sampled_at = now
+        sizes = []
+        for pid in list(workers)[:SAMPLED_WORKERS]:
+            with contextlib.suppress(psutil.Error):  # it may have just ended
+                sizes.append(psutil.Process(pid).memory_full_info().uss)
+        if sizes:
+            # A worker that has just started is no measure of a grown one.
+            self._worker_bytes = max(sum(sizes) / len(sizes), ASSUMED_WORKER_BYTES / 2)

@@ -1,0 +1,138 @@
+"""The socket of one connection, with deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+
+from relaax.rlx import (
+    NEED_DATA,
+    ConnectionClosed,
+    Error,
+    Hello,
+    Init,
+    Message,
+    Ping,
+    Reset,
+    ServerConnection,
+    ServerMessage,
+    Step,
+)
+from relaax.rlx.errors import ErrorCode
+
+RECEIVE_BYTES = 256 * 1024
+DRAIN_SECONDS = 1.0
+DRAIN_BYTES = 4 * 2**20
+SEND_SECONDS = 30.0
+_ASKS = (Hello, Init, Step, Reset, Ping)  # what a client waits for an answer to
+
+
+class PeerGone(Exception):
+    """The client has closed the connection, or the network has."""
+
+
+class PeerSilent(Exception):
+    """The client said nothing before the deadline."""
+
+
+class ServerStopping(Exception):
+    """The server wants its workers to end."""
+
+
+class Peer:
+    """Sends and receives messages. One thread receives; `heartbeat` may send from another."""
+
+    def __init__(self, sock: socket.socket, connection: ServerConnection, lifeline: int) -> None:
+        """`lifeline` is a descriptor that becomes readable when the worker must end."""
+        sock.setblocking(True)
+        sock.settimeout(SEND_SECONDS)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sock = sock
+        self.connection = connection
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._poll.register(lifeline, select.POLLIN)
+        self._lifeline = lifeline
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._sending = threading.Lock()
+        self._waits_since: float | None = None
+        self._stop_heartbeat = threading.Event()
+
+    def receive(self, timeout: float) -> Message:
+        """The next message.
+
+        Raises PeerGone, PeerSilent after `timeout` seconds, ServerStopping, and RemoteProtocolError.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            with self._sending:  # the state machine is the heartbeat's too
+                event = self.connection.next_event()
+                if isinstance(event, _ASKS):
+                    self._waits_since = time.monotonic()
+            if isinstance(event, ConnectionClosed):
+                raise PeerGone
+            if event is not NEED_DATA:
+                return event
+            self._fill(deadline)
+
+    def _fill(self, deadline: float) -> None:
+        remaining = deadline - time.monotonic()
+        ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
+        if self._lifeline in ready:
+            raise ServerStopping
+        if not ready:
+            raise PeerSilent
+        try:
+            count = self._sock.recv_into(self._buffer)
+        except OSError as error:
+            raise PeerGone from error
+        self.connection.receive_data(memoryview(self._buffer)[:count])
+
+    def send(self, message: ServerMessage) -> None:
+        """Raises PeerGone."""
+        with self._sending:
+            self._waits_since = None
+            try:
+                self._sock.sendall(self.connection.send(message))
+            except OSError as error:
+                raise PeerGone from error
+
+    def start_heartbeat(self, seconds: float) -> None:
+        """Ping the client whenever it has waited that long for an answer."""
+        threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
+
+    def _heartbeat(self, seconds: float) -> None:
+        while not self._stop_heartbeat.wait(seconds / 2):
+            with self._sending:
+                since = self._waits_since
+                if since is None or time.monotonic() - since < seconds / 2:
+                    continue
+                with contextlib.suppress(OSError):  # the receiving thread will notice
+                    self._sock.sendall(self.connection.send(Ping()))
+
+    def refuse(self, code: ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
+        """Tell the client why the connection ends. Never raises."""
+        with contextlib.suppress(PeerGone):
+            self.send(Error(code, message, code.retryable, retry_after_seconds))
+
+    def close(self) -> None:
+        """Half-close, drain, close.
+
+        Closing a socket with unread bytes would make TCP drop what was just sent, an error perhaps.
+        """
+        self._stop_heartbeat.set()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            deadline, drained = time.monotonic() + DRAIN_SECONDS, 0
+            while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
+                self._sock.settimeout(remaining)
+                count = self._sock.recv_into(self._buffer)
+                if not count:
+                    break
+                drained += count
+        self._sock.close()

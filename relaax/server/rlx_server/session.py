@@ -1,0 +1,135 @@
+"""What a connection's messages mean for its agent. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentBase, BridgeBase, Leaves
+from relaax.algorithm_base import Step as AgentStep
+from relaax.rlx import (
+    Actions,
+    Autoreset,
+    Episode,
+    EpisodeReturns,
+    Hello,
+    Init,
+    Metrics,
+    Mode,
+    Reset,
+    Step,
+)
+from relaax.server.rlx_server.episodes import EpisodeCounter
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Session:
+    """Brings both habits of ending episodes, and `reset`, into the one form that agents know, `algorithm_base.Step`."""
+
+    def __init__(self, hello: Hello, agent: AgentBase, bridge: BridgeBase) -> None:
+        self._agent = agent
+        self._bridge = bridge
+        self._exploit = hello.mode == Mode.EXPLOIT
+        self._reports = hello.reports_episodes
+        self._none: Mask = np.zeros(hello.environments, np.bool_)
+        modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
+        self._next_step: Mask = modes == Autoreset.NEXT_STEP
+        self._episodes = EpisodeCounter(hello.environments)
+        self._ended_by_reset: Reset | None = None
+        self._between: Mask = self._none  # where a NEXT_STEP episode has ended and the next one is yet to start
+        self.episode_ended = False
+        """Whether the last init, step or reset ended an episode."""
+
+    def init(self, message: Init) -> Actions:
+        """Every environment starts an episode.
+
+        After a reset, whose last transition had to wait for this observation, the agent sees both as one step.
+        """
+        self.episode_ended = False
+        self._episodes.start(message.partial)
+        reset, self._ended_by_reset = self._ended_by_reset, None
+        if reset is None:
+            return Actions(self._agent.reset(message.observation))
+        between, self._between = self._between, self._none
+        truncated = self._none if reset.truncated is None else reset.truncated
+        return Actions(
+            self._agent.step(
+                AgentStep(
+                    rewards=reset.reward,
+                    observations=message.observation,
+                    terminated=~(truncated | between),
+                    truncated=truncated,
+                    first=between,
+                    final_observations=reset.final_observation,
+                )
+            )
+        )
+
+    def step(self, message: Step) -> Actions:
+        """The outcome of the last actions."""
+        terminated = self._none if message.terminated is None else message.terminated
+        truncated = self._none if message.truncated is None else message.truncated
+        first = self._none if message.first is None else message.first
+        ended = terminated | truncated
+        self._between = ended & self._next_step
+        self._episodes.count(message.reward, ~first)
+        self._report(ended, message.episodes)
+        return Actions(
+            self._agent.step(
+                AgentStep(
+                    rewards=message.reward,
+                    observations=message.observation,
+                    terminated=terminated,
+                    truncated=truncated,
+                    first=first,
+                    final_observations=self._final(message, ended) if self.episode_ended else None,
+                )
+            )
+        )
+
+    def reset(self, message: Reset) -> EpisodeReturns:
+        """The episode of every environment ends."""
+        under_way = ~self._between
+        self._episodes.count(message.reward, under_way)
+        returns = self._episodes.returns.copy()
+        self._report(under_way, message.episodes)
+        self._ended_by_reset = message
+        return EpisodeReturns(returns)
+
+    def metrics(self, message: Metrics) -> None:
+        """Scalars of the environment's own."""
+        for name, value in message.scalars:
+            self._bridge.scalar(f"client/{name}", value)
+
+    def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
+        self.episode_ended = bool(ended.any())
+        if self._reports:
+            for episode in own:
+                self._episode(episode.episode_return, episode.length)
+        if self.episode_ended:
+            for episode_return, length in self._episodes.end(ended):
+                if not self._reports:
+                    self._episode(episode_return, length)
+
+    def _episode(self, episode_return: float, length: int) -> None:
+        """A whole episode ended. Those of exploit mode say nothing of how training goes: they are scalars apart."""
+        if self._exploit:
+            self._bridge.scalar("exploit/episode_return", episode_return)
+            self._bridge.scalar("exploit/episode_length", length)
+        else:
+            self._bridge.episode(episode_return, length)
+
+    def _final(self, message: Step, ended: Mask) -> Leaves:
+        """Final observations: what came beside the step, and with NEXT_STEP the observation itself."""
+        if message.final_observation is None:
+            return message.observation
+        here = ended & self._next_step
+        if not here.any():
+            return message.final_observation
+        final = [leaf.copy() for leaf in message.final_observation]
+        for leaf, observation in zip(final, message.observation, strict=True):
+            leaf[here] = observation[here]
+        return final

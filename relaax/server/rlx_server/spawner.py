@@ -1,0 +1,100 @@
+"""Making a worker process out of the server's: import, then fork, then run."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from relaax.server.rlx_server.exit_codes import EXIT_FAILED
+from relaax.server.rlx_server.worker import Worker, WorkerPlan
+
+_log = logging.getLogger(__name__)
+
+_TASKS = Path("/proc/self/task")
+
+
+class UnsafeFork(RuntimeError):
+    """The server's process has more than one thread: a forked worker could hang."""
+
+
+def thread_count() -> int:
+    """Threads of this process, those that Python does not know of included where the system tells."""
+    return len(list(_TASKS.iterdir())) if _TASKS.is_dir() else threading.active_count()
+
+
+def _require_one_thread(algorithm: Path) -> None:
+    threads = thread_count()
+    if threads != 1:
+        raise UnsafeFork(
+            f"the process has {threads} threads and cannot fork workers safely; {algorithm} must not run an operation "
+            "of TensorFlow or start a thread while it is imported: leave that to the agent's constructor"
+        )
+
+
+class ForkSpawner:
+    """Forks workers: the parent has imported everything and run nothing, so a child is ready in a quarter second.
+
+    Raises UnsafeFork where more than imports has been done.
+    """
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        _require_one_thread(plan.algorithm.source)
+        self._plan = plan
+        self._lifeline_read, self._lifeline_write = os.pipe()
+        gc.collect()
+        gc.freeze()  # what is there now is never collected, so that children do not copy its pages
+
+    def spawn(
+        self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
+    ) -> tuple[int, int]:
+        """Start a worker for `sock`.
+
+        Returns its process id and a descriptor that becomes readable when its client was let in or it has ended.
+        Raises UnsafeFork and OSError.
+        """
+        _require_one_thread(self._plan.algorithm.source)
+        news_read, news_write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            code = EXIT_FAILED
+            try:
+                os.close(news_read)
+                os.close(self._lifeline_write)
+                close_in_child()
+                code = self._run(sock, refusal, training_finished, news_write)
+            except BaseException:
+                _log.exception("the worker failed")
+            finally:
+                logging.shutdown()
+                os._exit(code)
+        os.close(news_write)
+        os.set_blocking(news_read, False)
+        return pid, news_read
+
+    def _run(self, sock: socket.socket, refusal: str | None, training_finished: bool, news: int) -> int:
+        # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+        def admitted() -> None:
+            os.write(news, b"1")
+            os.close(news)
+
+        return Worker(self._plan, sock, self._lifeline_read, admitted).serve(refusal, training_finished)
+
+    def stop_workers(self) -> None:
+        """Tell every worker to end: the lifeline's other end closes, as it would if this process died."""
+        if self._lifeline_write >= 0:
+            os.close(self._lifeline_write)
+            self._lifeline_write = -1

@@ -1,0 +1,200 @@
+"""One connection, from hello to the end, in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from relaax import __version__
+from relaax.algorithm_base import (
+    AgentContext,
+    Algorithm,
+    BridgeBase,
+    BridgeError,
+    BridgeUnavailable,
+    ConfigBase,
+    Registration,
+    TrainingEnded,
+    fingerprint,
+)
+from relaax.configuration import RlxServerSection
+from relaax.rlx import (
+    Bye,
+    Hello,
+    Init,
+    Limits,
+    Message,
+    Metrics,
+    Mode,
+    Ping,
+    Pong,
+    RemoteProtocolError,
+    Reset,
+    ServerConnection,
+    ServerMessage,
+    Step,
+    TrainingFinished,
+    Welcome,
+)
+from relaax.rlx.errors import ErrorCode
+from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
+from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
+from relaax.server.rlx_server.session import Session
+
+_log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+OVERLOAD_RETRY_SECONDS = 5.0
+FINISHED = "training has reached max_global_step"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What every worker of a server needs to know."""
+
+    settings: RlxServerSection
+    algorithm: Algorithm
+    config: ConfigBase
+    make_bridge: Callable[[], BridgeBase]
+
+
+class Worker:
+    """Serves one connection. `admitted` is called once, when the client has been let in."""
+
+    def __init__(self, plan: WorkerPlan, sock: socket.socket, lifeline: int, admitted: Callable[[], None]) -> None:
+        self._plan = plan
+        settings = plan.settings
+        self._limits = Limits(
+            max_frame_bytes=int(settings.max_frame_megabytes * 2**20),
+            idle_timeout_seconds=settings.idle_timeout,
+            heartbeat_seconds=settings.heartbeat,
+        )
+        self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
+        self._admitted = admitted
+
+    def serve(self, refusal: str | None, training_finished: bool) -> int:
+        """Until the connection ends. Returns the process's exit code.
+
+        `refusal`: there is no room, for this reason. `training_finished`: known already from another worker.
+        """
+        try:
+            return self._serve(refusal, training_finished)
+        except PeerGone:
+            _log.info("the client has gone")
+        except PeerSilent:
+            self._peer.refuse(ErrorCode.TIMEOUT, "nothing was heard from the client for too long")
+        except ServerStopping:
+            self._peer.refuse(ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
+        except RemoteProtocolError as error:
+            _log.warning("the client broke the protocol: %s", error)
+            self._peer.refuse(error.code, error.message)
+        except TrainingEnded as end:
+            self._finish(end.global_step)
+            return EXIT_TRAINING_FINISHED
+        except BridgeUnavailable as error:
+            _log.warning("%s", error)
+            self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
+        except BridgeError as error:
+            _log.warning("the parameter server refused: %s", error)
+            self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
+        except Exception as error:
+            _log.exception("the agent failed")
+            self._peer.refuse(ErrorCode.AGENT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
+            return EXIT_FAILED
+        finally:
+            self._peer.close()
+        return EXIT_DONE
+
+    def _serve(self, refusal: str | None, training_finished: bool) -> int:
+        hello = self._peer.receive(self._plan.settings.handshake_timeout)
+        assert isinstance(hello, Hello)  # the state machine lets nothing else through
+        if training_finished:
+            self._finish(0)
+            return EXIT_TRAINING_FINISHED
+        if refusal is not None:
+            self._peer.refuse(ErrorCode.OVERLOADED, refusal, OVERLOAD_RETRY_SECONDS)
+            return EXIT_DONE
+        refused = self._plan.algorithm.refusal(self._plan.config, hello.observation_space, hello.action_space)
+        if refused is not None:
+            _log.info("refused %s at %s: %s", hello.environment, hello.host, refused.sentence)
+            code = ErrorCode.SPACE_MISMATCH if refused.supported else ErrorCode.UNSUPPORTED_SPACE
+            self._peer.refuse(code, refused.sentence)
+            return EXIT_DONE
+        self._admitted()
+        self._peer.start_heartbeat(self._limits.heartbeat_seconds)
+        bridge = self._plan.make_bridge()
+        try:
+            return self._train(hello, bridge)
+        finally:
+            bridge.close()
+
+    def _train(self, hello: Hello, bridge: BridgeBase) -> int:
+        plan, exploit = self._plan, hello.mode == Mode.EXPLOIT
+        session_id = hello.session_id or secrets.token_hex(16)
+        registered = bridge.register(
+            Registration(
+                fingerprint=fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space),
+                session_id=session_id,
+                environments=hello.environments,
+                exploit=exploit,
+                frame_skip=hello.frame_skip,
+                environment=hello.environment,
+            )
+        )
+        context = AgentContext(
+            observation_space=hello.observation_space,
+            action_space=hello.action_space,
+            environments=hello.environments,
+            actors=registered.actors,
+            seed=plan.config.seed,
+            exploit=exploit,
+            bridge=bridge,
+        )
+        agent = plan.algorithm.Agent(plan.config, context)
+        _log.info("%s of %s: actors %s", hello.environment or "an environment", hello.host, list(registered.actors))
+        limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
+        self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
+        try:
+            return self._loop(Session(hello, agent, bridge), bridge if exploit else None)
+        finally:
+            agent.close()
+
+    def _loop(self, session: Session, to_flush: BridgeBase | None) -> int:
+        """`to_flush`: the bridge where no push will carry what was gathered."""
+        timeout = self._plan.settings.timeout
+        ends_at = time.monotonic() + timeout if timeout else float("inf")
+        while True:
+            message = self._peer.receive(self._limits.idle_timeout_seconds)
+            if isinstance(message, Bye):
+                return EXIT_DONE
+            answer = _answer(session, message)
+            if answer is not None:
+                self._peer.send(answer)
+            if to_flush is not None:
+                to_flush.flush()
+            if session.episode_ended and time.monotonic() > ends_at:
+                self._peer.refuse(ErrorCode.REBALANCING, f"connections last {timeout:g} s here; please connect anew")
+                return EXIT_DONE
+
+    def _finish(self, global_step: int) -> None:
+        try:
+            self._peer.send(TrainingFinished(FINISHED, global_step))
+        except PeerGone:
+            _log.info("the client has gone before it could hear that training has finished")
+
+
+def _answer(session: Session, message: Message) -> ServerMessage | None:
+    if isinstance(message, Step):
+        return session.step(message)
+    if isinstance(message, Init):
+        return session.init(message)
+    if isinstance(message, Reset):
+        return session.reset(message)
+    if isinstance(message, Metrics):
+        session.metrics(message)
+        return None
+    return Pong(message.nonce) if isinstance(message, Ping) else None

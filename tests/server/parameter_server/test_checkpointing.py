@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from relaax.checkpoint import CheckpointManager, StoreError
+from relaax.server.parameter_server.checkpointing import Checkpointer, ModelState, Saved
+from support.processes import wait_until
+from support.stores import MemoryStore
+
+
+class Model:
+    """Gives states; `step` is what training has reached."""
+
+    def __init__(self) -> None:
+        self.step: int | None = 0
+
+    def __call__(self) -> ModelState | None:
+        if self.step is None:
+            return None
+        return ModelState(self.step, {"shard-0": {"p": np.full(2, self.step)}}, {"mean_return": None}, self.step)
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def make(model: Model, store: MemoryStore) -> Callable[..., tuple[Checkpointer, queue.SimpleQueue[Saved]]]:
+    def make(interval: float, retry: float = 10.0) -> tuple[Checkpointer, queue.SimpleQueue[Saved]]:
+        saved: queue.SimpleQueue[Saved] = queue.SimpleQueue()
+        return Checkpointer(CheckpointManager(store), model, interval, saved.put, retry), saved
+
+    return make
+
+
+Make = Callable[..., tuple[Checkpointer, "queue.SimpleQueue[Saved]"]]
+
+
+def test_it_saves_on_the_interval_what_is_new(model: Model, store: MemoryStore, make: Make) -> None:
+    checkpointer, saved = make(0.01)
+    checkpointer.start()
+    try:
+        assert saved.get(timeout=10).global_step == 0
+        model.step = 5
+        second = saved.get(timeout=10)
+        assert (second.global_step, second.location) == (5, "memory/00000002-5")
+    finally:
+        checkpointer.stop()
+    assert checkpointer.save()
+    assert len(CheckpointManager(store).published()) == 2
+
+
+def test_nothing_is_saved_before_there_is_a_model(model: Model, store: MemoryStore, make: Make) -> None:
+    model.step = None
+    assert make(1000)[0].save()
+    assert store.values == {}
+
+
+def test_a_failing_store_makes_it_late_and_says_so(
+    model: Model, store: MemoryStore, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.failing = StoreError("no space left")
+    checkpointer, saved = make(0.02, retry=0.01)
+    checkpointer.start()
+    try:
+        wait_until(lambda: "is late: no space left" in caplog.text, "the failure is logged")
+        model.step = 7
+        store.failing = None
+        while saved.get(timeout=10).global_step != 7:
+            pass
+    finally:
+        checkpointer.stop()
+
+
+def test_a_mistake_in_taking_does_not_end_saving(model: Model, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    checkpointer, saved = make(0.01, retry=0.01)
+    model.step = "none"  # type: ignore[assignment]
+    checkpointer.start()
+    try:
+        wait_until(lambda: "the checkpoint failed" in caplog.text, "the mistake is logged")
+        model.step = 3
+        assert saved.get(timeout=10).global_step == 3
+    finally:
+        checkpointer.stop()
+
+
+def test_the_last_checkpoint_is_tried_more_than_once(store: MemoryStore, make: Make) -> None:
+    store.failing = StoreError("away")
+    checkpointer, _ = make(1000, retry=0.0)
+    assert not checkpointer.save(attempts=2)
+    put, fails = store.put, iter([True, False, False, False])
+    store.failing = None
+
+    def sometimes(key: str, value: bytes) -> None:
+        if next(fails):
+            raise StoreError("away")
+        put(key, value)
+
+    store.put = sometimes  # type: ignore[method-assign]
+    assert checkpointer.save(attempts=2)
+
+
+def test_stopping_before_starting_is_fine(make: Make) -> None:
+    make(1000)[0].stop()

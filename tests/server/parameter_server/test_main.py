@@ -1,0 +1,194 @@
+"""The command itself, as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.bridge import BridgeError, TrainingEnded
+from relaax.checkpoint import CheckpointManager, LocalStore
+from support.parameter_server_processes import start, trained, worker, write_configuration
+from support.parameter_servers import bridge_to
+from support.processes import Processes, wait_until
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_configuration(tmp_path)
+
+
+def published(folder: Path) -> list[str]:
+    return CheckpointManager(LocalStore(folder)).published()
+
+
+def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
+    processes: Processes, config: Path, tmp_path: Path
+) -> None:
+    arguments = ("--checkpoint-dir", str(tmp_path / "c"), "--metrics-dir", str(tmp_path / "m"), "--seed", "3")
+    first, address = start(processes, config, *arguments)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        bridge.episode(7.0, 10)
+        before = trained(bridge, 5)
+        assert first.stop(signal.SIGTERM) == 0
+    assert published(tmp_path / "c") == ["00000001-50"]
+    assert not (tmp_path / "from-the-file").exists()
+    assert len(first.lines) == 1
+    # Two servers go on from copies of it: had they not the same slots, the next push would tell them apart.
+    after = []
+    for _ in range(2):
+        second, address = start(processes, config, *arguments)
+        with bridge_to(address) as bridge:
+            bridge.register(worker(config))
+            assert bridge.pull().parameters.tobytes() == before.tobytes()
+            assert bridge.global_step == 50
+            after.append(trained(bridge, 1, seed=1).tobytes())
+        second.kill()
+    assert after[0] == after[1] != before.tobytes()
+    assert list((tmp_path / "m").glob("events.out.tfevents.*"))
+
+
+def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Processes, config: Path) -> None:
+    server, address = start(processes, config)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 2)
+    for _ in range(3):
+        server.send_signal(signal.SIGINT)
+    assert server.wait() == 130
+    assert published(config.parent / "from-the-file") == ["00000001-20"]
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, config: Path) -> None:
+    folder = config.parent / "from-the-file"
+    for _ in range(2):
+        server, address = start(processes, config)
+        with bridge_to(address) as bridge:
+            bridge.register(worker(config))
+            trained(bridge, 1)
+        server.stop()
+    assert published(folder) == ["00000002-20", "00000001-10"]
+    part = folder / "00000002-20" / "shard-0.safetensors"
+    part.write_bytes(part.read_bytes()[:-1])
+    server, address = start(processes, config)
+    with bridge_to(address) as bridge:
+        assert bridge.register(worker(config)).global_step == 10
+    assert f"checkpoint 00000002-20 in {folder} is damaged and skipped" in server.stderr
+
+
+def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Processes, config: Path) -> None:
+    # It saves as fast as it can while it is trained, so that the kill falls into a save sooner or later.
+    random = np.random.default_rng(0)
+    folder = config.parent / "from-the-file"
+    fast = ("--set", "parameter-server.checkpoint_interval=0.001", "--set", "algorithm.max_global_step=1000000")
+    registration = worker(config, fast[3::4])
+    reached = 0
+    for _ in range(3):
+        server, address = start(processes, config, *fast)
+        with bridge_to(address) as bridge:
+            resumed = bridge.register(registration).global_step
+            assert resumed >= reached
+            steps = {resumed + 10 * i for i in range(1, 2000)}
+            trained(bridge, int(random.integers(20, 60)))
+            wait_until(lambda: len(published(folder)) > 1, "checkpoints are written")
+            before = bridge.global_step
+            server.kill()
+        checkpoint = CheckpointManager(LocalStore(folder)).restore()
+        assert checkpoint is not None
+        reached = checkpoint.manifest["global_step"]
+        assert reached in steps
+        assert reached <= before
+    assert reached > 0
+
+
+def test_a_worker_goes_on_after_the_server_was_killed_and_restarted(processes: Processes, config: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    server, _ = start(processes, config, "--bind", address)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        size = len(trained(bridge, 3))
+        server.kill()
+        start(processes, config, "--bind", address)
+        pushed = bridge.push(np.ones(size, np.float32), env_steps=5)
+        assert (pushed.discarded, pushed.global_step) == ("incarnation", 5)
+        assert bridge.push(np.ones(size, np.float32), env_steps=5).discarded is None
+
+
+def test_the_end_of_training_ends_the_process(processes: Processes, config: Path) -> None:
+    server, address = start(processes, config)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        with pytest.raises(TrainingEnded):
+            trained(bridge, 2, env_steps=500)
+    assert server.wait() == 0
+    assert published(config.parent / "from-the-file") == ["00000001-1000"]
+
+
+def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, config: Path) -> None:
+    _, address = start(processes, config)
+    with bridge_to(address) as bridge, pytest.raises(BridgeError, match=r"rewards_gamma: 0\.5 there, 0\.99 here"):
+        bridge.register(worker(config, ("algorithm.rewards_gamma=0.5",)))
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+
+
+def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processes: Processes, config: Path) -> None:
+    server, address = start(processes, config)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 1)
+    server.stop()
+    other = processes.start("relaax-parameter-server", "--config", config, "--set", "algorithm.network.dense=[17]")
+    assert other.wait(60) == 1
+    assert "does not fit this configuration" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--bind", "0.0.0.0:0"], "--allow-anonymous"),
+        (["--bind", "nonsense"], "HOST:PORT"),
+        (["--set", "algorithm.entropy_bta=1"], "did you mean 'entropy_beta'"),
+        (["--set", "parameter-server.checkpoint-dri=x"], "did you mean"),
+        (["--log-level", "LOUD"], "log_level"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(
+    processes: Processes, config: Path, arguments: list[str], sentence: str
+) -> None:
+    given = arguments if "--config" in arguments else ["--config", str(config), *arguments]
+    server = processes.start("relaax-parameter-server", *given)
+    assert server.wait(60) == 2
+    assert sentence in server.stderr
+    assert "Traceback" not in server.stderr
+    assert server.lines == []
+
+
+def test_a_port_in_use(processes: Processes, config: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        server = processes.start("relaax-parameter-server", "--config", config, "--bind", address)
+        assert server.wait(60) == 2
+    assert f"{address} cannot be listened at" in server.stderr
+
+
+def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: Path) -> None:
+    server, address = start(processes, config, "--seed", "5")
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 1)
+    server.stop()
+    manifest = json.loads((config.parent / "from-the-file" / "00000001-10" / "manifest.json").read_text())
+    assert manifest["seed"] == 5
+    assert manifest["configuration"]["algorithm"]["network"] == {"dense": [16]}
+    assert {"python", "relaax", "tensorflow", "grpc", "numpy"} <= set(manifest["versions"])
+    assert manifest["fingerprint"]["algorithm"] == "da3c"

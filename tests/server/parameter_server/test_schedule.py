@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from relaax.server.parameter_server.schedule import Schedule
+
+
+def test_it_falls_linearly_to_zero_and_stays_there() -> None:
+    schedule = Schedule(0.8, 200)
+    assert [schedule(step) for step in (0, 50, 100, 200, 300)] == [0.8, 0.8 * 0.75, 0.4, 0.0, 0.0]
+
+
+def test_it_may_stay() -> None:
+    assert Schedule(0.8)(10**12) == 0.8

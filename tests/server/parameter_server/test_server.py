@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from relaax.bridge import TrainingEnded
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.server.address import AddressError
+from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.reason import Reason
+from relaax.tf.optimizers import Adam, RMSProp
+from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
+
+
+def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
+    models = Models(RMSProp(0.9, 0.1), learning_rate=0.5, end=1000)
+    with running(models, tmp_path) as first, bridge_to(first.address) as bridge:
+        bridge.register(registration(session_id="a", environments=2, frame_skip=4))
+        bridge.pull()
+        bridge.episode(12.0, 3)
+        bridge.push(gradient(1, -2), env_steps=10)
+        parameters = first.parameters.tobytes()
+        first.stop()
+    assert first.ended == (Reason.TERMINATED, True)
+    with running(models, tmp_path) as second, bridge_to(second.address) as bridge, bridge_to(second.address) as other:
+        assert second.parameters.tobytes() == parameters
+        status = second.core.status()
+        assert (status.counters.env_steps, status.counters.frames, status.counters.version) == (10, 40, 1)
+        assert (status.episodes, status.mean_return_100) == (1, 12.0)
+        assert second.core.incarnation > first.core.incarnation
+        assert other.register(registration(session_id="b")).actors == (2,)
+        assert bridge.register(registration(session_id="a", environments=2)).actors == (0, 1)
+
+
+def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
+    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.push(None, env_steps=1)
+    with running(directory=tmp_path):
+        pass
+    assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-1"]
+
+
+def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
+    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.push(gradient(1), env_steps=10)
+        incarnation = server.core.incarnation
+        server.stop()
+    manifest = json.loads((tmp_path / "00000001-10" / "manifest.json").read_text())
+    assert manifest["global_step"] == manifest["frames"] == 10
+    assert (manifest["incarnation"], manifest["updates"]) == (incarnation, 1)
+    assert manifest["fingerprint"] == json.loads(fingerprint())
+    shard = manifest["shards"][0]
+    assert (shard["start"], shard["end"], shard["version"]) == (0, 8, 1)
+    assert list(shard["ledger"].values()) == [[1, 0, 0]]
+    assert set(manifest["parts"]["shard-0"]) == {"key", "bytes", "sha256"}
+
+
+@pytest.mark.parametrize(
+    ("other", "sentence"),
+    [
+        (fingerprint(algorithm="ascent"), 'has algorithm "descent", this server has "ascent"'),
+        (fingerprint(size=9), r'has observation_space {"size": 8}, this server has {"size": 9}'),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_with_both(tmp_path: Path, other: str, sentence: str) -> None:
+    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.push(None, env_steps=1)
+    checkpoint = CheckpointManager(LocalStore(tmp_path)).restore()
+    assert checkpoint is not None
+    with running() as fresh:
+        with pytest.raises(ModelRefused, match=sentence):
+            fresh.core.resume(checkpoint, other)
+        assert fresh.core.model is None
+        fresh.core.resume(checkpoint, fingerprint(gamma=0.5))
+        assert fresh.core.global_step == 1
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path: Path) -> None:
+    with running(Models(RMSProp()), tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.push(None, env_steps=1)
+    checkpoint = CheckpointManager(LocalStore(tmp_path)).restore()
+    assert checkpoint is not None
+    with running(Models(Adam())) as fresh, pytest.raises(ModelRefused, match="does not fit this configuration"):
+        fresh.core.resume(checkpoint, fingerprint())
+
+
+def test_the_end_of_training_saves_tells_and_ends(tmp_path: Path) -> None:
+    with running(Models(max_global_step=10), tmp_path) as server:
+        with bridge_to(server.address) as bridge:
+            bridge.register(registration())
+            bridge.pull()
+            with pytest.raises(TrainingEnded):
+                bridge.push(gradient(1), env_steps=10)
+        assert server.join() == (Reason.FINISHED, True)
+    assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-10"]
+    np.testing.assert_array_equal(server.parameters, -gradient(1))
+    # More steps allowed: the same directory goes on.
+    with running(Models(max_global_step=20), tmp_path) as server, bridge_to(server.address) as bridge:
+        assert bridge.register(registration()).global_step == 10
+
+
+def test_a_finished_checkpoint_ends_the_server_that_resumes_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        with running(Models(max_global_step=1), tmp_path) as server:
+            if server.core.model is None:
+                with bridge_to(server.address) as bridge:
+                    bridge.register(registration())
+                    with pytest.raises(TrainingEnded):
+                        bridge.push(None, env_steps=1)
+            assert server.join() == (Reason.FINISHED, True)
+
+
+def test_a_port_in_use_is_refused_in_a_sentence() -> None:
+    with running() as server, pytest.raises(AddressError, match=f"{server.address} cannot be listened at"):  # noqa: SIM117
+        with running(address=server.address):
+            pass
+
+
+def test_a_stopped_server_answers_no_more() -> None:
+    with running() as server:
+        server.stop(Reason.INTERRUPTED)
+        assert server.ended == (Reason.INTERRUPTED, True)
+        with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(channel).result(timeout=0.2)

@@ -1,0 +1,191 @@
+"""What no bridge would send: refused with a sentence, and nothing has changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
+from support.parameter_servers import SIZE, Models, Running, fingerprint, gradient, running
+
+WORKER = "0" * 32
+Stub = Any
+
+
+@pytest.fixture
+def server() -> Iterator[Running]:
+    with running(Models(max_staleness=5)) as started:
+        yield started
+
+
+@pytest.fixture
+def stub(server: Running) -> Iterator[Stub]:
+    with grpc.insecure_channel(server.address) as channel:
+        yield pb_grpc.ParameterServerServiceStub(channel)
+
+
+def introduction(**changes: Any) -> pb.RegisterRequest:
+    values = {"worker_id": WORKER, "environments": 1, "fingerprint": fingerprint(), "role": pb.ROLE_TRAIN, **changes}
+    return pb.RegisterRequest(**values)
+
+
+@pytest.fixture
+def incarnation(stub: Stub) -> int:
+    return int(stub.Register(introduction()).incarnation)
+
+
+def update(incarnation: int, **changes: Any) -> pb.PushRequest:
+    values: dict[str, Any] = {"push_id": 1, "gradient": gradient(1).tobytes(), "env_steps": 1, **changes}
+    return pb.PushRequest(worker_id=WORKER, incarnation=incarnation, **values)
+
+
+def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    error: Any = caught.value
+    return error.code(), error.details()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"worker_id": "me"}, "32 hexadecimal digits"),
+        ({"role": pb.ROLE_UNSPECIFIED}, "role 0 is none"),
+        ({"environments": 0}, "environments must be from 1"),
+        ({"environments": 10**9}, "environments must be from 1"),
+        ({"frame_skip": 10**6}, "frame_skip must be at most"),
+        ({"session_id": "x" * 1000}, "256 characters"),
+    ],
+)
+def test_registrations_out_of_bounds(server: Running, stub: Stub, changes: dict[str, Any], sentence: str) -> None:
+    code, details = refused(lambda: stub.Register(introduction(**changes)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert sentence in details
+    assert server.core.model is None
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, ""])
+def test_a_fingerprint_that_is_none(stub: Stub, incarnation: int, text: str) -> None:
+    code, details = refused(lambda: stub.Register(introduction(worker_id="1" * 32, fingerprint=text)))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert details == "the worker's fingerprint is no JSON"
+
+
+def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) -> None:
+    assert stub.Register(introduction()) == stub.Register(introduction())
+    assert server.core.status().workers == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "sentence"),
+    [
+        ({"gradient": bytes(4 * (SIZE + 1))}, "INVALID_ARGUMENT", "a gradient of 8 elements is needed, not 9"),
+        ({"gradient": bytes(5)}, "INVALID_ARGUMENT", "not 5 bytes"),
+        ({"push_id": 2}, "FAILED_PRECONDITION", "push 2 after push 0"),
+        ({"push_id": 0}, "FAILED_PRECONDITION", "push 0 after push 0"),
+        ({"base_version": 1}, "INVALID_ARGUMENT", "yet to come"),
+        ({"env_steps": 2**63}, "INVALID_ARGUMENT", "too many"),
+        ({"statistics": [pb.StatisticDelta(name="x")]}, "INVALID_ARGUMENT", "no statistic named 'x'"),
+        ({"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="/")])}, "INVALID_ARGUMENT", "no metric name"),
+        (
+            {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=np.nan)])},
+            "INVALID_ARGUMENT",
+            "an episode returned nan",
+        ),
+    ],
+)
+def test_pushes_that_no_worker_sends(
+    server: Running, stub: Stub, incarnation: int, changes: dict[str, Any], code: str, sentence: str
+) -> None:
+    found, details = refused(lambda: stub.Push(update(incarnation, **changes)))
+    assert found is grpc.StatusCode[code]
+    assert sentence in details
+    counters = server.core.status().counters
+    assert (counters.version, counters.env_steps) == (0, 0)
+    assert stub.Push(update(incarnation)).version == 1
+
+
+def test_a_repeated_push_gets_the_same_answer(server: Running, stub: Stub, incarnation: int) -> None:
+    request = update(
+        incarnation, want_parameters=True, report=pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=1)])
+    )
+    first = stub.Push(request)
+    assert stub.Push(request).SerializeToString() == first.SerializeToString()
+    assert (server.version, server.core.status().episodes) == (1, 1)
+
+
+def test_pushes_of_another_incarnation_and_of_unknown_workers(server: Running, stub: Stub, incarnation: int) -> None:
+    answers = [stub.Push(update(incarnation - 1)), stub.Push(update(incarnation + 1))]
+    stub.Leave(pb.LeaveRequest(worker_id=WORKER))
+    answers.append(stub.Push(update(incarnation)))
+    assert [answer.discard for answer in answers] == [pb.DISCARD_INCARNATION] * 3
+    assert server.core.status().counters.env_steps == 0
+
+
+def test_pulls(stub: Stub, incarnation: int) -> None:
+    def pull(**changes: Any) -> pb.PullResponse:
+        return stub.Pull(pb.PullRequest(**{"worker_id": WORKER, "incarnation": incarnation, **changes}))
+
+    assert pull().parameters == bytes(4 * SIZE)
+    assert not pull().not_modified
+    assert pull(have_version=0) == pb.PullResponse(not_modified=True)
+    stub.Push(update(incarnation))
+    assert pull(have_version=0).parameters == gradient(-1).tobytes()
+    assert pull(incarnation=incarnation - 1).incarnation_ended
+    assert pull(worker_id="1" * 32).incarnation_ended
+    code, details = refused(lambda: pull(vector="target"))
+    assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "there is no vector named 'target'")
+
+
+def test_a_repeated_report_is_counted_once(server: Running, stub: Stub, incarnation: int) -> None:
+    report = pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=1)])
+    for number in (1, 1, 2):
+        stub.Report(pb.ReportRequest(worker_id=WORKER, report=report, report_id=number))
+    assert server.core.status().episodes == 2
+    assert stub.Report(pb.ReportRequest(worker_id="1" * 32)).incarnation_ended
+
+
+def test_a_message_over_the_limit_is_refused_and_others_are_served(stub: Stub, incarnation: int) -> None:
+    code, _ = refused(lambda: stub.Push(update(incarnation, gradient=bytes(4_000_000))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert stub.Push(update(incarnation)).version == 1
+
+
+def test_status_needs_no_registration(server: Running, stub: Stub) -> None:
+    status = stub.GetStatus(pb.GetStatusRequest())
+    assert (status.incarnation, status.global_step, status.workers) == (server.core.incarnation, 0, 0)
+    assert not status.HasField("mean_return_100")
+    assert (status.training_seconds, status.checkpoint) == (0.0, "")
+
+
+def test_status_counts(stub: Stub, incarnation: int) -> None:
+    stub.Push(update(incarnation, env_steps=7, report=pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=3)])))
+    stub.Push(update(incarnation, push_id=2, gradient=gradient(np.nan).tobytes(), base_version=0))
+    status = stub.GetStatus(pb.GetStatusRequest())
+    assert (status.global_step, status.frames, status.updates, status.discarded) == (8, 8, 1, 1)
+    assert (status.episodes, status.mean_return_100, status.workers) == (1, 3.0, 1)
+    assert (status.mean_staleness, status.learning_rate, status.max_global_step) == (0.5, 1.0, 10**9)
+    assert status.training_seconds > 0
+
+
+def test_a_push_repeated_by_eight_threads_at_once_is_applied_once(
+    server: Running, stub: Stub, incarnation: int
+) -> None:
+    answers: list[pb.PushResponse] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(stub.Push(update(incarnation, want_parameters=True))))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert {answer.parameters for answer in answers} == {gradient(-1).tobytes()}
+    assert server.version == 1

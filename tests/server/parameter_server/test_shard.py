@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
+from relaax.server.parameter_server.schedule import Schedule
+from relaax.server.parameter_server.shard import Counters, Push, PushRefused, Shard
+from relaax.tf.optimizers import Adam, RMSProp
+from support.parameter_servers import Descent
+
+
+def shard(size: int = 2, **options: Any) -> Shard:
+    return Shard(np.zeros(size, np.float32), Descent(), options.pop("schedule", Schedule(1.0)), **options)
+
+
+def push(push_id: int, *gradient: float, worker: str = "w", **changes: Any) -> Push:
+    vector = np.array(gradient, np.float32) if gradient else None
+    values: dict[str, Any] = {"base_version": 0, "env_steps": 5, "frames": 20, "global_step": 0, **changes}
+    return Push(worker, push_id, gradient=vector, **values)
+
+
+def test_a_push_is_applied_counted_and_answered_with_what_it_made() -> None:
+    applied = shard().push(push(1, 1, 2))
+    assert applied.outcome.discard is Discard.NONE
+    assert applied.counters == Counters(version=1, env_steps=5, frames=20)
+    np.testing.assert_array_equal(applied.parameters, [-1, -2])
+
+
+def test_a_repeated_push_is_answered_again_and_not_applied_again() -> None:
+    tested = shard()
+    first = tested.push(push(1, 1, 2))
+    again = tested.push(push(1, 1, 2))
+    assert (first.repeated, again.repeated) == (False, True)
+    assert dataclasses.replace(again, repeated=False, parameters=first.parameters) == first
+    np.testing.assert_array_equal(again.parameters, [-1, -2])
+    # Others went on meanwhile: the outcome is that of the first time, the parameters are fresh.
+    tested.push(push(1, 1, 1, worker="other"))
+    later = tested.push(push(1, 1, 2))
+    assert later.outcome == first.outcome
+    assert later.counters.version == 2
+    np.testing.assert_array_equal(later.parameters, [-2, -3])
+
+
+def test_a_gap_changes_nothing() -> None:
+    tested = shard()
+    with pytest.raises(PushOutOfOrder):
+        tested.push(push(2, 1, 2))
+    assert tested.counters == Counters()
+
+
+def test_the_learning_rate_is_annealed_by_the_step_that_the_worker_saw() -> None:
+    tested = shard(schedule=Schedule(0.5, 100))
+    np.testing.assert_array_equal(tested.push(push(1, 1, 1, global_step=50)).parameters, [-0.25, -0.25])
+    np.testing.assert_array_equal(tested.push(push(2, 1, 1, global_step=100)).parameters, [-0.25, -0.25])
+    assert tested.counters.version == 2
+
+
+def test_staleness_is_measured_and_bounded_and_steps_count_all_the_same() -> None:
+    tested = shard(max_staleness=1)
+    outcomes = [tested.push(push(i, 1, 1, base_version=0)).outcome for i in (1, 2, 3)]
+    assert [outcome.staleness for outcome in outcomes] == [0, 1, 2]
+    assert [outcome.discard for outcome in outcomes] == [Discard.NONE, Discard.NONE, Discard.STALE]
+    assert tested.counters == Counters(version=2, env_steps=15, frames=60, discarded_stale=1)
+    np.testing.assert_array_equal(tested.pull()[1], [-2, -2])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_gradient_that_would_ruin_the_model_is_discarded(bad: float) -> None:
+    tested = shard()
+    applied = tested.push(push(1, 1, bad))
+    assert applied.outcome.discard is Discard.NOT_FINITE
+    assert applied.counters == Counters(env_steps=5, frames=20, discarded_not_finite=1)
+    np.testing.assert_array_equal(applied.parameters, [0, 0])
+
+
+def test_no_gradient_advances_the_counters_only() -> None:
+    applied = shard().push(push(1))
+    assert applied.counters == Counters(env_steps=5, frames=20)
+    assert applied.outcome.staleness == 0
+
+
+def test_another_length_is_refused_with_both() -> None:
+    with pytest.raises(PushRefused, match="2 elements is needed, not 3"):
+        shard().push(push(1, 1, 2, 3))
+
+
+def test_a_base_version_that_is_yet_to_come_is_refused() -> None:
+    with pytest.raises(PushRefused, match="base version 1 is yet to come"):
+        shard().push(push(1, 1, 2, base_version=1))
+
+
+@pytest.mark.parametrize("optimizer", [RMSProp(), Adam()])
+def test_a_restored_shard_continues_to_the_byte(optimizer: Any) -> None:
+    random = np.random.default_rng(0)
+    original = Shard(np.ones(30, np.float32), optimizer, Schedule(0.1, 1000))
+    for i in range(1, 4):
+        original.push(push(i, *random.standard_normal(30), base_version=i - 1, global_step=5 * i))
+    copy = Shard(np.zeros(30, np.float32), optimizer, Schedule(0.1, 1000))
+    copy.restore(original.snapshot())
+    following = push(4, *random.standard_normal(30), base_version=3, global_step=20)
+    one, two = original.push(following), copy.push(following)
+    assert one.parameters.tobytes() == two.parameters.tobytes()
+    assert (one.outcome, one.counters) == (two.outcome, two.counters)
+    assert copy.push(following).repeated
+
+
+def test_a_snapshot_is_one_moment() -> None:
+    tested = shard()
+    tested.push(push(1, 1, 2))
+    snapshot = tested.snapshot()
+    tested.push(push(2, 1, 2))
+    np.testing.assert_array_equal(snapshot.parameters, [-1, -2])
+    assert snapshot.counters.version == 1
+    assert snapshot.ledger == {"w": [1, 0, 0]}
+
+
+def test_what_was_counted_can_be_asked_for_without_changing_anything() -> None:
+    tested = shard()
+    tested.push(push(1, 1, 2))
+    repeated = tested.repeat("w", 1)
+    assert repeated is not None
+    assert repeated.repeated
+    assert tested.repeat("w", 2) is None
+    tested.forget("w")
+    assert tested.repeat("w", 1) is None
+
+
+def test_eight_threads_lose_nothing_and_see_no_torn_vector() -> None:
+    # Every push adds the same to all elements, so a vector whose elements differ was read while it was written.
+    size, threads, pushes = 20_000, 8, 40
+    tested = Shard(np.zeros(size, np.float32), Descent(), Schedule(1.0))
+    ones = np.ones(size, np.float32)
+    torn: list[str] = []
+    stop = threading.Event()
+
+    def pusher(number: int) -> None:
+        for i in range(1, pushes + 1):
+            sent = Push(str(number), i, 0, -ones * (number + 1), 1, 1, 0)
+            for _ in range(1 + i % 2):  # every other one twice
+                tested.push(sent)
+
+    def reader() -> None:
+        while not stop.is_set():
+            counters, parameters = tested.pull()
+            first, kept = parameters[0], parameters.copy()
+            if not (parameters == first).all() or not (kept == parameters).all():
+                torn.append(f"version {counters.version}")
+
+    readers = [threading.Thread(target=reader) for _ in range(2)]
+    pushers = [threading.Thread(target=pusher, args=(n,)) for n in range(threads)]
+    for thread in readers + pushers:
+        thread.start()
+    for thread in pushers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert torn == []
+    assert tested.counters.version == tested.counters.env_steps == threads * pushes
+    np.testing.assert_array_equal(tested.pull()[1], np.full(size, pushes * sum(range(1, threads + 1))))

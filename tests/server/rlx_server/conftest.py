@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.offline import start_offline_server
+from support.processes import Processes, Running
+
+Serve = Callable[..., tuple[Running, str]]
+
+
+@pytest.fixture
+def serve(processes: Processes, tmp_path: Path) -> Serve:
+    """Starts an RLX server with settings of the test's own."""
+
+    def start(*options: str, **settings: Any) -> tuple[Running, str]:
+        return start_offline_server(processes, tmp_path, *options, **settings)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
+    """An RLX server for tests that need nothing special, and leave it as they found it."""
+    folder = tmp_path_factory.mktemp("shared")
+    with Processes(folder) as processes:
+        yield start_offline_server(processes, folder, heartbeat=0.2, max_frame_megabytes=1)

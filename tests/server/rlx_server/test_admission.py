@@ -1,0 +1,91 @@
+"""Who is let in."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from relaax.server.rlx_server import admission
+from relaax.server.rlx_server.admission import MEGABYTE, Admission
+
+
+class Machine:
+    """A machine whose memory and clock a test sets. Each worker has `worker_megabytes` of its own."""
+
+    def __init__(self) -> None:
+        self.available_megabytes = 10_000.0
+        self.worker_megabytes: dict[int, float] = {}
+        self.now = 100.0
+        self.looked_at: list[int] = []
+
+    def process(self, pid: int) -> SimpleNamespace:
+        self.looked_at.append(pid)
+        if pid not in self.worker_megabytes:
+            raise psutil.NoSuchProcess(pid)
+        size = self.worker_megabytes[pid] * MEGABYTE
+        return SimpleNamespace(memory_full_info=lambda: SimpleNamespace(uss=size))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    memory = lambda: SimpleNamespace(available=machine.available_megabytes * MEGABYTE)  # noqa: E731
+    monkeypatch.setattr(admission.psutil, "virtual_memory", memory)
+    monkeypatch.setattr(admission.psutil, "Process", machine.process)
+    monkeypatch.setattr(admission.time, "monotonic", lambda: machine.now)
+    return machine
+
+
+def test_the_bound_on_workers_is_named(machine: Machine) -> None:
+    two = Admission(max_workers=2, reserve_megabytes=0)
+    assert two.refusal([1]) is None
+    assert "2 connections" in (two.refusal([1, 2]) or "")
+
+
+def test_memory_left_must_bear_a_worker_and_the_reserve(machine: Machine) -> None:
+    admission_ = Admission(max_workers=9, reserve_megabytes=200)
+    machine.available_megabytes = 351  # 150 are assumed while there is no worker to measure
+    assert admission_.refusal([]) is None
+    machine.available_megabytes = 349
+    sentence = admission_.refusal([]) or ""
+    assert "349 MB" in sentence
+    assert "150 MB" in sentence
+    assert "200 MB" in sentence
+
+
+def test_workers_are_measured_once_they_are_there(machine: Machine) -> None:
+    admission_ = Admission(max_workers=9, reserve_megabytes=0)
+    machine.worker_megabytes = {1: 500, 2: 700}
+    assert admission_.refusal([1, 2, 3]) is None  # 3 has just ended: no harm
+    machine.now += 60
+    machine.available_megabytes = 599
+    assert "600 MB" in (admission_.refusal([1, 2]) or "")
+    machine.available_megabytes = 601
+    assert admission_.refusal([1, 2]) is None
+
+
+def test_measuring_is_for_now_and_then(machine: Machine) -> None:
+    admission_ = Admission(max_workers=99, reserve_megabytes=0)
+    machine.worker_megabytes = dict.fromkeys(range(1, 51), 100.0)
+    admission_.refusal(range(1, 51))
+    looked_at = len(machine.looked_at)
+    assert 0 < looked_at <= admission.SAMPLED_WORKERS
+    machine.now += admission.SAMPLE_SECONDS / 2
+    admission_.refusal(range(1, 51))
+    assert len(machine.looked_at) == looked_at
+    machine.now += admission.SAMPLE_SECONDS
+    admission_.refusal(range(1, 51))
+    assert len(machine.looked_at) > looked_at
+
+
+def test_a_crowd_that_comes_at_once_is_not_let_in_on_the_same_free_memory(machine: Machine) -> None:
+    admission_ = Admission(max_workers=99, reserve_megabytes=0)
+    machine.available_megabytes = 4 * 150 + 10  # nothing was taken yet by those that have just started
+    let_in: list[int] = []
+    while admission_.refusal(let_in) is None:
+        let_in.append(len(let_in) + 1)
+    assert len(let_in) == 4
+    machine.now += admission.GROWING_SECONDS + 1  # by now what is available tells what they took
+    assert admission_.refusal(let_in) is None

@@ -1,0 +1,96 @@
+"""The command line of relaax-rlx-server: what is refused, and in which words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.server.address import listen, name_of
+from support.offline import ALGORITHM, start_offline_server, write_config
+from support.processes import Processes
+from support.rlx_line import Line
+
+COMMAND = (sys.executable, "-m", "relaax.server.rlx_server.main")
+
+
+def refused(processes: Processes, *arguments: str | Path) -> str:
+    """What the command says before it exits with code 2, in one line."""
+    server = processes.start(*COMMAND, *arguments)
+    assert server.wait(60) == 2, server.report()
+    assert server.lines == []
+    assert "Traceback" not in server.stderr
+    lines = [line for line in server.stderr.splitlines() if line.startswith("relaax-rlx-server: ")]
+    assert len(lines) == 1, server.stderr
+    return lines[0]
+
+
+def test_a_port_in_use(processes: Processes, tmp_path: Path) -> None:
+    with listen("127.0.0.1:0") as taken:
+        sentence = refused(processes, "--config", write_config(tmp_path), "--bind", name_of(taken))
+        assert name_of(taken) in sentence
+        assert "another port" in sentence
+
+
+def test_an_address_that_others_can_reach(processes: Processes, tmp_path: Path) -> None:
+    sentence = refused(processes, "--config", write_config(tmp_path), "--bind", "0.0.0.0:0")
+    assert "0.0.0.0:0" in sentence
+    assert "--allow-anonymous" in sentence
+
+
+def test_an_address_that_others_can_reach_where_that_is_wanted(processes: Processes, tmp_path: Path) -> None:
+    _, address = start_offline_server(processes, tmp_path, "--bind", "0.0.0.0:0", "--allow-anonymous")
+    with Line(address) as line:
+        line.open()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"hartbeat": 3}, ["hartbeat", "'heartbeat'"]),
+        ({"heartbeat": -1}, ["heartbeat", "-1"]),
+        ({"bind": "localhost"}, ["bind", "'localhost'", "HOST:PORT"]),
+        ({"algorithm": {"color": "red"}}, ["algorithm", "'color'", "'colour'"]),
+        ({"algorithm": {"path": "da4c"}}, ["da4c", "da3c"]),
+    ],
+    ids=["unknown key", "impossible value", "no address", "unknown key of the algorithm", "no such algorithm"],
+)
+def test_a_configuration_that_cannot_be_used(
+    processes: Processes, tmp_path: Path, settings: dict[str, object], said: list[str]
+) -> None:
+    sentence = refused(processes, "--config", write_config(tmp_path, **settings))  # type: ignore[arg-type]
+    for word in said:
+        assert word in sentence
+
+
+def test_a_file_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
+    assert "missing.yaml" in refused(processes, "--config", tmp_path / "missing.yaml")
+
+
+def test_an_algorithm_that_runs_an_operation_while_it_is_imported(processes: Processes, tmp_path: Path) -> None:
+    """TensorFlow then has threads, and a forked worker could hang for ever."""
+    algorithm = tmp_path / "hasty.py"
+    algorithm.write_text(
+        f"import tensorflow as tf\n{ALGORITHM.read_text()}\nONE = tf.constant(1.0) + 1.0\n".replace(
+            "from __future__ import annotations\n", ""
+        )
+    )
+    sentence = refused(processes, "--config", write_config(tmp_path, {"path": str(algorithm)}))
+    assert "hasty.py" in sentence
+    assert "imported" in sentence
+
+
+def test_the_command_line_wins_over_the_file(processes: Processes, tmp_path: Path) -> None:
+    options = ("--timeout", "0.5", "--set", "rlx-server.idle_timeout=77")
+    _, address = start_offline_server(processes, tmp_path, *options, timeout=3.0, idle_timeout=5)
+    with Line(address) as line:
+        assert line.open().limits.idle_timeout_seconds == 77
+
+
+def test_help_says_what_there_is(processes: Processes) -> None:
+    command = processes.start(*COMMAND, "--help")
+    assert command.wait() == 0
+    text = "\n".join(command.lines)
+    for option in ("--config", "--bind", "--parameter-server", "--log-level", "--timeout"):
+        assert option in text

@@ -1,0 +1,121 @@
+"""How an RLX server ends, and how it ends with it what it started."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from relaax import rlx
+from relaax.rlx import ErrorCode
+from support.offline_algorithm import SLOW
+from support.processes import Running, wait_until
+from support.rlx_line import Line
+
+
+def start_episode(line: Line) -> None:
+    line.open()
+    assert line.init() == 0
+
+
+def expect_goodbye(line: Line) -> None:
+    error = line.expect(rlx.Error)
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert error.retryable
+    assert "stopping" in error.message
+    line.expect_end()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line, Line(address) as silent:
+        start_episode(line)
+        server.send_signal(number)
+        expect_goodbye(line)
+        silent.expect_end()
+    assert server.wait(10) == code
+    assert not server.children()
+    assert "Traceback" not in server.stderr
+    with pytest.raises(ConnectionRefusedError):
+        Line(address)
+
+
+def test_control_c_reaches_the_whole_group_and_clients_are_told_all_the_same(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line:
+        start_episode(line)
+        server.interrupt_group()
+        expect_goodbye(line)
+    assert server.wait(10) == 130
+    assert "Traceback" not in server.stderr
+
+
+def test_a_worker_in_the_middle_of_something_may_finish_it(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(heartbeat=0.1)
+    with Line(address) as line:
+        start_episode(line)
+        line.say(rlx.Step(reward=_one(), observation=line.observation(SLOW)))
+        _wait_for_ping(line)  # the agent is at it
+        server.send_signal(signal.SIGTERM)
+        line.expect(rlx.Actions)
+        expect_goodbye(line)
+    assert server.wait(10) == 0
+
+
+def test_workers_do_not_outlive_a_server_that_was_killed(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line, Line(address) as half:
+        start_episode(line)
+        half.socket.sendall(b"\0")
+        wait_until(lambda: len(server.children()) == 2, "both have a process")
+        server.kill()
+        expect_goodbye(line)
+    wait_until(lambda: not server.children(), "the workers have ended")
+
+
+def test_a_server_that_was_killed_can_be_started_again_at_once(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line:
+        start_episode(line)
+        server.kill()
+        wait_until(lambda: not server.children(), "the workers have ended")
+        again, same = serve("--bind", address)
+        assert same == address
+        assert again.returncode is None
+        with Line(address) as later:
+            start_episode(later)
+
+
+def test_a_worker_that_does_not_end_is_killed_and_the_server_ends(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line:
+        start_episode(line)
+        (worker,) = server.children()
+        worker.suspend()
+        started = time.monotonic()
+        assert server.stop(timeout=15) == 0
+        assert time.monotonic() - started < 10
+        assert not worker.is_running()
+
+
+def _wait_for_ping(line: Line) -> None:
+    while line.connection.next_event() is rlx.NEED_DATA:
+        line.connection.receive_data(line.socket.recv(1 << 16))
+
+
+def _one() -> rlx.Rewards:
+    import numpy as np
+
+    return np.ones(1)
+
+
+def test_running_helper_sees_workers(serve) -> None:  # type: ignore[no-untyped-def]
+    """What the tests above lean on: without it an empty list of children would prove nothing."""
+    server, address = serve()
+    assert isinstance(server, Running)
+    assert server.children() == []
+    with Line(address) as line:
+        start_episode(line)
+        assert len(server.children()) == 1

@@ -1,0 +1,61 @@
+"""Counting the episodes of a connection."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.server.rlx_server.episodes import EpisodeCounter
+
+
+def mask(*values: int) -> np.ndarray:
+    return np.array(values, np.bool_)
+
+
+def rewards(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+def test_returns_and_lengths_are_those_of_each_environment() -> None:
+    counter = EpisodeCounter(2)
+    counter.start(None)
+    counter.count(rewards(1, 10), mask(1, 1))
+    counter.count(rewards(2, 20), mask(1, 1))
+    assert list(counter.end(mask(1, 0))) == [(3.0, 2)]
+    counter.count(rewards(4, 40), mask(1, 1))
+    assert list(counter.end(mask(1, 1))) == [(4.0, 1), (70.0, 3)]
+
+
+def test_what_is_not_valid_counts_neither_as_reward_nor_as_step() -> None:
+    counter = EpisodeCounter(2)
+    counter.start(None)
+    counter.count(rewards(1, 99), mask(1, 0))
+    counter.count(rewards(1, 5), mask(1, 1))
+    assert list(counter.end(mask(1, 1))) == [(2.0, 2), (5.0, 1)]
+
+
+def test_an_episode_that_was_under_way_already_is_no_whole_one() -> None:
+    counter = EpisodeCounter(2)
+    counter.start(mask(1, 0))
+    counter.count(rewards(1, 2), mask(1, 1))
+    assert list(counter.end(mask(1, 1))) == [(2.0, 1)]
+    counter.count(rewards(3, 4), mask(1, 1))
+    assert list(counter.end(mask(1, 1))) == [(3.0, 1), (4.0, 1)]
+
+
+def test_a_start_forgets_what_was_counted() -> None:
+    counter = EpisodeCounter(1)
+    counter.start(mask(1))
+    counter.count(rewards(7), mask(1))
+    counter.start(None)
+    counter.count(rewards(1), mask(1))
+    assert list(counter.end(mask(1))) == [(1.0, 1)]
+
+
+def test_small_rewards_are_not_lost_in_large_returns() -> None:
+    counter = EpisodeCounter(1)
+    counter.start(None)
+    counter.count(rewards(2.0**24), mask(1))
+    for _ in range(4):
+        counter.count(rewards(1), mask(1))  # a float32 sum would stand still
+    assert list(counter.end(mask(1))) == [(pytest.approx(2.0**24 + 4, abs=0), 5)]

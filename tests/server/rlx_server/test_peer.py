@@ -1,0 +1,161 @@
+"""The socket of one connection: deadlines and bounds, over a real pair of sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.server.rlx_server import peer as peer_module
+from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
+from support.rlx_pair import make_hello
+
+
+class Pair:
+    """A peer and the client's end of its socket; `stop` ends the worker's lifeline."""
+
+    def __init__(self) -> None:
+        near, self.client = socket.socketpair()
+        self.client.settimeout(20)
+        self._lifeline, self._server = os.pipe()
+        self.connection = rlx.ClientConnection()
+        self.peer = Peer(near, rlx.ServerConnection(), self._lifeline)
+        self._near = near
+
+    def stop(self) -> None:
+        if self._server >= 0:
+            os.close(self._server)
+            self._server = -1
+
+    def close(self) -> None:
+        self.stop()
+        os.close(self._lifeline)
+        self._near.close()
+        self.client.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def test_a_message_may_come_in_any_number_of_pieces(pair: Pair) -> None:
+    hello = make_hello(environment="maze")
+    data = pair.connection.send(hello)
+    sender = threading.Thread(target=lambda: [pair.client.sendall(data[i : i + 7]) for i in range(0, len(data), 7)])
+    sender.start()
+    assert pair.peer.receive(20) == hello
+    sender.join()
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_silent_all_the_same(pair: Pair) -> None:
+    data = pair.connection.send(make_hello())
+    done = threading.Event()
+
+    def trickle() -> None:
+        for i in range(len(data) - 1):
+            pair.client.sendall(data[i : i + 1])
+            if done.wait(0.05):
+                return
+
+    sender = threading.Thread(target=trickle)
+    sender.start()
+    started = time.monotonic()
+    with pytest.raises(PeerSilent):
+        pair.peer.receive(0.3)
+    done.set()
+    sender.join()
+    assert 0.3 <= time.monotonic() - started < 1
+
+
+def test_a_client_that_has_gone_is_told_from_one_that_is_silent(pair: Pair) -> None:
+    pair.client.close()
+    with pytest.raises(PeerGone):
+        pair.peer.receive(20)
+
+
+def test_the_end_of_the_server_is_noticed_while_waiting(pair: Pair) -> None:
+    end = threading.Timer(0.05, pair.stop)
+    end.start()
+    with pytest.raises(ServerStopping):
+        pair.peer.receive(20)
+    end.join()  # it has noted what it closed before anybody else looks
+
+
+def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "SEND_SECONDS", 0.1)
+    pair = Pair()
+    try:
+        wide = rlx.Box(shape=(5_000_000,))
+        pair.client.sendall(pair.connection.send(make_hello(action_space=wide)))
+        pair.peer.receive(20)
+        pair.peer.send(rlx.Welcome("s", "a"))
+        pair.connection.receive_data(pair.client.recv(1 << 16))
+        pair.connection.next_event()
+        pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
+        pair.peer.receive(20)
+        with pytest.raises(PeerGone):
+            pair.peer.send(rlx.Actions([np.zeros((1, 5_000_000), np.float32)]))
+    finally:
+        pair.close()
+
+
+def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) -> None:
+    pair.client.sendall(pair.connection.send(make_hello()) + b"\0" * 100_000)
+    pair.peer.receive(20)
+    pair.peer.refuse(rlx.ErrorCode.OVERLOADED, "full", 5.0)
+    closer = threading.Thread(target=pair.peer.close)
+    closer.start()
+    pair.connection.receive_data(pair.client.recv(1 << 16))
+    event = pair.connection.next_event()
+    assert isinstance(event, rlx.Error)
+    assert (event.code, event.message, event.retry_after_seconds) == (rlx.ErrorCode.OVERLOADED, "full", 5.0)
+    pair.client.close()
+    closer.join(10)
+    assert not closer.is_alive()
+
+
+@pytest.mark.parametrize("sends", [True, False], ids=["sends without end", "says nothing more"])
+def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pair: Pair, sends: bool) -> None:
+    monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(peer_module, "DRAIN_BYTES", 2**40)  # the time alone must do
+    stop = threading.Event()
+
+    def flood() -> None:
+        while sends and not stop.is_set():
+            try:
+                pair.client.sendall(b"\0" * 65536)
+            except OSError:
+                return
+
+    sender = threading.Thread(target=flood)
+    sender.start()
+    started = time.monotonic()
+    pair.peer.close()
+    assert 0.15 < time.monotonic() - started < 2
+    stop.set()
+    sender.join(10)
+    assert not sender.is_alive()
+
+
+def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 20)
+    monkeypatch.setattr(peer_module, "DRAIN_BYTES", 1000)
+    pair.client.sendall(b"\0" * 2000)
+    started = time.monotonic()
+    pair.peer.close()
+    assert time.monotonic() - started < 10
+
+
+def test_a_refusal_to_a_client_that_has_gone_is_no_error(pair: Pair) -> None:
+    pair.client.close()
+    pair.peer.refuse(rlx.ErrorCode.OVERLOADED, "full")
+    pair.peer.close()

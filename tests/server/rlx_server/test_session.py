@@ -1,0 +1,261 @@
+"""What a connection's messages mean for its agent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import AgentBase, AgentContext, Leaves
+from relaax.algorithm_base import Step as AgentStep
+from relaax.metrics import check_name
+from relaax.rlx import Autoreset, Box, Discrete, Episode, Hello, Init, Metrics, Mode, Reset, Step
+from relaax.server.rlx_server.session import Session
+from support.offline_bridge import OfflineBridge
+from support.rlx_pair import Pair
+
+DISABLED, SAME, NEXT = Autoreset.DISABLED, Autoreset.SAME_STEP, Autoreset.NEXT_STEP
+SPACES = {"observation_space": Box(shape=(1,)), "action_space": Discrete(100)}
+
+
+class Recorder(AgentBase):
+    """Remembers what it was told; its actions are how often it was asked."""
+
+    def __init__(self, environments: int) -> None:
+        super().__init__(
+            None,
+            AgentContext(**SPACES, environments=environments, actors=(), seed=0, exploit=False, bridge=OfflineBridge()),
+        )
+        self.told: list[Leaves | AgentStep] = []
+
+    def reset(self, observations: Leaves) -> Leaves:
+        return self._note(observations)
+
+    def step(self, step: AgentStep) -> Leaves:
+        return self._note(step)
+
+    def _note(self, what: Leaves | AgentStep) -> Leaves:
+        self.told.append(what)
+        return [np.full(self.context.environments, len(self.told), np.int64)]
+
+    @property
+    def last(self) -> AgentStep:
+        step = self.told[-1]
+        assert isinstance(step, AgentStep)
+        return step
+
+
+class Played:
+    """A session with an agent that remembers and a bridge that keeps."""
+
+    def __init__(
+        self,
+        *autoreset: Autoreset,
+        environments: int = 2,
+        reports_episodes: bool = False,
+        mode: Mode = Mode.TRAIN,
+    ) -> None:
+        self.agent = Recorder(environments)
+        self.bridge = OfflineBridge()
+        hello = Hello(
+            **SPACES, environments=environments, autoreset=autoreset, reports_episodes=reports_episodes, mode=mode
+        )
+        self.session = Session(hello, self.agent, self.bridge)
+
+
+def obs(*values: float) -> Leaves:
+    return [np.array(values, np.float32).reshape(-1, 1)]
+
+
+def values_of(leaves: Leaves | None) -> list[float]:
+    assert leaves is not None
+    return leaves[0][:, 0].tolist()
+
+
+def rewards(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+def mask(*values: int) -> np.ndarray:
+    return np.array(values, np.bool_)
+
+
+def test_init_is_a_reset_and_its_answer_the_agents() -> None:
+    played = Played(SAME)
+    answer = played.session.init(Init(obs(1, 2)))
+    assert answer.action[0].tolist() == [1, 1]
+    assert values_of(played.agent.told[0]) == [1, 2]  # type: ignore[arg-type]
+
+
+def test_masks_that_were_left_out_are_false_everywhere() -> None:
+    played = Played(SAME)
+    played.session.init(Init(obs(0, 0)))
+    answer = played.session.step(Step(rewards(3, 4), obs(5, 6)))
+    assert answer.action[0].tolist() == [2, 2]
+    step = played.agent.last
+    assert step.rewards.tolist() == [3, 4]
+    assert values_of(step.observations) == [5, 6]
+    for each in (step.terminated, step.truncated, step.first):
+        assert each.tolist() == [False, False]
+        assert each.dtype == np.bool_
+    assert step.final_observations is None
+    assert not played.session.episode_ended
+    assert played.bridge.episodes == []
+
+
+def test_same_step_gives_the_agent_the_final_observation_that_came_beside() -> None:
+    played = Played(SAME)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(
+        Step(rewards(1, 2), obs(10, 1), truncated=mask(1, 0), final_observation=obs(99, 0), terminated=None)
+    )
+    step = played.agent.last
+    assert step.truncated.tolist() == [True, False]
+    assert values_of(step.observations) == [10, 1]
+    assert values_of(step.final_observations)[0] == 99
+    assert played.session.episode_ended
+    assert played.bridge.episodes == [(1.0, 1)]
+
+
+def test_next_step_gives_the_observation_itself_as_final_and_marks_what_follows() -> None:
+    played = Played(NEXT)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(1, 2), obs(7, 8), terminated=mask(0, 1)))
+    step = played.agent.last
+    assert step.terminated.tolist() == [False, True]
+    assert values_of(step.final_observations)[1] == 8
+    played.session.step(Step(rewards(1, 500), obs(9, 0), first=mask(0, 1)))
+    step = played.agent.last
+    assert step.first.tolist() == [False, True]
+    assert step.env_steps == 1
+    played.session.step(Step(rewards(1, 3), obs(1, 1), terminated=mask(1, 1)))
+    assert played.bridge.episodes == [(2.0, 1), (3.0, 3), (3.0, 1)]  # the void reward of 500 is nowhere
+
+
+def test_each_environment_of_a_mixed_connection_ends_in_its_own_way() -> None:
+    played = Played(SAME, NEXT, environments=2)
+    played.session.init(Init(obs(0, 0)))
+    message = Step(rewards(1, 1), obs(10, 20), truncated=mask(1, 1), final_observation=obs(98, 77))
+    played.session.step(message)
+    step = played.agent.last
+    assert values_of(step.final_observations) == [98, 20]
+    assert values_of(step.observations) == [10, 20]
+    assert message.final_observation is not None
+    assert values_of(message.final_observation) == [98, 77], "what came over the wire was written to"
+
+
+def test_reset_and_the_init_after_it_are_one_step_for_the_agent() -> None:
+    played = Played(DISABLED, environments=1)
+    played.session.init(Init(obs(0)))
+    played.session.step(Step(rewards(2), obs(1)))
+    returns = played.session.reset(Reset(rewards(3)))
+    assert returns.episode_return.tolist() == [5.0]
+    assert played.session.episode_ended
+    assert played.bridge.episodes == [(5.0, 2)]
+    assert len(played.agent.told) == 2, "the outcome waits for the observation that follows it"
+    answer = played.session.init(Init(obs(4)))
+    assert answer.action[0].tolist() == [3]
+    step = played.agent.last
+    assert step.rewards.tolist() == [3]
+    assert step.terminated.tolist() == [True]
+    assert step.truncated.tolist() == [False]
+    assert values_of(step.observations) == [4]
+    assert not played.session.episode_ended, "an episode has just begun"
+    played.session.step(Step(rewards(1), obs(5)))
+    assert values_of(played.agent.last.observations) == [5]
+
+
+def test_a_reset_between_two_episodes_ends_none() -> None:
+    played = Played(NEXT)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    returns = played.session.reset(Reset(rewards(70, 8)))  # environment 0 had nothing to act on
+    assert returns.episode_return.tolist() == [0.0, 14.0]
+    assert played.bridge.episodes == [(5.0, 1), (14.0, 2)]
+    played.session.init(Init(obs(2, 2)))
+    step = played.agent.last
+    assert step.first.tolist() == [True, False]
+    assert step.terminated.tolist() == [False, True]
+    assert step.env_steps == 1
+    played.session.step(Step(rewards(1, 1), obs(3, 3)))
+    assert played.agent.last.first.tolist() == [False, False]
+    assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 2.0]
+
+
+def test_a_truncated_reset_brings_the_final_observation_to_the_agent() -> None:
+    played = Played(DISABLED, environments=2)
+    played.session.init(Init(obs(0, 0)))
+    played.session.reset(Reset(rewards(1, 1), truncated=mask(0, 1), final_observation=obs(5, 6)))
+    played.session.init(Init(obs(7, 8)))
+    step = played.agent.last
+    assert step.terminated.tolist() == [True, False]
+    assert step.truncated.tolist() == [False, True]
+    assert values_of(step.final_observations) == [5, 6]
+
+
+def test_an_init_out_of_turn_abandons_what_was_going_on() -> None:
+    played = Played(DISABLED, environments=1)
+    played.session.init(Init(obs(0)))
+    played.session.step(Step(rewards(50), obs(1)))
+    played.session.init(Init(obs(2)))
+    assert values_of(played.agent.told[-1]) == [2]  # type: ignore[arg-type]
+    assert played.session.reset(Reset(rewards(1))).episode_return.tolist() == [1.0]
+
+
+def test_a_reset_counts_for_one_init_only() -> None:
+    played = Played(DISABLED, environments=1)
+    played.session.init(Init(obs(0)))
+    played.session.reset(Reset(rewards(1)))
+    played.session.init(Init(obs(1)))
+    played.session.init(Init(obs(2)))
+    assert not isinstance(played.agent.told[-1], AgentStep)
+
+
+def test_an_episode_that_was_under_way_at_init_is_not_reported() -> None:
+    played = Played(SAME)
+    played.session.init(Init(obs(0, 0), partial=mask(1, 0)))
+    played.session.step(Step(rewards(1, 2), obs(1, 1), terminated=mask(1, 1)))
+    assert played.bridge.episodes == [(2.0, 1)]
+    played.session.step(Step(rewards(3, 4), obs(1, 1), terminated=mask(1, 0)))
+    assert played.bridge.episodes == [(2.0, 1), (3.0, 1)]
+
+
+def test_a_client_that_reports_episodes_is_believed_and_not_counted_after() -> None:
+    played = Played(SAME, reports_episodes=True)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(1, 1)))  # a life was lost
+    assert played.bridge.episodes == []
+    assert played.session.episode_ended
+    whole = [Episode(environment=1, episode_return=321.5, length=77)]
+    played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(0, 1), episodes=whole))
+    assert played.bridge.episodes == [(321.5, 77)]
+
+
+def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> None:
+    played = Played(SAME, mode=Mode.EXPLOIT)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
+    assert played.bridge.episodes == []
+    assert played.bridge.scalars == [("exploit/episode_return", 4.0), ("exploit/episode_length", 1)]
+
+
+def test_scalars_of_the_environment_live_under_client() -> None:
+    played = Played(SAME)
+    played.session.metrics(Metrics([("height", 1.5), ("fuel/left", 2.0)]))
+    assert played.bridge.scalars == [("client/height", 1.5), ("client/fuel/left", 2.0)]
+
+
+@pytest.mark.parametrize("name", ["x" * 128, "a//b", "a/", "a.b-c_d/9"])
+def test_whatever_name_the_protocol_allows_is_one_for_metrics(name: str) -> None:
+    connection = Pair()
+    connection.open()
+    connection.client_says(Metrics([(name, 1.0)]))
+    assert check_name(f"client/{name}") == f"client/{name}"
+
+
+@pytest.mark.parametrize("autoreset", [SAME, NEXT])
+def test_one_habit_said_once_is_that_of_all_environments(autoreset: Autoreset) -> None:
+    played = Played(autoreset, environments=3)
+    played.session.init(Init(obs(0, 0, 0)))
+    final = obs(7, 8, 9) if autoreset is SAME else None
+    played.session.step(Step(rewards(0, 0, 0), obs(1, 2, 3), truncated=mask(1, 1, 1), final_observation=final))
+    assert values_of(played.agent.last.final_observations) == ([7, 8, 9] if autoreset is SAME else [1, 2, 3])

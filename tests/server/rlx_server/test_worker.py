@@ -1,0 +1,304 @@
+"""One connection and what may become of it, over real sockets and in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from relaax import rlx
+from relaax.rlx import ErrorCode, Sender
+from relaax.rlx.codecs import codec_named
+from relaax.rlx.framing import frame
+from support.offline_algorithm import CRASH, FINISH, ILLEGAL, PROCESS_ID, RAISE, SLOW
+from support.processes import Running, wait_until
+from support.rlx_line import Line
+from support.rlx_pair import batch, make_hello, make_step
+
+Server = tuple[Running, str]
+PROCESS_IDS = rlx.Discrete(2**30)
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_a_conversation_from_hello_to_bye(shared: Server, codec: str) -> None:
+    _, address = shared
+    with Line(address, codec) as line:
+        welcome = line.open(environments=2)
+        assert welcome.algorithm == "offline_algorithm"
+        assert welcome.session_id
+        assert welcome.limits.heartbeat_seconds == pytest.approx(0.2)
+        assert line.init() == 0
+        assert line.step() == 0
+        line.say(rlx.Reset(np.array([3.0, 4.0])))
+        assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
+        line.say(rlx.Ping(7))
+        assert line.expect(rlx.Pong).nonce == 7
+        line.say(rlx.Metrics([("height", 1.0)]), rlx.Init(line.observation(0)))
+        line.expect(rlx.Actions)
+        line.say(rlx.Bye("done"))
+        line.expect_end()
+
+
+def test_each_connection_has_a_process_of_its_own_which_ends_with_it(shared: Server) -> None:
+    server, address = shared
+    with Line(address) as one, Line(address) as two:
+        one.open(action_space=PROCESS_IDS)
+        two.open(action_space=PROCESS_IDS)
+        first, second = one.init(PROCESS_ID), two.init(PROCESS_ID)
+        assert len({first, second, server.pid}) == 3
+        assert {first, second} <= {child.pid for child in server.children()}
+    for pid in (first, second):
+        wait_until(lambda pid=pid: not psutil.pid_exists(pid), "the worker has ended and was buried")  # type: ignore[misc]
+
+
+def test_an_agent_that_fails_tells_its_client_why_and_harms_nobody(shared: Server) -> None:
+    server, address = shared
+    with Line(address) as other, Line(address) as line:
+        other.open()
+        line.open()
+        line.init()
+        line.say(rlx.Step(np.ones(1), line.observation(RAISE)))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.AGENT_FAILED
+        assert error.message == "the agent failed: RuntimeError: as it was told"
+        assert not error.retryable
+        line.expect_end()
+        assert other.init() == 0
+    assert "Traceback" in server.stderr
+    assert "as it was told" in server.stderr
+    with Line(address) as later:
+        later.open()
+        assert later.init() == 0
+
+
+def test_an_agent_whose_action_is_none_is_its_own_mistake(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.say(rlx.Init(line.observation(ILLEGAL)))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.AGENT_FAILED
+        assert "action" in error.message
+
+
+def test_a_worker_that_crashes_is_missed_by_its_client_alone(shared: Server) -> None:
+    server, address = shared
+    with Line(address) as other, Line(address) as line:
+        other.open()
+        line.open()
+        line.say(rlx.Init(line.observation(CRASH)))
+        assert isinstance(line.hear(), rlx.ConnectionClosed)
+        assert other.init() == 0
+    wait_until(lambda: "SIGKILL" in server.stderr, "the server says how the worker ended")
+
+
+def test_spaces_the_algorithm_cannot_handle_are_refused_with_its_sentence(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.say(make_hello(observation_space=rlx.Discrete(3)))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.UNSUPPORTED_SPACE
+        assert "Discrete(3)" in error.message
+        assert "Box" in error.message
+        assert not error.retryable
+
+
+def test_a_client_that_waits_for_a_slow_agent_hears_that_work_goes_on(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        assert line.init(SLOW) == 0
+        assert line.pings >= 2
+        heard = line.pings
+        line.say(rlx.Metrics([("height", 1.0)]))
+        line.socket.settimeout(0.5)  # more than two heartbeats
+        with pytest.raises(TimeoutError):
+            line.hear()
+        assert line.pings == heard, "a client that does not wait needs no ping"
+
+
+BROKEN = {
+    "not a frame": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", None),
+    "a length without end": (b"\xff\xff\xff\xff" + b"\x0a" * 64, ErrorCode.FRAME_TOO_LARGE),
+    "no message": (struct.pack(">I", 3) + b"\x0a\x7f\x00", ErrorCode.MALFORMED),
+    "json that is none": (struct.pack(">I", 9) + b'{"hello":', ErrorCode.MALFORMED),
+    "json without end": (struct.pack(">I", 5000) + b'{"a":' * 1000, ErrorCode.MALFORMED),
+    "an empty frame": (struct.pack(">I", 0) + b"\x0a", ErrorCode.MALFORMED),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_bytes_that_are_no_hello_are_answered_and_others_are_served(shared: Server, what: str) -> None:
+    _, address = shared
+    data, code = BROKEN[what]
+    with Line(address) as other, Line(address, "json" if b"{" in data else "protobuf") as line:
+        other.open()
+        line.socket.sendall(data)
+        error = line.expect(rlx.Error)
+        assert error.code is code or code is None
+        assert not error.retryable
+        line.expect_end()
+        assert other.init() == 0
+
+
+def test_bytes_that_go_bad_in_the_middle_are_answered(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        line.socket.sendall(struct.pack(">I", 4) + b"\xff\xff\xff\xff")
+        assert line.expect(rlx.Error).code is ErrorCode.MALFORMED
+
+
+def test_a_message_out_of_turn_is_answered(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        step = codec_named("protobuf").encode(make_step(line.hello), Sender.CLIENT)
+        line.socket.sendall(frame(step, 2**20))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.UNEXPECTED_MESSAGE
+        assert "Init" in error.message, "what may be said is said"
+
+
+def test_numbers_that_are_none_are_refused_by_name(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        frame = line.connection.send(rlx.Step(np.array([12345.0]), line.observation(0)))
+        line.socket.sendall(frame.replace(struct.pack("<d", 12345.0), struct.pack("<d", float("nan"))))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.INVALID_VALUE
+        assert "reward" in error.message
+        assert "nan" in error.message
+
+
+def test_the_reason_reaches_a_client_that_is_still_sending(shared: Server) -> None:
+    """Closing a socket with unread bytes makes TCP drop what was just sent: half-close and drain instead."""
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        line.say(rlx.Step(np.ones(1), line.observation(RAISE)))
+        flood = threading.Thread(target=_flood, args=(line.socket, 2 * 2**20))
+        flood.start()
+        try:
+            assert line.expect(rlx.Error).code is ErrorCode.AGENT_FAILED
+        finally:
+            flood.join()
+
+
+def _flood(connected: socket.socket, size: int) -> None:
+    for _ in range(size // 65536):
+        try:
+            connected.sendall(b"\0" * 65536)
+        except OSError:
+            return
+
+
+def test_a_client_that_never_reads_does_not_hold_up_others(shared: Server) -> None:
+    _, address = shared
+    wide = rlx.Box(shape=(20_000,))
+    with Line(address) as deaf, Line(address) as line:
+        deaf.say(make_hello(observation_space=wide))
+        line.open()
+        assert line.init() == 0
+
+
+def test_a_session_id_comes_back(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        session = line.open().session_id
+        line.say(rlx.Bye())
+    with Line(address) as line:
+        assert line.open(session_id=session).session_id == session
+    with Line(address) as line:
+        assert line.open().session_id not in ("", session)
+
+
+def test_a_silent_client_is_told_and_let_go(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(idle_timeout=0.3)
+    with Line(address) as line:
+        line.open()
+        line.init()
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.TIMEOUT
+        assert error.retryable
+        line.expect_end()
+    wait_until(lambda: not server.children(), "the worker has ended")
+
+
+def test_a_connection_is_rebalanced_at_an_episodes_end_and_not_before(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve("--timeout", "0.01")
+    with Line(address) as line:
+        line.open(environments=2, autoreset=(rlx.Autoreset.SAME_STEP,))
+        line.init(SLOW)  # 0.01 s are over
+        for _ in range(5):
+            line.step()
+        line.step(terminated=[False, True])
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.REBALANCING
+        assert error.retryable
+        line.expect_end()
+    with Line(address) as line:
+        line.open()
+        line.init(SLOW)
+        line.say(rlx.Reset(np.ones(1)))
+        line.expect(rlx.EpisodeReturns)
+        assert line.expect(rlx.Error).code is ErrorCode.REBALANCING
+
+
+def test_the_end_of_training_is_told_to_everybody_and_ends_the_server(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line:
+        line.open()
+        line.say(rlx.Init(line.observation(FINISH)))
+        finished = line.expect(rlx.TrainingFinished)
+        assert finished.global_step == 1000
+        line.expect_end()
+    wait_until(lambda: "training has finished" in server.stderr, "the server has heard it")
+    with Line(address) as late:
+        late.say(make_hello())
+        late.expect(rlx.TrainingFinished)
+    assert server.wait() == 0
+
+
+def test_a_configured_size_that_is_not_the_clients_is_refused_with_both(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(algorithm={"state_size": [4], "action_size": 3})
+    with Line(address) as line:
+        line.say(make_hello(observation_space=rlx.Box(shape=(7,))))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.SPACE_MISMATCH
+        assert "[4]" in error.message
+        assert "[7]" in error.message
+    with Line(address) as line:
+        line.say(make_hello(observation_space=rlx.Box(shape=(4,)), action_space=rlx.Discrete(6)))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.SPACE_MISMATCH
+        assert "3" in error.message
+        assert "Discrete(6)" in error.message
+
+
+def test_a_frame_longer_than_the_welcome_allows_is_refused_before_it_is_read(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        limit = line.open().limits.max_frame_bytes
+        assert limit <= 2**20
+        line.socket.sendall(struct.pack(">I", limit + 1))  # nothing follows
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.FRAME_TOO_LARGE
+        assert str(limit) in error.message
+
+
+def test_observations_as_wide_as_the_limit_allows_arrive(shared: Server) -> None:
+    _, address = shared
+    space = rlx.Box(shape=(100_000,))
+    with Line(address) as line:
+        line.open(observation_space=space)
+        line.say(rlx.Init(batch(space, 1)))
+        line.expect(rlx.Actions)

@@ -1,0 +1,81 @@
+"""Addresses to listen at."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from relaax.server.address import AddressError, is_loopback, listen, name_of, require_loopback, split_address
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("localhost:7001", "localhost", 7001),
+        ("127.0.0.1:0", "127.0.0.1", 0),
+        ("[::1]:7001", "::1", 7001),
+        ("a.b:65535", "a.b", 65535),
+    ],
+)
+def test_an_address_is_host_and_port(address: str, host: str, port: int) -> None:
+    assert split_address(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost", ":7001", "localhost:", "localhost:http", "localhost:65536", "h:-1", ""]
+)
+def test_what_is_no_address_is_refused_by_name(address: str) -> None:
+    with pytest.raises(AddressError, match="HOST:PORT") as refused:
+        split_address(address)
+    assert repr(address) in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org"])
+def test_what_others_can_reach(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_serving_others_has_to_be_asked_for() -> None:
+    require_loopback("localhost:1", allow_anonymous=False)
+    require_loopback("0.0.0.0:1", allow_anonymous=True)
+    with pytest.raises(AddressError, match=r"0\.0\.0\.0:1 .*--allow-anonymous"):
+        require_loopback("0.0.0.0:1", allow_anonymous=False)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_port_zero_picks_a_free_one_and_the_name_leads_there(host: str) -> None:
+    if host == "[::1]" and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with listen(f"{host}:0") as listener:
+        name = name_of(listener)
+        assert name.startswith(f"{host}:")
+        assert not name.endswith(":0")
+        with socket.create_connection(split_address(name), timeout=5):
+            pass
+
+
+def test_a_port_in_use_is_refused_with_a_way_out() -> None:
+    with listen("127.0.0.1:0") as listener:
+        address = name_of(listener)
+        with pytest.raises(AddressError, match=f"{address} .*in use.*another port, or 0"):
+            listen(address)
+
+
+def test_a_host_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(AddressError, match=r"no-such-host\.invalid:1 cannot be listened at"):
+        listen("no-such-host.invalid:1")
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,34 @@
+"""Starting an RLX server whose workers reach no parameter server (see `offline_server.py`)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.processes import Processes, Running
+
+HERE = Path(__file__).resolve().parent
+ALGORITHM = HERE / "offline_algorithm.py"
+SERVER = HERE / "offline_server.py"
+
+
+def write_config(folder: Path, algorithm: dict[str, Any] | None = None, **settings: Any) -> Path:
+    """A configuration file; `settings` are keys of the section relaax-rlx-server."""
+    document = {
+        "relaax-rlx-server": {"bind": "127.0.0.1:0", **settings},
+        "algorithm": {"path": str(ALGORITHM), **(algorithm or {})},
+    }
+    path = folder / "offline.yaml"
+    path.write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def start_offline_server(
+    processes: Processes, folder: Path, *options: str, algorithm: dict[str, Any] | None = None, **settings: Any
+) -> tuple[Running, str]:
+    """The server and its address."""
+    config = write_config(folder, algorithm, **settings)
+    server = processes.start(sys.executable, SERVER, "--config", config, *options)
+    return server, server.wait_for_address()

@@ -1,0 +1,58 @@
+"""An algorithm for tests of the RLX server: no TensorFlow, no learning, and an agent that does what it is told.
+
+The first number of environment 0's observation is an order: 0 acts; the others are below. Actions count the agent's
+steps, so that a test sees which agent answered.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, Step, TrainingEnded
+from relaax.rlx import Box, Discrete, Space
+
+ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID = range(7)
+SLOW_SECONDS = 1.2
+
+
+class Config(ConfigBase):
+    max_global_step: int = 1000
+    colour: str = "green"
+
+
+class ParameterServer(ParameterServerBase):
+    def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
+        return np.zeros(1, np.float32)
+
+
+class Agent(AgentBase):
+    @classmethod
+    def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
+        if not isinstance(observation_space, Box):
+            return f"the test cannot handle the observation space {observation_space}; it handles Box"
+        assert isinstance(action_space, Discrete)
+        return None
+
+    def reset(self, observations: Leaves) -> Leaves:
+        return self._act(observations)
+
+    def step(self, step: Step) -> Leaves:
+        return self._act(step.observations)
+
+    def _act(self, observations: Leaves) -> Leaves:
+        order = int(observations[0].reshape(-1)[0])
+        if order == RAISE:
+            raise RuntimeError("as it was told")
+        if order == SLOW:
+            time.sleep(SLOW_SECONDS)
+        if order == CRASH:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if order == FINISH:
+            raise TrainingEnded(1000)
+        value = {ILLEGAL: -1, PROCESS_ID: os.getpid()}.get(order, 0)
+        return [np.full(self.context.environments, value, np.int64)]

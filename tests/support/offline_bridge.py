@@ -1,0 +1,41 @@
+"""A bridge that reaches nothing: what was reported is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relaax.bridge.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration
+
+
+class OfflineBridge(BridgeBase):
+    def __init__(self) -> None:
+        self.registration: Registration | None = None
+        self.episodes: list[tuple[float, int]] = []
+        self.scalars: list[tuple[str, float]] = []
+        self.closed = False
+
+    def register(self, registration: Registration) -> Registered:
+        self.registration = registration
+        return Registered(1, tuple(range(registration.environments)), 0)
+
+    def pull(self) -> Pulled:
+        return Pulled(np.zeros(1, np.float32), 0, 0)
+
+    def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
+        return Pushed(None, 0, 0, 0, self.pull() if want_parameters else None)
+
+    def scalar(self, name: str, value: float) -> None:
+        self.scalars.append((name, value))
+
+    def episode(self, episode_return: float, length: int) -> None:
+        self.episodes.append((episode_return, length))
+
+    def flush(self) -> None:
+        pass
+
+    @property
+    def global_step(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,177 @@
+"""Parameter servers in this process, with a model small enough to follow by hand."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import first_difference
+from relaax.bridge import GrpcBridge, Registration
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.model import ModelSpec
+from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.schedule import Schedule
+from relaax.server.parameter_server.server import Server, Timing
+from relaax.tf.flat_variable import FlatVariable
+from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
+
+SIZE = 8
+
+
+class Descent(OptimizerSpec):
+    """Plain gradient descent, θ ← θ − η·Δθ: sums of small integers come out exact."""
+
+    def create(self, size: int) -> Optimizer:
+        return _LiveDescent(size)
+
+
+class _LiveDescent(Optimizer):
+    def apply(self, parameters: FlatVariable, gradient: npt.NDArray[np.float32], learning_rate: float) -> None:
+        parameters.assign(parameters.snapshot() - np.float32(learning_rate) * gradient)
+
+    def slots(self) -> Slots:
+        return {}
+
+    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
+        assert not slots
+
+
+def fingerprint(algorithm: str = "descent", size: int = SIZE, gamma: float = 0.99) -> str:
+    """What a worker of these tests says about itself."""
+    return json.dumps(
+        {
+            "algorithm": algorithm,
+            "configuration": {"gamma": gamma},
+            "observation_space": {"size": size},
+            "action_space": {"n": 2},
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Models:
+    """A model factory: zeros, as many as the observation space says."""
+
+    optimizer: OptimizerSpec = Descent()  # noqa: RUF009 - it is a value
+    learning_rate: float = 1.0
+    end: int | None = None
+    max_global_step: int = 10**9
+    max_staleness: int | None = None
+
+    def __call__(self, description: str) -> ModelSpec:
+        size = json.loads(description)["observation_space"]["size"]
+        return ModelSpec(
+            np.zeros(size, np.float32),
+            self.optimizer,
+            Schedule(self.learning_rate, self.end),
+            self.max_global_step,
+            self.max_staleness,
+        )
+
+
+class Running:
+    """A parameter server on a free port, its main loop in a thread."""
+
+    def __init__(self, models: Models, directory: Path | None, address: str, interval: float) -> None:
+        self._ends = Ends()
+        self.core = ParameterServer(models, first_difference, on_finished=lambda: self._ends.put(Reason.FINISHED))
+        checkpointer = None
+        if directory is not None:
+            self.manager = CheckpointManager(LocalStore(directory))
+            checkpoint = self.manager.restore()
+            if checkpoint is not None:
+                self.core.resume(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]))
+            checkpointer = Checkpointer(
+                self.manager, self.core.state, interval, self.core.checkpoint_saved, saved=self.core.state()
+            )
+        timing = Timing(grace=3.0, linger=0.0, drain=0.2)
+        try:
+            self.server = Server(self.core, address, 100_000, self._ends, checkpointer, timing=timing)
+        except BaseException:
+            self._ends.close()
+            raise
+        self.address = self.server.address
+        self.ended: tuple[Reason, bool] | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def start(self) -> None:
+        self.server.start()
+        self._thread.start()
+
+    def stop(self, reason: Reason = Reason.TERMINATED) -> None:
+        """As a signal would."""
+        self._ends.put(reason)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def close(self) -> None:
+        self._ends.close()
+
+    def join(self) -> tuple[Reason, bool] | None:
+        """Wait until it ends by itself."""
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        return self.ended
+
+    @property
+    def parameters(self) -> npt.NDArray[np.float32]:
+        assert self.core.model is not None
+        return self.core.model.shard.pull()[1]
+
+    @property
+    def version(self) -> int:
+        assert self.core.model is not None
+        return self.core.model.shard.counters.version
+
+    def _run(self) -> None:
+        self.ended = self.server.run()
+
+
+@contextmanager
+def running(
+    models: Models | None = None,
+    directory: Path | None = None,
+    address: str = "127.0.0.1:0",
+    interval: float = 1000.0,
+) -> Iterator[Running]:
+    """A started server; it has ended when the block has."""
+    server = Running(models or Models(), directory, address, interval)
+    server.start()
+    try:
+        yield server
+    finally:
+        if server.ended is None:
+            server.stop()
+        server.close()
+
+
+@contextmanager
+def bridge_to(address: str, **options: float) -> Iterator[GrpcBridge]:
+    """A bridge that is closed when the block ends."""
+    bridge = GrpcBridge(address, **options)
+    try:
+        yield bridge
+    finally:
+        bridge.close()
+
+
+def registration(**changes: Any) -> Registration:
+    """A worker of one environment."""
+    return Registration(**{"fingerprint": fingerprint(), **changes})
+
+
+def gradient(*values: float) -> npt.NDArray[np.float32]:
+    """These values, then zeros."""
+    vector = np.zeros(SIZE, np.float32)
+    vector[: len(values)] = values
+    return vector

@@ -1,0 +1,148 @@
+"""`relaax run` as a real process, with a view of everything that it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+
+from support.processes import Processes, Running, wait_until
+from support.service import RELAAX, status_of
+
+PATIENCE = 60.0  # seconds for what takes a few on an idle machine
+SMALL = ("--clients", "2", "--envs-per-client", "2", "--no-progress")
+
+
+class Run:
+    """One `relaax run`. `everything` are the processes that belong to it, itself included."""
+
+    def __init__(self, start: Callable[[], Running], directory: Path) -> None:
+        self.directory = directory
+        self._seen: dict[int, psutil.Process] = {}
+        self._said_before = _size(self._parameter_server_log)  # by an earlier run in the same directory
+        self.running = start()
+
+    @property
+    def _parameter_server_log(self) -> Path:
+        return self.directory / "logs" / "parameter-server.log"
+
+    @property
+    def everything(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.running.pid)
+            for process in (root, *root.children(recursive=True)):
+                self._seen.setdefault(process.pid, process)
+        return [process for process in self._seen.values() if is_alive(process)]
+
+    def of(self, part: str) -> list[psutil.Process]:
+        """Its living processes by their part: client, worker, rlx-server or parameter-server."""
+        return [process for process in self.everything if self._part(process) == part]
+
+    def _part(self, process: psutil.Process) -> str | None:
+        with contextlib.suppress(psutil.Error):
+            command, parent = " ".join(process.cmdline()), process.ppid()
+            if "tethered.py" in command:
+                return None
+            if "relaax.server.parameter_server.main" in command:
+                return "parameter-server"
+            if "relaax.server.rlx_server.main" in command:
+                return "rlx-server" if parent == self.running.pid else "worker"
+            if "main.py" in command:
+                return "client"
+        return None
+
+    @property
+    def status(self) -> Any:
+        """What its parameter server says."""
+        return status_of(self.parameter_server_address)
+
+    @property
+    def parameter_server_address(self) -> str:
+        log = self._parameter_server_log
+        inode, size = self._said_before
+
+        def said() -> str | None:
+            data = log.read_bytes()[size if _size(log)[0] == inode else 0 :] if log.exists() else b""
+            addresses = [line.rpartition(" ")[2] for line in data.decode().splitlines() if " listening on " in line]
+            assert self.running.returncode is None, self.running.report()
+            return addresses[-1] if addresses else None
+
+        return wait_until(said, "the parameter server listens", PATIENCE)
+
+    def wait_for(self, condition: Callable[[Any], bool], what: str, timeout: float = PATIENCE) -> Any:
+        """The first status of which `condition` holds; a parameter server that is away is asked again."""
+
+        def holds() -> Any:
+            assert self.running.returncode is None, self.running.report()
+            with contextlib.suppress(grpc.RpcError):
+                status = self.status
+                return status if condition(status) else None
+
+        return wait_until(holds, what, timeout, interval=0.1)
+
+    def wait_for_steps(self, more_than: int) -> Any:
+        return self.wait_for(lambda status: status.global_step > more_than, f"more than {more_than} steps")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return summary
+
+    def log(self, name: str) -> str:
+        return (self.directory / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def expect_nothing_left(self, timeout: float = 10.0) -> None:
+        wait_until(lambda: not self.everything, f"everything has ended, not {self.everything}", timeout)
+
+    def end(self) -> None:
+        for process in self.everything:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Which file it is, and how long."""
+    if not path.exists():
+        return 0, 0
+    found = path.stat()
+    return found.st_ino, found.st_size
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+class Runs:
+    """Starts runs and ends whatever is left of them."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        self._processes = processes
+        self._folder = folder
+        self._runs: list[Run] = []
+
+    def start(self, *options: str | Path, config: str | Path = "da3c_gym_cartpole") -> Run:
+        directory = self._folder / "run"
+        command = (*RELAAX, "run", config, "--run-dir", directory, *options)
+        self._runs.append(Run(lambda: self._processes.start(*command), directory))
+        return self._runs[-1]
+
+    def end(self) -> None:
+        for run in reversed(self._runs):
+            run.end()
+
+
+@contextmanager
+def all_ended(processes: Processes, folder: Path) -> Iterator[Runs]:
+    runs = Runs(processes, folder)
+    try:
+        yield runs
+    finally:
+        runs.end()
