@@ -1,0 +1,1 @@
+"""The algorithms that come with RELAAX: one directory each, named after its paper's method."""

@@ -1,0 +1,51 @@
+"""The keys of da3c's configuration."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from relaax.algorithm_base import ConfigBase, Section
+
+
+class ConvolutionConfig(Section):
+    """One convolution without padding."""
+
+    filters: int = Field(gt=0, description="Number of filters.")
+    kernel: int = Field(gt=0, description="Side of a filter, in pixels.")
+    stride: int = Field(gt=0, description="Pixels between two applications.")
+
+
+class NetworkConfig(Section):
+    """The network. What is left out is chosen by the observation: an image or a vector."""
+
+    convolutions: list[ConvolutionConfig] | None = Field(
+        None, description="For images; by default 16 filters 8x8 stride 4, then 32 filters 4x4 stride 2."
+    )
+    dense: list[PositiveInt] | None = Field(
+        None, description="Widths of the fully connected layers; by default [256] for images, [64, 64] for vectors."
+    )
+    activation: Literal["relu", "tanh"] | None = Field(
+        None, description="Between layers; by default relu for images, tanh for vectors."
+    )
+    separate: bool = Field(False, description="Policy and value have networks of their own.")
+
+
+class Config(ConfigBase):
+    """Distributed A3C."""
+
+    episode_len: int = Field(5, ge=1, description="Steps of a rollout, t_max of the paper.")
+    rewards_gamma: float = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
+    entropy_beta: float = Field(0.01, ge=0, description="Weight of the policy's entropy, against early certainty.")
+    value_loss_weight: float = Field(0.5, gt=0, description="Weight of the squared error of the value.")
+    reward_clipping: PositiveFloat | Literal["auto"] | None = Field(
+        "auto",
+        description="Rewards are cut to plus or minus this for learning, never in what is reported; null leaves them "
+        "as they are, auto means 1 for images and null for vectors.",
+    )
+    history_len: int = Field(4, ge=1, le=16, description="Frames that are stacked, for images.")
+    network: NetworkConfig = Field(NetworkConfig(), description="The network.")
+    greedy_exploit: bool = Field(True, description="In exploit mode take the most probable action.")
+    gpu: Literal[False] = Field(False, description="Workers compute on the processor.")
+    lstm: Literal[False] = Field(False, description="The network is feed-forward.")

@@ -1,0 +1,69 @@
+"""A configuration file as users of RELAAX know it loads as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, load_algorithm
+from relaax.configuration import load_configuration
+from relaax.tf.optimizers import RMSProp
+
+FILE = Path(__file__).resolve().parents[2] / "data" / "da3c_ale_boxing.yaml"
+
+
+def test_sections_of_the_servers() -> None:
+    configuration = load_configuration(FILE)
+    server, rlx = configuration.parameter_server, configuration.rlx_server
+    assert (server.bind, server.checkpoint_dir) == ("localhost:7000", "checkpoints/boxing_a3c")
+    assert (server.log_level, server.metrics_dir) == ("WARNING", "metrics_ale_demo")
+    assert (rlx.bind, rlx.parameter_server, rlx.log_level) == ("localhost:7001", "localhost:7000", "WARNING")
+
+
+def test_the_algorithm_is_found_and_its_numbers_are_numbers() -> None:
+    configuration = load_configuration(FILE)
+    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+    assert algorithm.name == "da3c"
+    config = algorithm.configure(configuration.algorithm)
+    assert config.max_global_step == 100_000_000
+    assert type(config.max_global_step) is int
+    assert config.initial_learning_rate == 7e-4
+    assert type(config.initial_learning_rate) is float
+    assert (config.action_size, config.state_size) == (18, [84, 84])
+    assert config.model_dump(include={"episode_len", "entropy_beta", "rewards_gamma", "gpu", "lstm"}) == {
+        "episode_len": 5,
+        "entropy_beta": 0.01,
+        "rewards_gamma": 0.99,
+        "gpu": False,
+        "lstm": False,
+    }
+    assert config.rms_prop.gradient_norm_clipping == 40
+    assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=0.1)
+
+
+def test_defaults_are_those_of_the_paper() -> None:
+    config = load_algorithm("da3c", Path()).configure({"path": "da3c"})
+    assert config.initial_learning_rate == 7e-4
+    assert config.anneal_learning_rate is True
+    assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=0.1)
+    assert (config.episode_len, config.rewards_gamma, config.entropy_beta) == (5, 0.99, 0.01)
+    assert (config.history_len, config.rms_prop.gradient_norm_clipping) == (4, 40.0)
+
+
+def test_the_game_it_was_written_for_is_accepted() -> None:
+    configuration = load_configuration(FILE)
+    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+    config = algorithm.configure(configuration.algorithm)
+    screen = Box(0, 255, shape=(84, 84), dtype=np.uint8)
+    assert algorithm.Agent.refusal(config, screen, Discrete(18)) is None
+
+
+@pytest.mark.parametrize("keys", ["gpu", "lstm"])
+def test_what_it_cannot_do_yet_is_refused_and_not_ignored(keys: str) -> None:
+    from relaax.configuration import ConfigurationError
+
+    algorithm = load_algorithm("da3c", Path())
+    with pytest.raises(ConfigurationError, match=rf"algorithm\.{keys}: True cannot be used"):
+        algorithm.configure({"path": "da3c", keys: True})

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import AgentBase, Box, Discrete, Space, Step, load_algorithm
+from relaax.algorithm_base.testing import FakeBridge, RandomEnvironments, live, make_agent
+
+DA3C = load_algorithm("da3c", Path())
+VECTOR = Box(-1, 1, shape=(2,))
+IMAGE = Box(0, 255, shape=(8, 8), dtype=np.uint8)
+SMALL = {"network": {"convolutions": [{"filters": 2, "kernel": 4, "stride": 2}], "dense": [4]}}
+
+
+def agent_with(
+    parameters: np.ndarray | None = None, space: Space = VECTOR, actions: int = 2, **options: Any
+) -> tuple[AgentBase, FakeBridge]:
+    keys = options.pop("keys", {})
+    bridge = None if parameters is None else FakeBridge(parameters.astype(np.float32))
+    config = DA3C.configure({"path": "da3c"} | keys)
+    return make_agent(DA3C, config, space, Discrete(actions), bridge=bridge, **options)
+
+
+def preferring(action_logits: list[float]) -> np.ndarray:
+    """Parameters of a network without layers whose policy does not look at the two observations."""
+    n = len(action_logits)
+    return np.array([*[0.0] * (2 * n), *action_logits, 0.0, 0.0, 0.0])
+
+
+LINEAR: dict[str, Any] = {"network": {"dense": []}}
+
+
+def test_actions_are_sampled_as_the_policy_says() -> None:
+    # softmax([log 3, 0]) = [3/4, 1/4]; over 8000 samples the standard deviation is 0.005.
+    agent, _ = agent_with(preferring([np.log(3.0), 0.0]), environments=8000, keys=LINEAR)
+    (actions,) = agent.reset([np.zeros((8000, 2), np.float32)])
+    assert actions.mean() == pytest.approx(0.25, abs=0.02)
+    assert actions.dtype == np.int64
+
+
+def test_every_actor_draws_numbers_of_its_own() -> None:
+    drawn = []
+    for first_actor in (0, 0, 1):
+        agent, _ = agent_with(preferring([0.0, 0.0]), environments=100, first_actor=first_actor, keys=LINEAR)
+        drawn.append(agent.reset([np.zeros((100, 2), np.float32)])[0].tolist())
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+
+
+def test_exploit_takes_the_most_probable_action() -> None:
+    agent, bridge = agent_with(preferring([0.0, 0.02, 0.01]), actions=3, environments=50, exploit=True, keys=LINEAR)
+    world = RandomEnvironments(VECTOR, Discrete(3), 50)
+    actions = agent.reset(world.reset())
+    for _ in range(30):
+        assert set(actions[0].tolist()) == {1}
+        actions = agent.step(world.step(actions))
+    assert bridge.pushes == []
+    assert bridge.scalars == []
+
+
+def test_exploit_may_be_asked_to_sample() -> None:
+    agent, _ = agent_with(
+        preferring([0.0, 0.0]), environments=50, exploit=True, keys=LINEAR | {"greedy_exploit": False}
+    )
+    assert set(agent.reset([np.zeros((50, 2), np.float32)])[0].tolist()) == {0, 1}
+
+
+def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, bridge = agent_with(preferring([1.0, 0.0]), exploit=True, keys=LINEAR)
+    world = RandomEnvironments(VECTOR, Discrete(2), 1)
+    actions = agent.reset(world.reset())
+    bridge.publish(preferring([0.0, 1.0]))
+    actions = agent.step(world.step(actions))
+    assert (actions[0].tolist(), bridge.pulls) == ([0], 1), "not at every step"
+    monkeypatch.setattr(sys.modules[DA3C.Agent.__module__], "EXPLOIT_PULL_SECONDS", -1.0)
+    actions = agent.step(world.step(actions))
+    assert (actions[0].tolist(), bridge.pulls) == ([1], 2)
+
+
+@pytest.mark.parametrize("space", [VECTOR, IMAGE], ids=["vector", "image"])
+@pytest.mark.parametrize("exploit", [False, True])
+def test_nothing_is_traced_after_the_first_rollout(space: Space, exploit: bool) -> None:
+    agent, bridge = agent_with(space=space, environments=3, exploit=exploit, keys=SMALL)
+    world = RandomEnvironments(space, Discrete(2), 3, next_step=[True, False, False], end_probability=0.0)
+    live(agent, world, 5)
+
+    def traces() -> list[int]:
+        functions = [value for value in vars(agent._model).values() if hasattr(value, "experimental_get_tracing_count")]
+        assert len(functions) == 3
+        return [function.experimental_get_tracing_count() for function in functions]
+
+    before = traces()
+    assert all(count <= 1 for count in before)
+    lively = RandomEnvironments(space, Discrete(2), 3, next_step=[True, False, False], end_probability=0.4)
+    live(agent, lively, 40)
+    assert traces() == before
+    assert bool(bridge.pushes) != exploit
+
+
+def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:
+    """The worker may use its buffers again."""
+    pushed = []
+    for spoil in (False, True):
+        agent, bridge = agent_with(space=IMAGE, environments=2, keys=SMALL)
+        world = RandomEnvironments(IMAGE, Discrete(2), 2)
+        observations = world.reset()
+        actions = agent.reset(observations)
+        for _ in range(5):
+            step = world.step(actions)
+            for leaf in (*step.observations, *(step.final_observations or [])):
+                leaf.flags.writeable = False
+            actions = agent.step(step)
+            if spoil:
+                for leaf in (*step.observations, *(step.final_observations or [])):
+                    leaf.flags.writeable = True
+                    leaf[...] = 77
+                step.rewards[:] = -1e6
+        pushed.append(bridge.pushes[0].gradient)
+    np.testing.assert_allclose(pushed[0], pushed[1], rtol=1e-4, atol=1e-6)
+
+
+def test_actions_once_returned_never_change() -> None:
+    agent, _ = agent_with(environments=4)
+    world = RandomEnvironments(VECTOR, Discrete(2), 4)
+    actions = agent.reset(world.reset())
+    for _ in range(12):
+        kept = actions[0].copy()
+        following = agent.step(world.step(actions))
+        np.testing.assert_array_equal(actions[0], kept)
+        actions = following
+
+
+def test_one_environment_and_many_learn_the_same() -> None:
+    """The gradient is a mean over environments: two that see the same push what one of them would."""
+    gradients = []
+    for n in (1, 2):
+        agent, bridge = agent_with(environments=n, keys={"episode_len": 1, "entropy_beta": 0.0} | LINEAR, actions=1)
+        agent.reset([np.full((n, 2), 0.5, np.float32)])
+        nobody = np.zeros(n, np.bool_)
+        agent.step(Step(np.full(n, 2.0), [np.full((n, 2), -0.5, np.float32)], nobody, nobody, nobody))
+        gradients.append(bridge.pushes[0].gradient)
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5)
+    assert np.abs(gradients[0]).max() > 0.1

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
+from relaax.algorithm_base.testing import AgentCompliance
+
+DA3C = load_algorithm("da3c", Path())
+CONTINUOUS = Box(-1, 1, shape=(2,))
+VECTOR = Box(-1, 1, shape=(4,))
+
+
+class TestVectors(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {"path": "da3c", "network": {"dense": [8]}}
+    observation_space = VECTOR
+    action_space = Discrete(3)
+    impossible_spaces = (
+        (VECTOR, CONTINUOUS),
+        (VECTOR, MultiDiscrete([2, 3])),
+        (MultiDiscrete([2, 3]), Discrete(2)),
+        (Discrete(20_000), Discrete(2)),
+        (Box(0, 255, shape=(10, 10), dtype="uint8"), Discrete(2)),
+    )
+
+
+class TestImages(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {
+        "path": "da3c",
+        "history_len": 2,
+        "network": {"dense": [8], "convolutions": [{"filters": 2, "kernel": 3, "stride": 2}]},
+    }
+    observation_space = Box(0, 255, shape=(7, 9), dtype="uint8")
+    action_space = Discrete(4, start=-1)
+
+
+class TestStructuredObservations(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {"path": "da3c", "episode_len": 7, "network": {"dense": [], "separate": True}}
+    observation_space = Dict(
+        {"where": Discrete(5, start=100), "keys": MultiBinary([2, 2]), "camera": Box(0, 1, (2, 3))}
+    )
+    action_space = Discrete(2)

@@ -1,0 +1,70 @@
+"""da3c learns, from a seed and in seconds, what it cannot learn with a wrong sign, return or end of an episode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base.testing import FakeBridge, make_agent
+from support.corridors import GAMMA, WALK, Corridors, best_actions, every_place
+
+DA3C = load_algorithm("da3c", Path())
+ENVIRONMENTS = 16
+
+
+class RMSPropBridge(FakeBridge):
+    """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) at a learning rate that falls to zero, in numpy."""
+
+    def __init__(self, parameters: np.ndarray, updates: int) -> None:
+        super().__init__(parameters)
+        self._updates = updates
+        self._mean_square = np.zeros_like(parameters)
+
+    def apply(self, gradient: np.ndarray) -> np.ndarray:
+        self._mean_square = 0.99 * self._mean_square + 0.01 * gradient**2
+        rate = np.float32(0.05 * max(0.0, 1 - len(self.pushes) / self._updates))
+        return self.parameters - rate * gradient / np.sqrt(self._mean_square + np.float32(0.01))
+
+
+def trained(updates: int, **keys: Any) -> list[int]:
+    """The greedy action at every place, after training."""
+    section = {
+        "path": "da3c",
+        "episode_len": 2,
+        "rewards_gamma": GAMMA,
+        "entropy_beta": 0.1,
+        "network": {"dense": []},
+        "seed": 3,
+    } | keys
+    config = DA3C.configure(section)
+    spaces = (Corridors.observation_space, Corridors.action_space)
+    bridge = RMSPropBridge(DA3C.ParameterServer(config, *spaces).initial_parameters(config.seed), updates)
+    agent, _ = make_agent(DA3C, config, *spaces, environments=ENVIRONMENTS, bridge=bridge)
+    world = Corridors(ENVIRONMENTS, seed=4)
+    actions = agent.reset(world.reset())
+    while len(bridge.pushes) < updates:
+        actions = agent.step(world.step(actions))
+    judge, _ = make_agent(
+        DA3C,
+        config,
+        *spaces,
+        environments=len(every_place()[0]),
+        exploit=True,
+        bridge=FakeBridge(bridge.parameters),
+    )
+    return judge.reset(every_place())[0].tolist()
+
+
+def test_the_best_policy_is_found() -> None:
+    actions = trained(1500)
+    best = best_actions()
+    assert {place: actions[place] for place in best} == best
+
+
+def test_what_is_learned_follows_from_the_discount() -> None:
+    """The test above would not pass by chance, nor whatever is learned."""
+    actions = trained(500, rewards_gamma=1.0)
+    assert set(actions) == {WALK}
