@@ -1,0 +1,1 @@
+"""Games of the Arcade Learning Environment, by rom name or id."""

@@ -1,0 +1,107 @@
+"""N games of the Arcade Learning Environment in one vector, preprocessed by ale-py's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ale_py
+import numpy as np
+import numpy.typing as npt
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from relaax.client import Episode
+
+GAMES = "games"
+
+
+class Games(VectorEnv):
+    """Observations are the newest frame of each game, uint8 [N, 84, 84]; rewards are the raw score.
+
+    Resets in the step that ends an episode. With `life_loss` an episode ends with each life and the game goes on;
+    `whole_games` finds the games that ended in the infos of a step, whatever an episode is.
+    """
+
+    def __init__(
+        self,
+        rom: str,
+        environments: int,
+        *,
+        life_loss: bool = False,
+        sticky: float = 0.0,
+        noop_max: int = 30,
+        frame_skip: int = 4,
+        full_action_space: bool = False,
+        max_frames: int = 108_000,
+        threads: int = 0,
+    ) -> None:
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        # `episodic_life` would begin a new game after each life; `life_loss_info` says terminated and goes on.
+        self._env = AtariVectorEnv(
+            rom,
+            environments,
+            stack_num=1,
+            reward_clipping=False,
+            frameskip=frame_skip,
+            noop_max=noop_max,
+            life_loss_info=life_loss,
+            repeat_action_probability=sticky,
+            full_action_space=full_action_space,
+            max_num_frames_per_episode=max_frames,
+            num_threads=threads,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+        self.num_envs = environments
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = Box(0, 255, (84, 84), np.uint8)
+        self.single_action_space = self._env.single_action_space
+        self.action_space = self._env.action_space
+        self._begun: npt.NDArray[np.int64] = np.zeros(environments, np.int64)
+        self._scores = np.zeros(environments)
+        self._lengths = np.zeros(environments, np.int64)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+        observations, infos = self._env.reset(seed=seed)
+        self._begun = _begun(infos)
+        self._scores[:] = 0.0
+        self._lengths[:] = 0
+        return observations[:, 0], infos
+
+    def step(self, actions: Any) -> tuple[npt.NDArray[np.uint8], Any, Any, Any, dict[str, Any]]:
+        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        observations = observations[:, 0]
+        self._scores += rewards
+        self._lengths += 1
+        begun = _begun(infos)
+        over = begun != self._begun
+        games: Sequence[Episode] = ()
+        if over.any():
+            games = [Episode(int(i), float(self._scores[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
+            self._begun = begun
+            self._scores[over] = 0.0
+            self._lengths[over] = 0
+        kept: dict[str, Any] = {GAMES: games}
+        if truncated.any():
+            # Where only a life was lost, ale-py leaves an old frame; the game goes on from the observation itself.
+            kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
+        return observations, rewards, terminated, truncated, kept
+
+    def close(self, **kwargs: Any) -> None:
+        if "_env" in self.__dict__:  # not where the constructor failed
+            self._env.close(**kwargs)
+
+
+def whole_games(infos: dict[str, Any]) -> Sequence[Episode]:
+    """The games that ended with a step: raw score and length in steps."""
+    games: Sequence[Episode] = infos[GAMES]
+    return games
+
+
+def _begun(infos: dict[str, Any]) -> npt.NDArray[np.int64]:
+    """At which frame of the emulator each game began: it changes with a new game, and with nothing else."""
+    begun: npt.NDArray[np.int64] = infos["frame_number"].astype(np.int64) - infos["episode_frame_number"]
+    return begun

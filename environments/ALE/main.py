@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Run games of the Arcade Learning Environment against an RLX server: `main HOST:PORT NAME [N]`.
+
+NAME is a rom's (`boxing`) or an id (`ALE/Boxing-v5`, `BoxingNoFrameskip-v4`). N games are stepped together over one
+connection, in threads of this process. Preprocessing as the field does it: grayscale 84x84, frame skip 4 with the
+maximum over the last two frames, up to 30 no-op starts, the game's own actions. Rewards are the raw score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from typing import Any
+
+try:
+    from relaax.client import RunSummary, command, run
+except ModuleNotFoundError as error:
+    if error.name != "relaax":
+        raise
+    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[atari]'") from None
+
+PROGRAM = "ALE/main"
+STICKY_IDS = 0.25  # what -v0 and -v5 of an id mean
+
+
+def main(arguments: argparse.Namespace) -> RunSummary:
+    """Make the games, run them, close them."""
+    settings = command.settings(arguments)
+    rom, sticky = find(arguments.name)
+    if __package__:
+        from . import games
+    else:
+        import games  # type: ignore[import-not-found,no-redef]
+
+    env = games.Games(
+        rom,
+        arguments.environments,
+        life_loss=arguments.life_loss,
+        sticky=sticky if arguments.sticky is None else arguments.sticky,
+        noop_max=arguments.noop_max,
+        frame_skip=arguments.frame_skip,
+        full_action_space=arguments.full_action_space,
+        max_frames=arguments.max_frames,
+        threads=arguments.threads,
+    )
+    try:
+        return run(
+            env,
+            environment=arguments.name,
+            frame_skip=arguments.frame_skip,
+            whole_episodes=games.whole_games if arguments.life_loss else None,
+            **settings,
+        )
+    finally:
+        env.close()
+
+
+def find(name: str) -> tuple[str, float]:
+    """The rom's name, and how sticky this id's actions are. Raises command.UsageError where there is no such rom."""
+    try:
+        from ale_py import roms
+    except ImportError:
+        raise command.UsageError("ale-py is not installed: pip install 'relaax[atari]'") from None
+
+    match = re.fullmatch(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v(\d+))?", name)
+    wanted = match[1] if match else name
+    by_letters: dict[str, str] = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
+    rom = by_letters.get(wanted.replace("_", "").lower())
+    if rom is None:
+        near = difflib.get_close_matches(wanted.lower(), by_letters.values(), n=1, cutoff=0.5)
+        hint = f"; the nearest is {near[0]!r}" if near else ""
+        raise command.UsageError(f"the Arcade Learning Environment has no game {name!r}{hint}")
+    return rom, STICKY_IDS if match and match[2] in ("0", "5") else 0.0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's arguments."""
+    result = command.parser(PROGRAM, "Run Atari games against an RLX server.", "a rom or an id, such as boxing")
+    add: Any = result.add_argument
+    add("--life-loss", action="store_true", help="the loss of a life ends an episode; returns are still of whole games")
+    add(
+        "--sticky",
+        type=command.probability,
+        metavar="P",
+        help="repeat the last action with probability P (0; 0.25 for -v0, -v5)",
+    )
+    add("--noop-max", type=int, default=30, metavar="K", help="begin with up to K no-ops (30)")
+    add("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
+    add("--full-action-space", action="store_true", help="all 18 actions rather than the game's own")
+    add(
+        "--max-frames",
+        type=command.positive,
+        default=108_000,
+        metavar="K",
+        help="cut games off after K (108000)",
+    )
+    add("--threads", type=int, default=0, metavar="K", help="emulator threads (0: one per core or game)")
+    return result
+
+
+if __name__ == "__main__":
+    command.execute(parser(), main)

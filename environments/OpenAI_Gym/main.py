@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Run environments of gymnasium against an RLX server: `main HOST:PORT NAME [N]`.
+
+N environments are stepped together over one connection. An id of the Atari games gets the usual preprocessing:
+grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30 no-op starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import warnings
+from typing import Any
+
+try:
+    from relaax.client import RunSummary, command, run
+except ModuleNotFoundError as error:
+    if error.name != "relaax":
+        raise
+    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[gym]'") from None
+
+ATARI_FRAME_SKIP = 4
+PROGRAM = "OpenAI_Gym/main"
+
+
+def main(arguments: argparse.Namespace) -> RunSummary:
+    """Make the environments, run them, close them."""
+    settings = command.settings(arguments)
+    spec = find(arguments.name)
+    atari = is_atari(spec)
+    if not atari:
+        for option in ("life_loss", "sticky"):
+            if getattr(arguments, option):
+                raise command.UsageError(f"--{option.replace('_', '-')} is for Atari games, which {spec.id} is not")
+    env = make(spec, arguments.environments, atari, arguments)
+    try:
+        summary = run(
+            env,
+            environment=spec.id,
+            frame_skip=ATARI_FRAME_SKIP if atari else 1,
+            whole_episodes=_whole_games() if arguments.life_loss else None,
+            **settings,
+        )
+    except BaseException:
+        _abandon(env)
+        raise
+    env.close()
+    return summary
+
+
+def _abandon(env: Any) -> None:
+    """Close environments that a signal may have left in a half done step: those in processes are not asked politely."""
+    import gymnasium
+
+    if isinstance(env.unwrapped, gymnasium.vector.AsyncVectorEnv):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a step is under way is what we know
+            env.close(terminate=True)
+    else:
+        env.close()
+
+
+def find(name: str) -> Any:
+    """Gymnasium's description of an environment. Raises command.UsageError where there is none of this name."""
+    import gymnasium
+
+    if importlib.util.find_spec("ale_py") is not None:
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+    try:
+        return gymnasium.spec(name)
+    except (gymnasium.error.Error, ImportError) as error:
+        near = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.5)
+        if isinstance(error, gymnasium.error.UnregisteredEnv) and near:
+            raise command.UsageError(f"gymnasium has no environment {name!r}; the nearest is {near[0]!r}") from None
+        raise command.UsageError(f"cannot find the environment {name!r}: {error}") from None
+
+
+def is_atari(spec: Any) -> bool:
+    """Whether an id is one of the Arcade Learning Environment's."""
+    return str(spec.entry_point).startswith("ale_py")
+
+
+def make(spec: Any, count: int, atari: bool, arguments: argparse.Namespace) -> Any:
+    """`count` environments in one vector: the environment's own fast form where it has one."""
+    import gymnasium
+
+    mode = arguments.vectorization
+    if mode is None:
+        own = spec.vector_entry_point is not None and not spec.additional_wrappers and not atari
+        mode = "vector_entry_point" if own else "sync"
+    wrappers: list[Any] = []
+    options: dict[str, Any] = {}
+    if atari:
+        if mode == "vector_entry_point":
+            raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
+        wrappers, options = _atari(arguments)
+    if mode == "async":
+        wrappers.append(command.quiet_child())
+    try:
+        if mode == "vector_entry_point":
+            return gymnasium.make_vec(spec, count, mode)
+        same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is wasted on a reset
+        return gymnasium.make_vec(spec, count, mode, same_step, wrappers, **options)
+    except (gymnasium.error.Error, ImportError) as error:
+        raise command.UsageError(f"cannot make {spec.id}: {error}") from None
+
+
+def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+    import ale_py
+    import cv2
+    from gymnasium.wrappers import AtariPreprocessing
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    cv2.setNumThreads(1)  # the images are small, and there are other processes
+    wrappers: list[Any] = [lambda env: AtariPreprocessing(env, noop_max=30, frame_skip=ATARI_FRAME_SKIP)]
+    if arguments.life_loss:
+        wrappers.append(_life_loss().LifeLoss)
+    options: dict[str, Any] = {"frameskip": 1}
+    if arguments.sticky is not None:
+        options["repeat_action_probability"] = arguments.sticky
+    return wrappers, options
+
+
+def _whole_games() -> Any:
+    return _life_loss().whole_games
+
+
+def _life_loss() -> Any:
+    """The module beside this one, whether this one runs as a script or was imported."""
+    if __package__:
+        from . import life_loss
+    else:
+        import life_loss  # type: ignore[import-not-found,no-redef]
+    return life_loss
+
+
+def parser() -> argparse.ArgumentParser:
+    """The program's arguments."""
+    result = command.parser(PROGRAM, "Run gymnasium environments against an RLX server.", "an id, such as CartPole-v1")
+    result.add_argument(
+        "--vectorization",
+        choices=("vector_entry_point", "sync", "async"),
+        help="the environment's own vector form, all in this process, or one process each"
+        " (its own where it has one, else sync)",
+    )
+    result.add_argument("--life-loss", action="store_true", help="Atari: the loss of a life ends an episode")
+    result.add_argument(
+        "--sticky", type=command.probability, metavar="P", help="Atari: repeat the last action with probability P"
+    )
+    return result
+
+
+if __name__ == "__main__":
+    command.execute(parser(), main)

@@ -1,0 +1,276 @@
+"""environments/*/main as real processes against a scripted server."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+
+from environments.ALE import main as ale
+from environments.OpenAI_Gym import main as gym
+from relaax import rlx
+from relaax.client.command import UsageError
+from relaax.rlx import ErrorCode
+from support.programs import PATIENCE, ROOT, interrupt_group, program, running
+from support.rlx_peer import Conversation, RlxPeer, refuse, serve
+
+GYM, ALE = "OpenAI_Gym", "ALE"
+
+
+def random_serve(talk: Conversation) -> None:
+    rng = np.random.default_rng(3)
+    talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
+    serve(talk)
+
+
+def assert_quiet(stderr):
+    """Only the log: no traceback, no warning."""
+    assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
+
+
+@pytest.mark.parametrize("family", [GYM, ALE])
+def test_main_can_be_called_by_its_name(family):
+    link = ROOT / "environments" / family / "main"
+    assert os.readlink(link) == "main.py"
+    assert link.stat().st_mode & stat.S_IXUSR
+    assert link.read_text().startswith("#!/usr/bin/env python3\n")
+
+
+@pytest.mark.parametrize(("family", "extra"), [(GYM, "gym"), (ALE, "atari")])
+def test_a_python_without_relaax_is_told_the_way_out(family, extra):
+    script = ROOT / "environments" / family / "main.py"
+    bare = [sys.executable, "-S", "-I", str(script), "localhost:1", "any"]  # without site-packages
+    done = subprocess.run(bare, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (f"this Python has no relaax: activate its environment, or pip install 'relaax[{extra}]'\n")
+
+
+def test_cart_poles_in_parallel():
+    with RlxPeer(random_serve) as peer:
+        done = program(GYM, peer.address, "CartPole-v1", "4", "--steps", "300", "--seed", "7")
+        hello, init, *_ = peer.talks[0].heard
+    assert done.returncode == 0
+    assert_quiet(done.stderr)
+    assert "mean return" in done.stdout
+    assert (hello.environment, hello.environments, hello.frame_skip) == ("CartPole-v1", 4, 1)
+    assert list(hello.autoreset) == [rlx.Autoreset.NEXT_STEP]  # its own vector form, in numpy
+    assert init.observation[0].shape == (4, 4)
+
+
+def test_options_reach_the_server(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    with RlxPeer(random_serve) as peer:
+        options = ["--exploit", "--episodes", "3", "--codec", "json", "--token-file", str(token)]
+        done = program(GYM, peer.address, "CartPole-v1", *options)
+        talk = peer.talks[0]
+    assert done.returncode == 0
+    assert "3 episodes" in done.stdout
+    assert (talk.hello.mode, talk.hello.token, talk.hello.environments) == (rlx.Mode.EXPLOIT, "s3cret", 1)
+    assert talk.connection.codec == "json"
+    assert "s3cret" not in done.stdout + done.stderr
+
+
+def test_the_token_may_come_from_the_environment():
+    with RlxPeer(random_serve) as peer:
+        program(GYM, peer.address, "CartPole-v1", "--steps", "3", RELAAX_TOKEN="outside")
+        assert peer.talks[0].hello.token == "outside"
+
+
+def test_an_environment_without_a_vector_form():
+    with RlxPeer() as peer:
+        done = program(GYM, peer.address, "Pendulum-v1", "2", "--steps", "402")
+        talk = peer.talks[0]
+    assert done.returncode == 0
+    assert_quiet(done.stderr)
+    assert list(talk.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
+    assert talk.hello.action_space == rlx.Box(-2, 2, (1,))
+    (cut,) = [step for step in talk.of(rlx.Step) if step.truncated is not None]  # the time limit of 200 steps
+    assert cut.truncated.tolist() == [True, True]
+    assert cut.final_observation is not None
+
+
+def test_gymnasiums_boxing_with_the_usual_preprocessing():
+    with RlxPeer(random_serve) as peer:
+        done = program(GYM, peer.address, "ALE/Boxing-v5", "2", "--steps", "60", "--seed", "1")
+        hello, init, *rest = peer.talks[0].heard
+    assert done.returncode == 0
+    assert_quiet(done.stderr)
+    assert (hello.environment, hello.frame_skip, hello.environments) == ("ALE/Boxing-v5", 4, 2)
+    assert hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
+    frames = np.stack([init.observation[0], *[m.observation[0] for m in rest if isinstance(m, rlx.Step)]])
+    assert frames.std() > 10
+    assert (frames[0] != frames[-1]).any()
+
+
+def test_gymnasiums_games_report_whole_games_whatever_ends_an_episode():
+    with RlxPeer(random_serve) as peer:
+        done = program(
+            GYM, peer.address, "BreakoutNoFrameskip-v4", "2", "--life-loss", "--episodes", "2", "--seed", "1"
+        )
+        steps = peer.talks[0].of(rlx.Step)
+        assert peer.talks[0].hello.reports_episodes
+    assert done.returncode == 0
+    assert_quiet(done.stderr)
+    games = [episode for step in steps for episode in step.episodes]
+    ends = sum(int(step.terminated.sum()) for step in steps if step.terminated is not None)
+    assert len(games) >= 2
+    assert ends >= 5 * len(games)
+    for game in games[:1]:
+        until = next(k for k, step in enumerate(steps) if game in step.episodes)
+        assert game.length == until + 1
+        assert game.episode_return == sum(step.reward[game.environment] for step in steps[: until + 1])
+
+
+def test_boxing_from_a_rom():
+    with RlxPeer(random_serve) as peer:
+        done = program(ALE, peer.address, "boxing", "4", "--steps", "1600", "--seed", "1")
+        hello, init, *_ = peer.talks[0].heard
+        steps = peer.talks[0].of(rlx.Step)
+    assert done.returncode == 0
+    assert_quiet(done.stderr)
+    assert (hello.environment, hello.frame_skip, hello.environments) == ("boxing", 4, 4)
+    assert hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
+    assert hello.action_space == rlx.Discrete(18)
+    assert not hello.reports_episodes
+    assert init.observation[0].shape == (4, 84, 84)
+    assert len(steps) == 400
+    assert any((step.reward != 0).any() for step in steps)
+
+
+def test_an_id_and_lives_from_a_rom():
+    with RlxPeer(random_serve) as peer:
+        options = ["--life-loss", "--episodes", "2", "--frame-skip", "5", "--threads", "1", "--full-action-space"]
+        done = program(ALE, peer.address, "ALE/Breakout-v5", "2", *options)
+        talk = peer.talks[0]
+        reported = [episode for step in talk.of(rlx.Step) for episode in step.episodes]
+    assert done.returncode == 0
+    assert_quiet(done.stderr)
+    assert talk.hello.reports_episodes
+    assert (talk.hello.frame_skip, talk.hello.action_space.n) == (5, 18)
+    assert {episode.environment for episode in reported} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((GYM, "127.0.0.1:1", "CartPol-v1"), "'CartPole-v1'"),
+        ((GYM, "127.0.0.1:1", "NoSuchThingAtAll-v99"), "NoSuchThingAtAll"),
+        ((GYM, "127.0.0.1", "CartPole-v1"), "HOST:PORT"),
+        ((GYM, "127.0.0.1:1", "CartPole-v1", "0"), "less than 1"),
+        ((GYM, "127.0.0.1:1", "CartPole-v1", "--life-loss"), "Atari"),
+        ((GYM, "127.0.0.1:1", "CartPole-v1", "--token-file", "/no/such/file"), "/no/such/file"),
+        ((GYM, "127.0.0.1:1", "ALE/Boxing-v5", "--vectorization", "vector_entry_point"), "environments/ALE"),
+        ((GYM, "127.0.0.1:1", "Pendulum-v1", "--vectorization", "vector_entry_point"), "Pendulum-v1"),
+        ((ALE, "127.0.0.1:1", "boxng"), "'boxing'"),
+        ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "probability"),
+        ((ALE, "127.0.0.1:1", "boxing", "--retry-seconds", "-1"), "seconds"),
+    ],
+)
+def test_what_does_not_exist_is_told_in_a_sentence(arguments, sentence):
+    done = program(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_failure_of_the_server_is_one_sentence():
+    with RlxPeer(refuse(ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
+        done = program(GYM, peer.address, "CartPole-v1")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"OpenAI_Gym/main: {peer.address}: the token is wrong"
+    assert "Traceback" not in done.stderr
+
+
+def test_the_end_of_training_is_no_failure():
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        talk.answer()
+        talk.hear()
+        talk.say(rlx.TrainingFinished("all 500 steps are done", 500))
+        talk.close()
+
+    with RlxPeer(script) as peer:
+        done = program(GYM, peer.address, "CartPole-v1", "2")
+    assert done.returncode == 0
+    assert "all 500 steps are done" in done.stdout
+    assert_quiet(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("family", "arguments"),
+    [(GYM, ["CartPole-v1", "2"]), (GYM, ["Acrobot-v1", "2", "--vectorization", "async"]), (ALE, ["boxing", "2"])],
+)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_signal_ends_it_quietly(family, arguments, number, code):
+    under_way = threading.Event()
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        for _ in range(20):
+            talk.answer()
+        under_way.set()
+        while True:
+            talk.answer()
+
+    with RlxPeer(script) as peer, running(family, peer.address, *arguments) as process:
+        assert under_way.wait(PATIENCE)
+        if number == signal.SIGINT:
+            interrupt_group(process)
+        else:
+            process.send_signal(number)
+        _, stderr = process.communicate(timeout=PATIENCE)
+        peer.finish()
+        assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+    assert process.returncode == code
+    assert_quiet(stderr)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_environments_are_closed_in_the_middle_of_a_step(mode):
+    made = gymnasium.make_vec("Acrobot-v1", 2, vectorization_mode=mode)
+    made.reset(seed=1)
+    if mode == "async":
+        made.step_async(np.zeros(2, np.int64))  # and a signal comes
+    gym._abandon(made)  # a warning would be an error
+    assert made.closed
+
+
+def test_a_signal_ends_it_while_it_waits_for_a_server():
+    with RlxPeer() as nobody:
+        address = nobody.address
+    with running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
+        assert "trying again" in process.stderr.readline()
+        interrupt_group(process)
+        _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert_quiet(stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("boxing", ("boxing", 0.0)),
+        ("ALE/Boxing-v5", ("boxing", 0.25)),
+        ("BoxingNoFrameskip-v4", ("boxing", 0.0)),
+        ("BoxingDeterministic-v0", ("boxing", 0.25)),
+        ("ms_pacman", ("ms_pacman", 0.0)),
+        ("MsPacman-v4", ("ms_pacman", 0.0)),
+        ("SpaceInvaders", ("space_invaders", 0.0)),
+        ("ALE/KungFuMaster-v5", ("kung_fu_master", 0.25)),
+    ],
+)
+def test_a_rom_is_found_by_its_name_or_an_id(name, expected):
+    assert ale.find(name) == expected
+
+
+def test_the_nearest_name_is_offered():
+    with pytest.raises(UsageError, match="'space_invaders'"):
+        ale.find("SpaceInvader")
+    with pytest.raises(UsageError, match="'MountainCar-v0'"):
+        gym.find("MountanCar-v0")
