@@ -1,0 +1,1 @@
+"""`relaax run`: the whole service and its environments on one machine."""

@@ -1,0 +1,63 @@
+"""The command `relaax run`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relaax.configuration import ConfigurationError, overrides_of
+
+
+def run(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
+    clients: Annotated[int | None, typer.Option(help="Environment processes; each is one connection.")] = None,
+    envs_per_client: Annotated[int | None, typer.Option(help="Environments that each client steps together.")] = None,
+    max_steps: Annotated[
+        float | None, typer.Option(help="Stop after so many environment steps; schedules stay as they are.")
+    ] = None,
+    target_return: Annotated[
+        float | None, typer.Option(help="Stop, successfully, at this mean return of the last 100 episodes.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of parameters, agents and environments.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where everything is kept; by default runs/NAME.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; what was there is moved aside.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
+    ] = None,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Say nothing while it runs.")] = False,
+    summary: Annotated[Path | None, typer.Option(help="Write the summary, JSON, here as well.")] = None,
+) -> None:
+    """Train on this machine: start the servers and the environments, watch them, end them.
+
+    An unfinished run in the same directory is resumed. Exit code 0: done; 1: failed; 2: the configuration cannot be
+    used; 3: ended without reaching the target; 130: interrupted (the last checkpoint is written first).
+    """
+    given = {
+        "run.clients": clients,
+        "run.envs_per_client": envs_per_client,
+        "run.max_steps": max_steps,
+        "run.target_return": target_return,
+        "algorithm.seed": seed,
+    }
+    overrides = [*(set_ or []), *overrides_of(given)]
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=sys.stderr)
+    try:
+        from relaax.cli.run.experiment import experiment
+        from relaax.cli.run.plan import make_plan
+        from relaax.cli.run.run_directory import RunDirectory
+
+        plan = make_plan(config, overrides)
+        directory = RunDirectory(run_dir if run_dir is not None else Path("runs") / plan.name)
+        code = experiment(plan, directory, fresh=fresh, progress=not no_progress, summary=summary)
+    except ConfigurationError as error:
+        print(f"relaax run: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:  # before there was anything to end in order
+        raise typer.Exit(130) from None
+    raise typer.Exit(code)

@@ -1,0 +1,145 @@
+"""One run from its first process to its summary."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from relaax.checkpoint import CheckpointManager, LocalStore, manifest_key
+from relaax.cli.run.panel import View
+from relaax.cli.run.plan import Plan
+from relaax.cli.run.process import StartError
+from relaax.cli.run.progress import Progress, ProgressReader
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration import ConfigurationError
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+IMPATIENCE_SECONDS = 3.0
+EXIT_CODES = {"target_reached": 0, "max_steps": 0, "interrupted": 130, "failed": 1}
+MISSED_TARGET = 3
+
+
+class Interrupted:
+    """Remembers the first SIGINT or SIGTERM. Another one, some seconds later, kills.
+
+    Not at once: wrappers such as `timeout` pass on a signal that the terminal has sent to everybody already, and that
+    must not cost the last checkpoint.
+    """
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.event = supervisor.stopping
+        self._supervisor = supervisor
+        self._since = 0.0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, *_: object) -> None:
+        if not self.event.is_set():
+            self._since = time.monotonic()
+            self.event.set()
+        elif time.monotonic() - self._since > IMPATIENCE_SECONDS:
+            self._supervisor.kill()
+
+
+def experiment(plan: Plan, directory: RunDirectory, *, fresh: bool, progress: bool, summary: Path | None) -> int:
+    """Run it. Returns the exit code. Raises ConfigurationError before anything is started."""
+    opened = directory.open(fresh, plan.max_steps)
+    directory.write_configuration(plan)
+    if summary is not None:
+        directory.promise_summary(summary)
+    supervisor = Supervisor(plan, directory)
+    interrupted = Interrupted(supervisor)
+    reader = ProgressReader()
+    refused = None
+    with View(plan, progress) as view:
+        view.say(opened)
+        try:
+            supervisor.start_servers()
+            reader.poll(supervisor.parameter_server_address)
+            supervisor.start_clients()
+            view.say(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
+            status = _watch(plan, supervisor, reader, interrupted, view)
+        except StartError as error:
+            status = "interrupted" if interrupted.event.is_set() else "failed"
+            refused = error.refused
+            if status == "failed" and not refused:
+                _log.error("%s", error)
+        decided = reader.latest
+        supervisor.stop_training()
+        if supervisor.parameter_server.exit_code() is None:
+            final = reader.poll(supervisor.parameter_server_address)
+        else:
+            final = decided
+        view.show(final)
+        supervisor.stop_parameter_server()
+        reader.close()
+    result = _summary(plan, directory, status, decided, final)
+    directory.write_summary(result, summary)
+    directory.close()
+    if progress:
+        view.say(_conclusion(result, plan))
+    if refused:
+        raise ConfigurationError(refused)
+    missed = status == "max_steps" and plan.target_return is not None
+    return MISSED_TARGET if missed else EXIT_CODES[status]
+
+
+def _watch(plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupted: Interrupted, view: View) -> str:
+    """Until there is a reason to stop, which is returned. Raises StartError."""
+    while not interrupted.event.wait(POLL_SECONDS):
+        progress = reader.poll(supervisor.parameter_server_address)
+        view.show(progress)
+        if _reached(plan, progress):
+            return "target_reached"
+        if plan.run.max_steps is not None and progress.global_step >= plan.run.max_steps:
+            return "max_steps"
+        if progress.finished or supervisor.ended_by_itself:  # max_global_step is a limit too
+            return "max_steps"
+        supervisor.watch()
+    return "interrupted"
+
+
+def _reached(plan: Plan, progress: Progress) -> bool:
+    mean, target = progress.mean_return_100, plan.target_return
+    return target is not None and mean is not None and progress.episodes >= 100 and mean >= target
+
+
+def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress, final: Progress) -> dict[str, Any]:
+    """The returns are those that decided; the counters those of the end."""
+    return {
+        "status": status,
+        "env_steps": final.global_step,
+        "frames": final.frames,
+        "updates": final.updates,
+        "seconds": round(decided.seconds, 3),
+        "steps_per_second": round(decided.steps_per_second, 1),
+        "episodes": decided.episodes,
+        "mean_return_100": decided.mean_return_100,
+        "best_mean_return_100": decided.best_mean_return_100,
+        "seed": plan.seed,
+        "checkpoint": _newest_checkpoint(directory),
+        "run_dir": str(directory.path),
+    }
+
+
+def _newest_checkpoint(directory: RunDirectory) -> str | None:
+    published = CheckpointManager(LocalStore(directory.checkpoints)).published()
+    return str(directory.checkpoints / manifest_key(published[0])) if published else None
+
+
+def _conclusion(result: dict[str, Any], plan: Plan) -> str:
+    mean = result["mean_return_100"]
+    reached = "no episode has ended" if mean is None else f"mean return of the last 100 episodes {mean:.1f}"
+    if plan.target_return is not None:
+        reached += f" (target {plan.target_return:g})"
+    return (
+        f"{result['status']}: {reached}; {result['env_steps']:,} steps in {result['seconds']:.1f} s, "
+        f"{result['steps_per_second']:,.0f} steps/s\ncheckpoint {result['checkpoint']}\n"
+        f"tensorboard --logdir {Path(result['run_dir']) / 'metrics'}"
+    )

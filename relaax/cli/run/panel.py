@@ -1,0 +1,106 @@
+"""What a person sees while a run goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from relaax.cli.run.plan import Plan
+from relaax.cli.run.progress import Progress
+
+LINE_SECONDS = 10.0
+
+
+class View:
+    """A live panel on a terminal, a line now and then elsewhere, nothing where `enabled` is false."""
+
+    def __init__(self, plan: Plan, enabled: bool) -> None:
+        self._plan = plan
+        self._console = Console(file=sys.stdout)
+        self._enabled = enabled
+        self._live = (
+            Live(console=self._console, refresh_per_second=5) if enabled and self._console.is_terminal else None
+        )
+        self._line_at = 0.0
+
+    def __enter__(self) -> View:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, sentence: str) -> None:
+        """A line that stays."""
+        if self._enabled:
+            self._console.print(sentence, highlight=False, soft_wrap=True)
+
+    def show(self, progress: Progress) -> None:
+        """The newest numbers."""
+        if self._live:
+            self._live.update(_panel(self._plan, progress))
+        elif self._enabled and time.monotonic() - self._line_at > LINE_SECONDS and progress.seconds:
+            self._line_at = time.monotonic()
+            self.say(_line(progress))
+
+
+def _number(value: float | None, form: str = ",.1f") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _line(progress: Progress) -> str:
+    return (
+        f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
+        f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {progress.workers} workers"
+    )
+
+
+def time_left(progress: Progress, max_steps: int | None) -> float | None:
+    """Seconds until the run's step limit at the pace so far; None before there is a pace."""
+    end = min(limit for limit in (max_steps, progress.max_global_step) if limit) if progress.max_global_step else 0
+    pace = progress.steps_per_second
+    return max(0, end - progress.global_step) / pace if end and pace > 0 else None
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+def _panel(plan: Plan, progress: Progress) -> Panel:
+    target = plan.target_return
+    end = plan.run.max_steps or progress.max_global_step
+    table = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True, min_width=12)
+    mean = _number(progress.mean_return_100) + (f" of {target:g}" if target is not None else "")
+    checkpoint = "–" if progress.checkpoint_global_step is None else f"step {progress.checkpoint_global_step:,}"
+    rows = [
+        ("steps", f"{progress.global_step:,}", "steps/s", f"{progress.steps_per_second:,.0f}"),
+        ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
+        ("workers", str(progress.workers), "best so far", _number(progress.best_mean_return_100)),
+        ("updates", f"{progress.updates:,}", "staleness", f"{progress.staleness:.1f} versions"),
+        ("time", _duration(progress.seconds), "left, at most", _duration(time_left(progress, plan.run.max_steps))),
+        ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", checkpoint),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    outer = Table.grid()
+    outer.add_row(table)
+    if end:
+        outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
+    title = f"{plan.name}: {plan.environment_name} by {plan.algorithm.stem}"
+    return Panel(outer, title=title, expand=False, padding=(0, 1))

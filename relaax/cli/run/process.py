@@ -1,0 +1,156 @@
+"""One process of a run: started, watched, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_TETHER = Path(__file__).with_name("tethered.py")
+READY = " listening on "
+EXIT_SECONDS = 5.0
+QUICK_FAILURE_SECONDS = 20.0
+MAX_QUICK_FAILURES = 3
+EXIT_REFUSED = 2
+# One thread each: on a machine full of processes more only get in each other's way.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class StartError(Exception):
+    """A process did not start, or ends again and again.
+
+    `refused` is what it said where it refused its configuration (exit code 2).
+    """
+
+    def __init__(self, message: str, refused: str | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class Process:
+    """A command whose output goes to a log file, in a session of its own so that Ctrl-C does not reach it.
+
+    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` has it.
+    """
+
+    def __init__(self, name: str, log: Path, server: bool = False) -> None:
+        self.name = name
+        self.log = log
+        self.address: str | None = None
+        self.restarts = 0
+        self._server = server
+        self._popen: subprocess.Popen[str] | None = None
+        self._started_at = 0.0
+        self._quick_failures = 0
+        self._ready = threading.Event()
+        self._announced = False
+
+    def start(self, command: Sequence[str]) -> None:
+        """Start it; for a server, `wait_ready` follows."""
+        self._ready = threading.Event()
+        self._announced = False
+        self._started_at = time.monotonic()
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-S", "-E", str(_TETHER), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if self._server else log,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env={**_ENVIRONMENT, **os.environ},
+            )
+        if self._server:
+            reader = (self._popen, self._ready)
+            threading.Thread(target=self._read, args=reader, name=self.name, daemon=True).start()
+
+    def _read(self, popen: subprocess.Popen[str], ready: threading.Event) -> None:
+        # Children of a process that was killed may hold its output open beyond the start of the next one.
+        assert popen.stdout is not None
+        with popen.stdout as output, self.log.open("a", encoding="utf-8") as log:
+            for line in output:
+                if READY in line and popen is self._popen and not self._announced:
+                    self._announced = True
+                    self.address = line.rpartition(READY)[2].strip()
+                    ready.set()
+                log.write(line)
+                log.flush()
+        ready.set()
+
+    def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
+        """The server's address. Raises StartError where it ends, says nothing, or `stopping` is set."""
+        deadline = time.monotonic() + timeout
+        while not self._ready.wait(0.1) and time.monotonic() < deadline:
+            if stopping.is_set():
+                raise StartError(f"{self.name} was not waited for")
+        assert self._popen is not None
+        if not self._ready.is_set() or not self._announced:
+            self.wait(EXIT_SECONDS)
+            raise self._start_error("did not start")
+        assert self.address is not None
+        return self.address
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, once started."""
+        return self._popen.pid if self._popen else None
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative where a signal ended it."""
+        return self._popen.poll() if self._popen else None
+
+    def restart(self, command: Sequence[str]) -> None:
+        """Start it again after it ended. Raises StartError where it ends quickly again and again."""
+        if time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS:
+            self._quick_failures += 1
+        else:
+            self._quick_failures = 0
+        if self._quick_failures >= MAX_QUICK_FAILURES or self.exit_code() == EXIT_REFUSED:
+            raise self._start_error("ends again and again")
+        self.restarts += 1
+        self.start(command)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it, and what it started."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._popen is None or self._popen.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL:
+                os.killpg(self._popen.pid, number)
+            else:
+                self._popen.send_signal(number)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it has ended within `timeout` seconds."""
+        if self._popen is None:
+            return True
+        try:
+            self._popen.wait(max(0.0, timeout))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _start_error(self, what: str) -> StartError:
+        words = self.last_words()
+        return StartError(f"{self.name} {what}:\n{words}", words if self.exit_code() == EXIT_REFUSED else None)
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of its log."""
+        try:
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return "(no log)"
+        return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])

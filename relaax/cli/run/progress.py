@@ -1,0 +1,97 @@
+"""How a run goes, as the parameter server tells it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import grpc
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as rpc
+
+POLL_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Counters are those of the whole training, earlier runs of the same directory included."""
+
+    global_step: int = 0
+    frames: int = 0
+    updates: int = 0
+    discarded: int = 0
+    episodes: int = 0
+    mean_return_100: float | None = None
+    best_mean_return_100: float | None = None
+    workers: int = 0
+    staleness: float = 0.0
+    learning_rate: float = 0.0
+    checkpoint_global_step: int | None = None
+    max_global_step: int = 0
+    finished: bool = False
+    seconds: float = 0.0
+    """Since the first connection of this run."""
+    steps_at_start: int = 0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Mean over this run."""
+        return (self.global_step - self.steps_at_start) / self.seconds if self.seconds > 0 else 0.0
+
+
+class ProgressReader:
+    """Asks the parameter server. It may be away for a while: then the last answer stands."""
+
+    def __init__(self) -> None:
+        self.latest = Progress()
+        self._address = ""
+        self._channel: grpc.Channel | None = None
+        self._started_at: float | None = None
+        self._steps_at_start: int | None = None
+
+    def poll(self, address: str) -> Progress:
+        """The newest progress, from the parameter server at `address`."""
+        if address != self._address:
+            self.close()
+            self._address, self._channel = address, grpc.insecure_channel(address)
+        assert self._channel is not None
+        try:
+            status = rpc.ParameterServerServiceStub(self._channel).GetStatus(
+                pb.GetStatusRequest(), timeout=POLL_SECONDS
+            )
+        except grpc.RpcError:
+            return self._with_time(self.latest)
+        if self._steps_at_start is None:
+            self._steps_at_start = status.global_step
+        if self._started_at is None and status.training_seconds > 0:
+            self._started_at = time.monotonic() - status.training_seconds
+        self.latest = self._with_time(_progress(status))
+        return self.latest
+
+    def _with_time(self, progress: Progress) -> Progress:
+        seconds = time.monotonic() - self._started_at if self._started_at is not None else 0.0
+        return replace(progress, seconds=seconds, steps_at_start=self._steps_at_start or 0)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._channel is not None:
+            self._channel.close()
+
+
+def _progress(status: pb.GetStatusResponse) -> Progress:
+    return Progress(
+        global_step=status.global_step,
+        frames=status.frames,
+        updates=status.updates,
+        discarded=status.discarded,
+        episodes=status.episodes,
+        mean_return_100=status.mean_return_100 if status.HasField("mean_return_100") else None,
+        best_mean_return_100=status.best_mean_return_100 if status.HasField("best_mean_return_100") else None,
+        workers=status.workers,
+        staleness=status.mean_staleness,
+        learning_rate=status.learning_rate,
+        checkpoint_global_step=status.checkpoint_global_step if status.checkpoint else None,
+        max_global_step=status.max_global_step,
+        finished=status.finished,
+    )

@@ -1,0 +1,125 @@
+"""The folder that a run leaves behind.
+
+configuration.yaml   what the servers were started with
+logs/                one log per process
+checkpoints/         the parameter server's
+metrics/             the TensorBoard run
+summary.json         how the run ended; missing while it goes on
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relaax.cli.run.plan import Plan
+from relaax.configuration import ConfigurationError
+
+
+class RunDirectory:
+    """A run's folder, locked while the run goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.configuration = self.path / "configuration.yaml"
+        self.logs = self.path / "logs"
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics"
+        self.summary = self.path / "summary.json"
+        self._lock: Any = None
+
+    def open(self, fresh: bool, max_steps: int) -> str:
+        """Make it ready: resume an unfinished run, move a finished one aside, or any with `fresh`.
+
+        A run that stopped at its limit is unfinished if `max_steps`, this run's limit, lies beyond.
+
+        Returns a sentence for the user. Raises ConfigurationError where another run uses it.
+        """
+        self._take_lock()
+        sentence = f"run directory {self.path}"
+        if self.configuration.exists():
+            if fresh or self._finished(max_steps):
+                sentence = f"{sentence} (the run before is now {self._move_aside()})"
+                self._take_lock()
+            else:
+                sentence = f"{sentence} (resuming)"
+        for folder in (self.logs, self.checkpoints, self.metrics):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.summary.unlink(missing_ok=True)
+        return sentence
+
+    def _take_lock(self) -> None:
+        """The lock is the operating system's: it goes with the process, however that ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigurationError(f"run directory {self.path}: {error.strerror}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ConfigurationError(
+                f"run directory {self.path} is in use by another run; --run-dir names another"
+            ) from None
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        self._lock.close()
+
+    def _finished(self, max_steps: int) -> bool:
+        try:
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        if summary.get("status") == "max_steps":
+            return int(summary.get("env_steps", 0)) >= max_steps
+        return bool(summary.get("status") == "target_reached")
+
+    def _move_aside(self) -> Path:
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        aside = self.path.with_name(f"{self.path.name}.{stamp}")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = self.path.with_name(f"{self.path.name}.{stamp}-{number}")
+        self.close()
+        shutil.move(self.path, aside)
+        return aside
+
+    def write_configuration(self, plan: Plan) -> None:
+        """The effective configuration, which the servers read."""
+        document = plan.configuration.as_dict()
+        server = document["relaax-parameter-server"]
+        server["bind"] = document["relaax-rlx-server"]["bind"] = "127.0.0.1:0"
+        server["checkpoint_dir"] = str(self.checkpoints)
+        server["metrics_dir"] = str(self.metrics)
+        server["checkpoint_interval"] = plan.run.checkpoint_interval
+        document["relaax-run"] = plan.run.model_dump()
+        document["algorithm"]["path"] = str(plan.algorithm)
+        self.configuration.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+    def promise_summary(self, path: Path) -> None:
+        """Make sure, before the run, that its summary can be written there. Raises ConfigurationError."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.open("a").close()
+        except OSError as error:
+            raise ConfigurationError(f"--summary {path}: {error.strerror}") from None
+
+    def write_summary(self, summary: dict[str, Any], also: Path | None) -> None:
+        """`summary.json`, and a copy where the user wants one. Raises ConfigurationError where that is impossible."""
+        text = json.dumps(summary, indent=2) + "\n"
+        self.summary.write_text(text, encoding="utf-8")
+        if also is not None:
+            try:
+                also.parent.mkdir(parents=True, exist_ok=True)
+                also.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise ConfigurationError(f"--summary {also}: {error.strerror}") from None

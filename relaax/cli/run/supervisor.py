@@ -1,0 +1,116 @@
+"""Starts the processes of a run, keeps them alive, and ends them in order."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+
+from relaax.cli.run.plan import Plan
+from relaax.cli.run.process import Process
+from relaax.cli.run.run_directory import RunDirectory
+
+_log = logging.getLogger(__name__)
+
+START_SECONDS = 90.0
+CLIENT_SECONDS = 2.0
+RLX_SERVER_SECONDS = 3.0
+CHECKPOINT_SECONDS = 60.0
+
+
+class Supervisor:
+    """One parameter server, one RLX server, and the environment clients."""
+
+    def __init__(self, plan: Plan, directory: RunDirectory) -> None:
+        self._plan = plan
+        self._directory = directory
+        logs = directory.logs
+        self.parameter_server = Process("parameter-server", logs / "parameter-server.log", server=True)
+        self.rlx_server = Process("rlx-server", logs / "rlx-server.log", server=True)
+        self.clients = [Process(f"client-{i}", logs / f"client-{i}.log") for i in range(plan.run.clients)]
+        self.stopping = threading.Event()
+        """Set by a signal: nothing that is still starting is waited for."""
+
+    @property
+    def parameter_server_address(self) -> str:
+        """HOST:PORT, once started; a restart keeps it."""
+        return self.parameter_server.address or "127.0.0.1:0"
+
+    def start_servers(self) -> None:
+        """Raises StartError."""
+        self.parameter_server.start(self._parameter_server_command())
+        self.parameter_server.wait_ready(START_SECONDS, self.stopping)
+        self.rlx_server.start(self._rlx_server_command())
+        self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+
+    def start_clients(self) -> None:
+        """Connect the environments."""
+        for index, client in enumerate(self.clients):
+            client.start(self._plan.client_command(self.rlx_server.address or "", index))
+
+    def watch(self) -> None:
+        """Restart what has died. Raises StartError where that does not help."""
+        if self.parameter_server.exit_code() not in (None, 0):
+            _log.warning("the parameter server has died (%s); restarting", self.parameter_server.exit_code())
+            self.parameter_server.restart(self._parameter_server_command())
+            self.parameter_server.wait_ready(START_SECONDS, self.stopping)
+        if self.rlx_server.exit_code() is not None:
+            _log.warning("the RLX server has ended (%s); restarting", self.rlx_server.exit_code())
+            self.rlx_server.restart(self._rlx_server_command())
+            self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+        for index, client in enumerate(self.clients):
+            code = client.exit_code()
+            if code not in (None, 0):
+                _log.warning("%s has died (%s); restarting", client.name, code)
+                client.restart(self._plan.client_command(self.rlx_server.address or "", index))
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Training has finished and the parameter server drew the conclusion, or every environment has had enough."""
+        return self.parameter_server.exit_code() == 0 or all(client.exit_code() == 0 for client in self.clients)
+
+    def stop_training(self) -> None:
+        """First the environments, then the workers with their server. The parameter server is still there."""
+        for client in self.clients:
+            client.terminate()
+        _end(self.clients, CLIENT_SECONDS)
+        self.rlx_server.terminate()
+        _end([self.rlx_server], RLX_SERVER_SECONDS)
+
+    def stop_parameter_server(self) -> None:
+        """Last: it writes the last checkpoint, which may take its time."""
+        self.parameter_server.terminate()
+        _end([self.parameter_server], CHECKPOINT_SECONDS)
+
+    def kill(self) -> None:
+        """Now."""
+        for process in (*self.clients, self.rlx_server, self.parameter_server):
+            process.kill()
+            process.wait(1.0)
+
+    def _parameter_server_command(self) -> list[str]:
+        return [
+            sys.executable,
+            *("-m", "relaax.server.parameter_server.main"),
+            *("--config", str(self._directory.configuration)),
+            *("--bind", self.parameter_server.address or "127.0.0.1:0"),
+        ]
+
+    def _rlx_server_command(self) -> list[str]:
+        return [
+            sys.executable,
+            *("-m", "relaax.server.rlx_server.main"),
+            *("--config", str(self._directory.configuration)),
+            *("--bind", self.rlx_server.address or "127.0.0.1:0"),
+            *("--parameter-server", self.parameter_server_address),
+        ]
+
+
+def _end(processes: list[Process], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        if not process.wait(deadline - time.monotonic()):
+            _log.warning("%s does not end and is killed", process.name)
+            process.kill()
+            process.wait(1.0)

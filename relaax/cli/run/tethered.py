@@ -1,0 +1,28 @@
+"""Run a command that is told to end (SIGTERM) when its parent dies, however it dies.
+
+`python tethered.py PARENT_PID COMMAND [ARG ...]`. Without it a killed `relaax run` would leave its servers behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+PR_SET_PDEATHSIG = 1
+SIGTERM = 15
+
+
+def main() -> None:
+    """Tie this process to its parent, then become the command."""
+    parent, command = int(sys.argv[1]), sys.argv[2:]
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGTERM)
+        if os.getppid() != parent:  # it died before
+            sys.exit(1)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The command `relaax` where something is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.processes import Processes
+
+WITHOUT = """
+import sys
+sys.modules[sys.argv[1]] = None  # as where it is not installed
+from relaax.cli.main import main
+del sys.argv[1]
+main()
+"""
+
+
+@pytest.mark.parametrize("library", ["typer", "pydantic"])
+def test_a_library_that_is_not_installed_is_named_with_the_way_to_get_it(processes: Processes, library: str) -> None:
+    command = processes.start_python(WITHOUT, library, "version")
+    assert command.wait(60) == 2, command.report()
+    assert f"relaax: {library} is not installed; pip install 'relaax[server]'" in command.stderr
+    assert "Traceback" not in command.stderr
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_matter_of_installing(processes: Processes) -> None:
+    command = processes.start_python(WITHOUT, "relaax.cli.run.command", "version")
+    assert command.wait(60) == 1
+    assert "relaax.cli.run.command" in command.stderr
+    assert "pip install" not in command.stderr

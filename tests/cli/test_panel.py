@@ -1,0 +1,72 @@
+"""What a person sees."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from relaax.cli.run.panel import View, _panel, time_left
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.progress import Progress
+
+PROGRESS = Progress(
+    global_step=12_000,
+    updates=600,
+    episodes=321,
+    mean_return_100=98.25,
+    best_mean_return_100=101.5,
+    workers=4,
+    staleness=2.5,
+    learning_rate=6.5e-4,
+    checkpoint_global_step=10_000,
+    max_global_step=100_000,
+    seconds=12.0,
+    steps_at_start=6_000,
+)
+
+
+def rendered(progress: Progress) -> str:
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    console.print(_panel(make_plan("da3c_gym_cartpole", []), progress))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_panel_has_all_that_tells_how_it_goes() -> None:
+    text = rendered(PROGRESS)
+    for words in ("12,000", "500", "321", "98.2 of 475", "101.5", "600", "2.5", "0:00:12", "0:02:56", "step 10,000"):
+        assert words in text, words
+    assert "da3c_gym_cartpole: CartPole-v1 by da3c" in text
+
+
+def test_a_run_that_has_just_begun_has_a_panel_too() -> None:
+    text = rendered(Progress())
+    assert "–" in text
+    assert "nan" not in text.lower()
+
+
+def test_speed_is_that_of_this_run_and_not_of_what_it_resumed() -> None:
+    assert PROGRESS.steps_per_second == 500
+    assert Progress(global_step=5).steps_per_second == 0
+
+
+@pytest.mark.parametrize(("max_steps", "seconds"), [(None, 176), (13_000, 2), (12_000, 0), (500, 0)])
+def test_time_left_is_until_the_nearer_limit(max_steps: int | None, seconds: float) -> None:
+    assert time_left(PROGRESS, max_steps) == seconds
+
+
+def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = make_plan("da3c_gym_cartpole", [])
+    with View(plan, enabled=False) as view:
+        view.say("hello")
+        view.show(PROGRESS)
+    assert capsys.readouterr().out == ""
+    with View(plan, enabled=True) as view:
+        view.say("hello")
+        view.show(PROGRESS)
+        view.show(PROGRESS)
+    out = capsys.readouterr().out
+    assert out.startswith("hello\n")
+    assert out.count("12,000 steps") == 1, "a line now and then, where there is no terminal"

@@ -1,0 +1,66 @@
+"""What `relaax run` makes of a configuration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.bundled import bundled_folder, bundled_names
+from relaax.cli.run.plan import make_plan
+from relaax.configuration import ConfigurationError
+
+CARTPOLE = "da3c_gym_cartpole"
+
+
+@pytest.mark.parametrize("name", bundled_names("config", ".yaml"))
+def test_every_bundled_configuration_can_be_run(name: str) -> None:
+    plan = make_plan(name, [])
+    assert plan.name == name
+    assert plan.environment_main.is_file()
+    assert plan.algorithm.exists()
+
+
+def test_a_clients_command_names_the_environment_and_a_seed_that_no_other_has() -> None:
+    plan = make_plan(CARTPOLE, ["run.envs_per_client=3", "algorithm.seed=2", "run.arguments=[--steps, '9']"])
+    commands = [plan.client_command("localhost:7", index) for index in range(3)]
+    main = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
+    assert commands[0] == [
+        sys.executable, str(main), "localhost:7", "CartPole-v1", "3", "--seed", "2000", "--steps", "9",
+    ]  # fmt: skip
+    seeds = [int(command[command.index("--seed") + 1]) for command in commands]
+    assert seeds == [2000, 2003, 2006], "environment i of a client takes its seed + i"
+
+
+def test_a_file_and_an_environment_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "maze.py").write_text("")
+    (tmp_path / "mine.yaml").write_text(
+        "relaax-run: {environment: maze.py, name: small}\nalgorithm: {path: da3c, max_global_step: 1e3}\n"
+    )
+    plan = make_plan(str(tmp_path / "mine.yaml"), ["run.max_steps=2000"])
+    assert plan.name == "mine"
+    assert plan.environment_main == tmp_path / "maze.py"
+    assert plan.max_steps == 1000, "the end of training is a limit too"
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "said"),
+    [
+        ("da3c_gym_cartpol", [], ["'da3c_gym_cartpol'", "'da3c_gym_cartpole'"]),
+        (CARTPOLE, ["run.environment=OpenAIGym"], ["'OpenAIGym'", "'OpenAI_Gym'"]),
+        (CARTPOLE, ["run.environment=null"], ["relaax-run.environment"]),
+        (CARTPOLE, ["run.client=3"], ["'client'", "'clients'"]),
+        (CARTPOLE, ["run.clients=0"], ["clients", "0"]),
+        (CARTPOLE, ["algorithm.path=da4c"], ["da4c", "da3c"]),
+        (CARTPOLE, ["algorithm.max_global_step=.inf"], ["max_global_step", "inf"]),
+        (CARTPOLE, ["algorithm.seed=five"], ["seed", "five"]),
+        (CARTPOLE, ["nonsense"], ["nonsense", "SECTION.KEY=VALUE"]),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_way_out(config: str, overrides: list[str], said: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        plan = make_plan(config, overrides)
+        _ = (plan.seed, plan.max_steps)
+    for words in said:
+        assert words in str(refused.value)

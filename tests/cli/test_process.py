@@ -1,0 +1,146 @@
+"""One process of a run: started, watched, ended. The processes are real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relaax.cli.run.process import MAX_QUICK_FAILURES, Process, StartError
+from support.processes import Processes, wait_until
+
+SERVER = "import signal; print('it is listening on 127.0.0.1:7', flush=True); signal.pause()"
+NEVER = threading.Event()
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    made = Process("it", tmp_path / "it.log", server=True)
+    yield made
+    made.kill()
+    made.wait(10)
+
+
+def test_a_server_is_ready_when_it_says_where_it_listens(process: Process) -> None:
+    process.start(python(SERVER))
+    assert process.wait_ready(20, NEVER) == process.address == "127.0.0.1:7"
+    assert process.exit_code() is None
+    process.terminate()
+    assert process.wait(10)
+    assert process.exit_code() == -15
+
+
+def test_everything_it_says_is_in_its_log(process: Process) -> None:
+    process.start(python("import sys; print('out'); print('error', file=sys.stderr); sys.exit(1)"))
+    with pytest.raises(StartError, match="it did not start") as failed:
+        process.wait_ready(20, NEVER)
+    assert "error" in str(failed.value), "its last words say why"
+    assert failed.value.refused is None
+    wait_until(lambda: {"out", "error"} <= set(process.log.read_text().split()), "both are in the log")
+
+
+def test_a_refused_configuration_is_told_apart(process: Process) -> None:
+    process.start(python("import sys; print('no such key', file=sys.stderr); sys.exit(2)"))
+    with pytest.raises(StartError) as failed:
+        process.wait_ready(20, NEVER)
+    assert "no such key" in (failed.value.refused or "")
+    with pytest.raises(StartError):
+        process.restart(python(SERVER))
+
+
+def test_who_is_told_to_stop_does_not_wait_for_what_is_starting(process: Process) -> None:
+    process.start(python("import signal; signal.pause()"))
+    stopping = threading.Event()
+    stopping.set()
+    with pytest.raises(StartError, match="not waited for"):
+        process.wait_ready(60, stopping)
+
+
+def test_what_says_nothing_is_given_up(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaax.cli.run.process.EXIT_SECONDS", 0.1)
+    process.start(python("import signal; signal.pause()"))
+    with pytest.raises(StartError, match="did not start"):
+        process.wait_ready(0.1, NEVER)
+
+
+def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
+    failing = python("raise SystemExit('no')")
+    process.start(failing)
+    for _ in range(MAX_QUICK_FAILURES - 1):
+        process.wait(10)
+        process.restart(failing)
+    process.wait(10)
+    with pytest.raises(StartError, match=r"(?s)again and again.*no"):
+        process.restart(failing)
+    assert process.restarts == MAX_QUICK_FAILURES - 1
+
+
+def test_killing_it_kills_what_it_started(process: Process) -> None:
+    child = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
+    process.start(python(f"{child} print('child listening on 1.1.1.1:%d' % c.pid, flush=True); c.wait()"))
+    pid = int(process.wait_ready(20, NEVER).rpartition(":")[2])
+    process.kill()
+    assert process.wait(10)
+    wait_until(lambda: not _lives(pid), "its child has ended")
+
+
+def test_what_is_left_of_the_last_life_does_not_disturb_the_next(process: Process, tmp_path: Path) -> None:
+    """Children of a killed server hold its output open until they end, in the middle of the next start perhaps."""
+    gate, opened = tmp_path / "gate", tmp_path / "opened"
+    os.mkfifo(gate)
+    child = f"open({str(gate)!r}).read(); open({str(opened)!r}, 'w').close()"
+    process.start(python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); {SERVER}"))
+    process.wait_ready(20, NEVER)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(10)
+    go = tmp_path / "go"
+    process.restart(python(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{SERVER}"))
+    last_life = [thread for thread in threading.enumerate() if thread.name == process.name]
+    assert len(last_life) == 2, "both lives are listened to"
+    gate.write_text("")  # the child ends, and with it the output of the first life
+    last_life[0].join(10)
+    assert not last_life[0].is_alive()
+    go.write_text("")
+    assert process.wait_ready(20, NEVER) == "127.0.0.1:7"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_it_is_told_to_end_when_its_parent_is_killed(processes: Processes, tmp_path: Path) -> None:
+    parent = processes.start_python(
+        f"""
+import signal, sys, threading
+from pathlib import Path
+from relaax.cli.run.process import Process
+process = Process("it", Path({str(tmp_path)!r}) / "it.log", server=True)
+process.start([sys.executable, "-c", {SERVER!r}])
+process.wait_ready(20, threading.Event())
+print("child", process.pid, flush=True)
+signal.pause()
+"""
+    )
+    child = int(parent.wait_for_line("child ").split()[1])
+    try:
+        assert _lives(child)
+        parent.kill()
+        wait_until(lambda: not _lives(child), "the child has ended")
+    finally:
+        if _lives(child):
+            psutil.Process(child).kill()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

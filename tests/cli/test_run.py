@@ -1,0 +1,216 @@
+"""`relaax run` from the command line to the last process: everything is real."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from support.processes import Processes, wait_until
+from support.run import SMALL, Runs
+from support.service import RELAAX
+
+NO_TARGET = ("--set", "run.target_return=null")
+SUMMARY_KEYS = {
+    "status",
+    "env_steps",
+    "frames",
+    "updates",
+    "seconds",
+    "steps_per_second",
+    "episodes",
+    "mean_return_100",
+    "best_mean_return_100",
+    "seed",
+    "checkpoint",
+    "run_dir",
+}
+
+
+def manifests(directory: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted((directory / "checkpoints").rglob("manifest.json"))]
+
+
+def test_a_run_from_the_command_to_the_summary(runs: Runs, tmp_path: Path) -> None:
+    run = runs.start(*SMALL, *NO_TARGET, "--max-steps", "3000", "--seed", "7", "--summary", tmp_path / "summary.json")
+    run.wait_for_steps(0)
+    assert len(run.of("client")) == 2
+    assert run.running.wait(90) == 0, run.running.report()
+    run.expect_nothing_left(1)
+    summary = run.summary
+    assert summary.keys() == SUMMARY_KEYS
+    assert summary == json.loads((tmp_path / "summary.json").read_text())
+    assert summary["status"] == "max_steps"
+    assert 3000 <= summary["env_steps"] == summary["frames"] < 100_000
+    assert summary["updates"] == pytest.approx(summary["env_steps"] / 10, rel=0.25)  # 2 environments, 5 steps
+    assert summary["episodes"] > 10
+    assert 8 < summary["mean_return_100"] < 500
+    assert summary["seconds"] > 0
+    assert summary["steps_per_second"] > 10
+    assert summary["seed"] == 7
+    assert summary["run_dir"] == str(run.directory)
+    assert Path(summary["checkpoint"]).is_file()
+    assert manifests(run.directory)[-1]["global_step"] == summary["env_steps"]
+    assert list((run.directory / "metrics").glob("events.out.tfevents.*"))
+    assert {path.name for path in (run.directory / "logs").iterdir()} == {
+        "parameter-server.log",
+        "rlx-server.log",
+        "client-0.log",
+        "client-1.log",
+    }
+    assert run.running.lines == [], "--no-progress says nothing"
+    for log in (run.directory / "logs").iterdir():
+        assert "Traceback" not in log.read_text(), log
+
+
+def test_control_c_saves_ends_everything_and_the_same_command_goes_on(runs: Runs) -> None:
+    run = runs.start(*SMALL)
+    run.wait_for_steps(500)
+    before = len(run.everything)
+    assert before >= 7, "the run, two servers, two clients, two workers"
+    started = time.monotonic()
+    run.running.interrupt_group()
+    assert run.running.wait(10) == 130, run.running.report()
+    run.expect_nothing_left(max(0.1, 10 - (time.monotonic() - started)))
+    summary = run.summary
+    assert summary["status"] == "interrupted"
+    saved = manifests(run.directory)[-1]["global_step"]
+    assert saved == summary["env_steps"] > 500
+
+    again = runs.start(*SMALL)
+    status = again.wait_for(lambda status: True, "its parameter server is there")
+    assert status.global_step >= saved
+    assert status.episodes >= summary["episodes"]
+    again.wait_for_steps(int(saved) + 100)
+    assert "Traceback" not in again.log("rlx-server")
+    again.running.interrupt_group()
+    assert again.running.wait(10) == 130
+    again.expect_nothing_left()
+    assert again.summary["env_steps"] > saved
+
+
+@pytest.mark.slow
+def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs) -> None:
+    reached = runs.start(*SMALL, "--target-return", "9")
+    assert reached.running.wait(120) == 0, reached.running.report()
+    assert reached.summary["status"] == "target_reached"
+    assert reached.summary["mean_return_100"] >= 9
+    assert reached.summary["episodes"] >= 100
+    missed = runs.start(*SMALL, "--target-return", "10000", "--max-steps", "1500")
+    assert missed.running.wait(120) == 3, missed.running.report()
+    steps = missed.summary["env_steps"]
+    assert missed.summary["status"] == "max_steps"
+    assert steps < 20_000, "the finished run was not resumed"
+    (aside,) = missed.directory.parent.glob("run.*")
+    assert json.loads((aside / "summary.json").read_text())["status"] == "target_reached"
+    fresh = runs.start(*SMALL, *NO_TARGET, "--max-steps", "1000", "--fresh")
+    assert fresh.running.wait(120) == 0, fresh.running.report()
+    (first, *_) = sorted((fresh.directory / "checkpoints").iterdir())
+    assert first.name.startswith("00000001-"), "it has begun anew"
+    assert len(list(missed.directory.parent.glob("run.*"))) == 2
+
+
+@pytest.mark.slow
+def test_max_global_step_is_an_end_too(runs: Runs) -> None:
+    run = runs.start(*SMALL, *NO_TARGET, "--set", "algorithm.max_global_step=2000")
+    assert run.running.wait(120) == 0, run.running.report()
+    assert run.summary["status"] == "max_steps"
+    assert run.summary["env_steps"] >= 2000
+    assert manifests(run.directory)[-1]["global_step"] >= 2000
+
+
+@pytest.mark.slow
+def test_a_directory_serves_one_run_at_a_time(runs: Runs) -> None:
+    run = runs.start(*SMALL)
+    run.wait_for_steps(0)
+    second = runs.start(*SMALL)
+    assert second.running.wait(30) == 2
+    assert "in use by another run" in second.running.stderr
+    assert run.running.returncode is None
+    run.wait_for_steps(run.status.global_step + 100)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_leaves_no_process(runs: Runs) -> None:
+    run = runs.start(*SMALL)
+    run.wait_for_steps(200)
+    assert len(run.everything) >= 7
+    run.running.kill()
+    run.expect_nothing_left(20)
+    assert manifests(run.directory), "the parameter server was told to end, and saved"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_everything_starts_ends_it_all_the_same(runs: Runs, number: int) -> None:
+    run = runs.start(*SMALL)
+    wait_until(lambda: (run.directory / "configuration.yaml").exists(), "it has begun", 30)
+    wait_until(lambda: len(run.everything) > 1, "a process was started", 30)
+    run.running.send_signal(number)
+    assert run.running.wait(10) == 130, run.running.report()
+    run.expect_nothing_left(5)
+    assert run.summary["status"] == "interrupted"
+
+
+@pytest.mark.slow
+def test_environments_that_fail_again_and_again_end_the_run(runs: Runs) -> None:
+    run = runs.start(*SMALL, "--set", "run.name=NoSuchEnvironment-v0")
+    assert run.running.wait(60) in (1, 2), run.running.report()
+    assert "NoSuchEnvironment-v0" in run.running.stderr
+    run.expect_nothing_left(5)
+
+
+@pytest.mark.slow
+def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
+    run = runs.start(*SMALL, *NO_TARGET, "--set", "run.arguments=['--steps', '400']")
+    assert run.running.wait(60) == 0, run.running.report()
+    assert 600 <= run.summary["env_steps"] <= 800
+    run.expect_nothing_left(5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["da3c_gym_cartpol"], ["da3c_gym_cartpol", "da3c_gym_cartpole"]),
+        (["missing/file.yaml"], ["missing/file.yaml"]),
+        (["da3c_gym_cartpole", "--set", "run.client=3"], ["'client'", "'clients'"]),
+        (["da3c_gym_cartpole", "--clients", "0"], ["clients", "0"]),
+        (["da3c_gym_cartpole", "--max-steps", "1.5"], ["max_steps", "1.5"]),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_sentence(
+    processes: Processes, tmp_path: Path, arguments: list[str], said: list[str]
+) -> None:
+    command = processes.start(*RELAAX, "run", *arguments, "--run-dir", tmp_path / "run")
+    assert command.wait(60) == 2, command.report()
+    assert "Traceback" not in command.stderr
+    (sentence,) = [line for line in command.stderr.splitlines() if line.startswith("relaax run: ")]
+    for words in said:
+        assert words in sentence
+    assert not (tmp_path / "run").exists(), "nothing was begun"
+
+
+def test_keys_that_only_the_algorithm_knows_are_refused_as_well(runs: Runs) -> None:
+    run = runs.start(*SMALL, "--set", "algorithm.entropy_bta=0.1")
+    assert run.running.wait(60) == 2, run.running.report()
+    assert "'entropy_bta'" in run.running.stderr
+    assert "'entropy_beta'" in run.running.stderr
+    assert "Traceback" not in run.running.stderr
+    run.expect_nothing_left(5)
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["version"]])
+def test_every_command_has_help(processes: Processes, arguments: list[str]) -> None:
+    command = processes.start(*RELAAX, *arguments, "--help")
+    assert command.wait(60) == 0
+    assert any(line.startswith("Usage: relaax") for line in command.lines)
+
+
+def test_version(processes: Processes) -> None:
+    from relaax import __version__
+
+    command = processes.start(*RELAAX, "version")
+    assert command.wait(60) == 0
+    assert command.lines == [__version__]

@@ -1,0 +1,136 @@
+"""The folder that a run leaves behind: resumed, moved aside, locked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.configuration import ConfigurationError, load_configuration
+
+CONFIG = "da3c_gym_cartpole"
+
+
+def a_run(path: Path, status: str | None = None, env_steps: int = 1000) -> None:
+    """What a run left: a configuration, a checkpoint, and a summary where it has one."""
+    directory = RunDirectory(path)
+    directory.open(fresh=False, max_steps=env_steps)
+    directory.write_configuration(make_plan(CONFIG, []))
+    (directory.checkpoints / "one").write_text("parameters")
+    if status is not None:
+        directory.write_summary({"status": status, "env_steps": env_steps}, None)
+    directory.close()
+
+
+def opened(path: Path, fresh: bool = False, max_steps: int = 1) -> str:
+    """What the user is told."""
+    directory = RunDirectory(path)
+    try:
+        return directory.open(fresh, max_steps)
+    finally:
+        directory.close()
+
+
+def is_resumed(path: Path, max_steps: int = 10_000, fresh: bool = False) -> bool:
+    """Whether the next run finds the checkpoint where it was; if not, that it was moved and not lost."""
+    sentence = opened(path, fresh, max_steps)
+    resumed = (path / "checkpoints" / "one").exists()
+    assert ("resuming" in sentence) == resumed
+    if not resumed:
+        (aside,) = path.parent.glob(f"{path.name}.*")
+        assert (aside / "checkpoints" / "one").read_text() == "parameters"
+        assert str(aside) in sentence
+    return resumed
+
+
+@pytest.mark.parametrize("status", [None, "interrupted", "failed"])
+def test_an_unfinished_run_is_resumed(tmp_path: Path, status: str | None) -> None:
+    a_run(tmp_path / "run", status)
+    assert is_resumed(tmp_path / "run")
+
+
+def test_a_finished_run_is_moved_aside(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "target_reached")
+    assert not is_resumed(tmp_path / "run")
+
+
+def test_a_run_that_stopped_at_a_limit_goes_on_under_a_higher_one(tmp_path: Path) -> None:
+    a_run(tmp_path / "lower", "max_steps", 1000)
+    assert is_resumed(tmp_path / "lower", max_steps=1001)
+    a_run(tmp_path / "same", "max_steps", 1000)
+    assert not is_resumed(tmp_path / "same", max_steps=1000)
+
+
+def test_fresh_begins_anew_whatever_was_there(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "interrupted")
+    assert not is_resumed(tmp_path / "run", fresh=True)
+
+
+def test_two_runs_moved_aside_in_one_second_do_not_meet(tmp_path: Path) -> None:
+    for _ in range(3):
+        a_run(tmp_path / "run", "target_reached")
+        directory = RunDirectory(tmp_path / "run")
+        directory.open(fresh=False, max_steps=1)
+        directory.close()
+    assert len(list(tmp_path.glob("run.*"))) == 3
+
+
+def test_a_damaged_summary_is_that_of_an_unfinished_run(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "target_reached")
+    (tmp_path / "run" / "summary.json").write_text('{"status": "targ')
+    assert is_resumed(tmp_path / "run")
+
+
+def test_a_summary_is_gone_while_the_next_run_goes_on(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "interrupted")
+    assert is_resumed(tmp_path / "run")
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run")
+    first.open(fresh=False, max_steps=1)
+    with pytest.raises(ConfigurationError, match="in use by another run; --run-dir"):
+        opened(tmp_path / "run", fresh=True)
+    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
+    first.close()
+    opened(tmp_path / "run")
+
+
+def test_a_directory_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"run directory .*file/run"):
+        RunDirectory(tmp_path / "file" / "run").open(fresh=False, max_steps=1)
+
+
+def test_the_servers_read_what_the_run_was_asked_for(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.open(fresh=False, max_steps=1)
+    directory.close()
+    plan = make_plan(CONFIG, ["algorithm.seed=5", "rlx-server.heartbeat=3", "run.checkpoint_interval=7"])
+    directory.write_configuration(plan)
+    written = load_configuration(directory.configuration)
+    assert written.parameter_server.bind == written.rlx_server.bind == "127.0.0.1:0"
+    assert written.parameter_server.checkpoint_dir == str(tmp_path / "run" / "checkpoints")
+    assert written.parameter_server.metrics_dir == str(tmp_path / "run" / "metrics")
+    assert written.parameter_server.checkpoint_interval == 7
+    assert written.rlx_server.heartbeat == 3
+    assert written.algorithm["seed"] == 5
+    assert written.run == plan.run
+    assert yaml.safe_load(directory.configuration.read_text())["algorithm"]["path"] == str(plan.algorithm)
+
+
+def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.open(fresh=False, max_steps=1)
+    directory.close()
+    directory.write_summary({"status": "failed"}, tmp_path / "new" / "summary.json")
+    assert json.loads((tmp_path / "new" / "summary.json").read_text()) == {"status": "failed"}
+    assert json.loads(directory.summary.read_text()) == {"status": "failed"}
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="--summary .*file/summary.json"):
+        directory.write_summary({}, tmp_path / "file" / "summary.json")
