@@ -1,0 +1,176 @@
+"""A wire that is cut, stalled, truncated and corrupted, on either side of the RLX server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import gymnasium
+import pytest
+
+from relaax.client import Client, Failure
+from relaax.rlx import ErrorCode
+from support.processes import wait_until
+from support.proxy import Proxy
+from support.service import Service, started_service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with started_service(tmp_path_factory.mktemp("wire")) as started:
+        yield started
+
+
+class Training:
+    """A client that trains over `address` until it is told to stop, in a thread of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.steps = 0
+        self.error: BaseException | None = None
+        self._address = address
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        env = gymnasium.make("CartPole-v1")
+        try:
+            spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+            with Client(self._address, **spaces, response_timeout=2.0, retry_seconds=60) as client:
+                while not self._stop.is_set():
+                    state, _ = env.reset()
+                    action = client.init(state)
+                    ended = False
+                    while not ended and not self._stop.is_set():
+                        state, reward, terminated, truncated, _ = env.step(action)
+                        self.steps += 1
+                        ended = terminated or truncated
+                        if ended:
+                            client.reset(float(reward), truncated=not terminated, state=state)
+                        else:
+                            action = client.send(float(reward), state)
+        except BaseException as error:
+            self.error = error
+        finally:
+            env.close()
+
+    def expect_more(self, steps: int = 50) -> None:
+        """The environment goes on, which means that actions come."""
+        wanted = self.steps + steps
+
+        def gone_on() -> bool:
+            if self.error is not None:
+                raise AssertionError("the client gave up") from self.error
+            return self.steps >= wanted
+
+        wait_until(gone_on, f"{steps} more steps", 30)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the client hangs"
+        assert self.error is None, self.error
+
+
+@pytest.fixture
+def wire(service: Service) -> Iterator[Proxy]:
+    """Between client and RLX server."""
+    with Proxy(service.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def training(wire: Proxy) -> Iterator[Training]:
+    started = Training(wire.address)
+    started.expect_more()
+    yield started
+    wire.heal()
+    started.stop()
+
+
+def test_a_connection_that_ends_at_any_byte_is_replaced(service: Service, wire: Proxy, training: Training) -> None:
+    before = service.status
+    for offset in (0, 1, 3, 4, 5, 40, 1000):
+        connections = wire.connections
+        wire.truncate(offset)
+        wait_until(lambda there=connections: wire.connections > there, "there is another connection", 20)  # type: ignore[misc]
+        training.expect_more(30)
+    after = service.status
+    assert after.updates > before.updates
+    assert after.discarded == before.discarded
+    assert "Traceback" not in service.rlx_server.stderr
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"), [(0, ErrorCode.FRAME_TOO_LARGE), (4, ErrorCode.MALFORMED)], ids=["length", "message"]
+)
+def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, offset: int, code: ErrorCode) -> None:
+    with Proxy(service.address) as wire:
+        spoiled, other = Training(wire.address), Training(service.address)
+        try:
+            for each in (spoiled, other):
+                each.expect_more(30)
+            wire.corrupt(offset)
+            wait_until(lambda: spoiled.error is not None, "the client was told", 20)
+            assert isinstance(spoiled.error, Failure)
+            assert spoiled.error.code is code
+            other.expect_more(30)
+        finally:
+            other.stop()
+    assert service.rlx_server.returncode is None
+    assert "Traceback" not in service.rlx_server.stderr
+
+
+def test_a_length_that_promises_more_than_comes_is_waited_for_in_vain(wire: Proxy, training: Training) -> None:
+    wire.corrupt(3)
+    wait_until(lambda: wire.connections >= 2, "the client has given the connection up", 20)
+    training.expect_more(30)
+
+
+def test_a_connection_that_is_cut_is_replaced(service: Service, wire: Proxy, training: Training) -> None:
+    for count in range(1, 4):
+        wire.cut()
+        training.expect_more()
+        assert wire.connections == count + 1
+    wait_until(lambda: service.status.workers == 1, "the workers of the lost connections have left")
+
+
+def test_a_door_that_is_shut_for_a_while(wire: Proxy, training: Training) -> None:
+    wire.refuse()
+    wait_until(lambda: wire.refused >= 3, "the client has tried again and again", 20)
+    wire.heal()
+    training.expect_more()
+
+
+def test_a_wire_that_stalls_is_given_up_and_another_taken(wire: Proxy, training: Training) -> None:
+    wire.stall()
+    wait_until(lambda: wire.connections >= 2, "the client has tried another connection", 20)
+    wire.heal()
+    training.expect_more()
+
+
+def test_a_parameter_server_beyond_a_bad_wire(service: Service) -> None:
+    """Cuts between a worker and the parameter server: no update is lost or counted twice."""
+    with Proxy(service.parameter_server_address) as wire:
+        service.start_rlx_server("127.0.0.1:0", parameter_server=wire.address)
+        before = service.wait_for_nobody()
+        training = Training(service.address)
+        try:
+            training.expect_more()
+            for _ in range(3):
+                wire.cut()
+                training.expect_more()
+            wire.refuse()
+            wait_until(lambda: "away" in service.rlx_server.stderr, "the worker waits", 20)
+            wire.heal()
+            training.expect_more()
+            wire.truncate(700)
+            training.expect_more()
+        finally:
+            wire.heal()
+            training.stop()
+        after = service.wait_for_nobody()
+        counted = after.global_step - before.global_step
+        assert counted <= training.steps
+        assert counted >= training.steps - 2 * 5, "what was under way at the end is all that is missing"
+        assert after.updates - before.updates == counted // 5

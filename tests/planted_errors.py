@@ -1,0 +1,369 @@
+"""Do the tests notice? Plants one error at a time in a copy of the tree, and runs the tests that ought to fail.
+
+    python tests/planted_errors.py                     every error
+    python tests/planted_errors.py policy-sign ...     these only
+    python tests/planted_errors.py --list
+
+Exit code 0 where every error was caught, 1 where one was not, 2 where the tests fail without one or could not be run.
+`tests/test_planted_errors.py` checks that every error can still be planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NEEDED = ("algorithms", "config", "environments", "protocol", "relaax", "tests", "pyproject.toml")
+TESTS_FAILED = 1  # pytest's exit code
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In `file`, `old`, which must stand there exactly once, becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+    def applied(self, text: str) -> str:
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.file}: found {found} times, not once: {self.old!r}")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Planted:
+    """An error, and the tests of which at least one must notice it."""
+
+    name: str
+    what: str
+    edits: tuple[Edit, ...]
+    tests: tuple[str, ...]
+
+
+GRADIENT = "tests/algorithms/da3c/test_gradient.py"
+ROLLOUT = "tests/algorithms/da3c/test_rollout.py"
+AGENT = "tests/algorithms/da3c/test_agent.py"
+CONTRACT = "tests/algorithms/da3c/test_contract.py"
+LEARNING = "tests/learning/test_da3c_corridors.py"
+SHARD = "tests/server/parameter_server/test_shard.py"
+
+MODEL_PY = "algorithms/da3c/model.py"
+ROLLOUT_PY = "algorithms/da3c/rollout.py"
+AGENT_PY = "algorithms/da3c/agent.py"
+SHARD_PY = "relaax/server/parameter_server/shard.py"
+
+
+def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
+    return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
+
+
+_POLICY_SIGN = (
+    "relaax/tf/losses.py",
+    "return negative_log_probability * tf.stop_gradient(advantage_t)",
+    "return -negative_log_probability * tf.stop_gradient(advantage_t)",
+)
+_VALUE_SIGN = (MODEL_PY, "+ config.value_loss_weight * value", "- config.value_loss_weight * value")
+_NO_BOOTSTRAP = ("relaax/tf/returns.py", "following = bootstrap_value", "following = 0.0 * bootstrap_value")
+_NO_TRUNCATION = (ROLLOUT_PY, "gamma * final_values[truncated]", "0.0 * final_values[truncated]")
+_TERMINATED_GOES_ON = (
+    (ROLLOUT_PY, "truncated = step.truncated & ~step.terminated", "truncated = step.ended"),
+    (AGENT_PY, "or not step.truncated.any()", "or not step.ended.any()"),
+)
+
+ERRORS = (
+    # Losses.
+    planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], "tests/tf/test_losses.py"),
+    planted("policy-sign-pushed", "the same, seen in what is pushed", [_POLICY_SIGN], GRADIENT),
+    planted("policy-sign-learned", "the same, seen in what is learned", [_POLICY_SIGN], LEARNING),
+    planted("value-sign", "the value loss has the wrong sign", [_VALUE_SIGN], GRADIENT),
+    planted("value-sign-learned", "the same, seen in what is learned", [_VALUE_SIGN], LEARNING),
+    planted(
+        "value-target-gradient",
+        "the gradient flows through the return, not the value",
+        [
+            (
+                "relaax/tf/losses.py",
+                "tf.square(tf.stop_gradient(target_t) - v_t)",
+                "tf.square(target_t - tf.stop_gradient(v_t))",
+            )
+        ],
+        "tests/tf/test_losses.py",
+    ),
+    planted(
+        "entropy-sign",
+        "the entropy is punished",
+        [(MODEL_PY, "- config.entropy_beta * entropy", "+ config.entropy_beta * entropy")],
+        GRADIENT,
+    ),
+    planted(
+        "entropy-formula",
+        "the entropy itself has the wrong sign",
+        [("relaax/tf/losses.py", "return -tf.reduce_sum(tf.exp", "return tf.reduce_sum(tf.exp")],
+        "tests/tf/test_losses.py",
+    ),
+    # Returns and ends of episodes.
+    planted("no-bootstrap", "nothing is expected after a rollout", [_NO_BOOTSTRAP], "tests/tf/test_returns.py"),
+    planted("no-bootstrap-learned", "the same, seen in what is learned", [_NO_BOOTSTRAP], LEARNING),
+    planted(
+        "return-off-by-one",
+        "rewards are discounted by the following step's discount",
+        [("relaax/tf/returns.py", "discount_t[t] * following", "discount_t[min(t + 1, len(r_t) - 1)] * following")],
+        "tests/tf/test_returns.py",
+        ROLLOUT,
+    ),
+    planted("truncated-is-terminated", "nothing is expected after a truncation", [_NO_TRUNCATION], ROLLOUT),
+    planted("truncated-is-terminated-pushed", "the same, seen in what is pushed", [_NO_TRUNCATION], GRADIENT),
+    planted("truncated-is-terminated-learned", "the same, seen in what is learned", [_NO_TRUNCATION], LEARNING),
+    planted("terminated-is-truncated", "an episode that is over goes on", _TERMINATED_GOES_ON, GRADIENT),
+    planted("terminated-is-truncated-contract", "the same, seen by the contract", _TERMINATED_GOES_ON, CONTRACT),
+    planted("terminated-is-truncated-learned", "the same, seen in what is learned", _TERMINATED_GOES_ON, LEARNING),
+    planted(
+        "discount-across-an-end",
+        "returns run on into the next episode",
+        [(ROLLOUT_PY, "~(step.ended | step.first)", "~step.first")],
+        ROLLOUT,
+    ),
+    planted(
+        "void-not-masked", "void transitions are learned from", [(ROLLOUT_PY, "= ~step.first", "= True")], GRADIENT
+    ),
+    planted(
+        "void-counted",
+        "void transitions count as environment steps",
+        [(ROLLOUT_PY, "int(self.mask[: self.steps].sum())", "int(self.mask[: self.steps].size)")],
+        CONTRACT,
+    ),
+    # Observations.
+    planted(
+        "stack-over-an-end",
+        "the frame stack is carried over the end of an episode",
+        [("relaax/algorithm_base/history.py", "if restart.any():", "if False:")],
+        GRADIENT,
+    ),
+    planted(
+        "stack-over-a-reset",
+        "the frame stack is carried over a reset",
+        [
+            (
+                "relaax/algorithm_base/history.py",
+                "        self._stack[...] = frames[..., None]\n",
+                "        self._shift(self._stack, self._packed, frames)\n",
+            )
+        ],
+        GRADIENT,
+    ),
+    planted(
+        "final-after-reset",
+        "a final observation is valued with the next episode's frames",
+        [
+            (
+                AGENT_PY,
+                "        self._rollout.outcome(step,",
+                "        self._encoder.push(step.observations, step.ended | step.first)\n"
+                "        self._rollout.outcome(step,",
+            )
+        ],
+        GRADIENT,
+    ),
+    # Clipping.
+    planted(
+        "norm-not-clipped",
+        "long gradients are left long",
+        [("relaax/tf/losses.py", "gradient * (limit / tf.maximum(norm, limit)), norm", "gradient, norm")],
+        "tests/tf/test_losses.py",
+    ),
+    planted(
+        "norm-always-scaled",
+        "short gradients are made long",
+        [("relaax/tf/losses.py", "limit / tf.maximum(norm, limit)", "limit / norm")],
+        GRADIENT,
+    ),
+    planted(
+        "reward-clip-one-sided",
+        "negative rewards are cut to zero",
+        [(ROLLOUT_PY, "np.clip(step.rewards, -clip, clip)", "np.clip(step.rewards, 0.0, clip)")],
+        ROLLOUT,
+    ),
+    # The agent and its parameters.
+    planted(
+        "pull-within-rollout",
+        "parameters change in the middle of a rollout",
+        [(AGENT_PY, "        if self._rollout.full:\n", "        self._pull()\n        if self._rollout.full:\n")],
+        GRADIENT,
+    ),
+    planted(
+        "answer-ignored",
+        "the parameters that a push brings are not taken",
+        [(AGENT_PY, "if pushed.pulled is not None:", "if False:")],
+        GRADIENT,
+    ),
+    planted(
+        "same-chance-everywhere",
+        "every connection draws the same random numbers",
+        [(AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
+        AGENT,
+    ),
+    # The parameter server.
+    planted(
+        "doubled-push",
+        "a repeated push is applied twice",
+        [
+            (
+                SHARD_PY,
+                "            if outcome is None:\n                outcome = self._count",
+                "            if True:\n                outcome = self._count",
+            )
+        ],
+        SHARD,
+    ),
+    planted(
+        "slots-not-restored",
+        "the optimizer's slots are not taken from a checkpoint",
+        [(SHARD_PY, "            self._optimizer.restore(snapshot.slots)\n", "")],
+        SHARD,
+    ),
+    planted(
+        "ledger-not-restored",
+        "after a restart a push that was applied is applied again",
+        [(SHARD_PY, "            self._ledger.restore(snapshot.ledger)\n", "")],
+        SHARD,
+    ),
+    planted(
+        "annealing-upwards",
+        "the learning rate grows",
+        [
+            (
+                "relaax/server/parameter_server/schedule.py",
+                "1.0 - global_step / self.end",
+                "1.0 + global_step / self.end",
+            )
+        ],
+        "tests/server/parameter_server/test_schedule.py",
+    ),
+    planted(
+        "staleness-off-by-one",
+        "gradients exactly as stale as allowed are discarded",
+        [(SHARD_PY, "staleness > self._max_staleness", "staleness >= self._max_staleness")],
+        SHARD,
+    ),
+    planted(
+        "discarded-steps-lost",
+        "the steps of a discarded gradient are not counted",
+        [
+            (
+                SHARD_PY,
+                "env_steps=before.env_steps + push.env_steps",
+                "env_steps=before.env_steps + push.env_steps * applied",
+            )
+        ],
+        SHARD,
+    ),
+    planted(
+        "rmsprop-decay",
+        "RMSProp forgets what it should keep",
+        [("relaax/tf/optimizers.py", "rho=self._spec.decay", "rho=1.0 - self._spec.decay")],
+        "tests/tf/test_optimizers.py",
+    ),
+    # The wire and the worker.
+    planted(
+        "big-endian",
+        "float arrays travel in the wrong byte order, both ways",
+        [("relaax/rlx/arrays.py", 'np.dtype("<f4")', 'np.dtype(">f4")')],
+        "tests/rlx/test_arrays.py",
+        "tests/rlx/test_vectors.py",
+    ),
+    planted(
+        "void-reward-reported",
+        "the reward of a void step enters the reported return",
+        [
+            (
+                "relaax/server/rlx_server/session.py",
+                "count(message.reward, ~first)",
+                "count(message.reward, ~self._none)",
+            )
+        ],
+        "tests/server/rlx_server/test_session.py",
+    ),
+)
+
+
+def copy_tree(target: Path) -> Path:
+    target.mkdir()
+    for name in NEEDED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, target)
+    return target
+
+
+def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
+    """pytest's exit code and output, on the tree's own code, in its own processes too."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def try_error(error: Planted, folder: Path) -> tuple[str, str]:
+    """The verdict, and what noticed."""
+    tree = copy_tree(folder / error.name)
+    try:
+        for edit in error.edits:
+            path = tree / edit.file
+            path.write_text(edit.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
+        code, output = run_tests(tree, error.tests)
+    finally:
+        shutil.rmtree(tree)
+    if code == 0:
+        return "NOT CAUGHT", " ".join(error.tests)
+    if code != TESTS_FAILED:
+        return "NOT RUN", output.strip().splitlines()[-1]
+    failed = re.search(r"^FAILED (\S+)", output, re.MULTILINE)
+    return "caught", failed[1].split("/")[-1] if failed else "?"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="plant these only")
+    parser.add_argument("--list", action="store_true", help="list the errors")
+    parser.add_argument("--without-baseline", action="store_true", help="do not check that the tests pass as they are")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - {error.name for error in ERRORS}:
+        parser.error(f"no such error: {', '.join(sorted(unknown))}; --list lists them")
+    chosen = [error for error in ERRORS if not arguments.names or error.name in arguments.names]
+    width = max(len(error.name) for error in ERRORS)
+    if arguments.list:
+        print("\n".join(f"{error.name:{width}}  {error.what}" for error in chosen))
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if not arguments.without_baseline:
+            tests = sorted({test for error in chosen for test in error.tests})
+            code, output = run_tests(copy_tree(folder / "baseline"), tests)
+            if code:
+                print(output, "the tests fail without a planted error", sep="\n")
+                return 2
+        verdicts = []
+        for error in chosen:
+            started = time.monotonic()
+            verdict, detail = try_error(error, folder)
+            verdicts.append(verdict)
+            print(f"{error.name:{width}}  {verdict:10}  {time.monotonic() - started:5.1f} s  {detail}", flush=True)
+    print(f"{verdicts.count('caught')} of {len(verdicts)} caught")
+    return 2 if "NOT RUN" in verdicts else int("NOT CAUGHT" in verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The helpers that other tests trust to start, find and end processes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.processes import Processes, wait_until
+
+SERVER_WITH_CHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+print("child", child.pid)
+print("relaax-test-server listening on 127.0.0.1:4321")
+child.wait()
+"""
+
+
+def test_ready_line_gives_the_address(processes: Processes) -> None:
+    server = processes.start_python(SERVER_WITH_CHILD)
+    assert server.wait_for_address() == "127.0.0.1:4321"
+    assert server.lines[0].startswith("child ")
+
+
+def test_a_process_that_ends_before_it_is_ready_is_reported_with_its_errors(processes: Processes) -> None:
+    server = processes.start_python("import sys; sys.exit('no such file: x.yaml')")
+    with pytest.raises(AssertionError, match=r"(?s)its output ended.*exit code 1.*no such file: x.yaml"):
+        server.wait_for_address()
+
+
+def test_a_process_that_says_nothing_is_given_up(processes: Processes) -> None:
+    silent = processes.start_python("import signal; signal.pause()")
+    with pytest.raises(AssertionError, match=r"waited 0.05 s"):
+        silent.wait_for_line("ready", timeout=0.05)
+
+
+def test_children_end_with_the_test_even_if_their_parent_was_killed(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        server = processes.start_python(SERVER_WITH_CHILD)
+        child = psutil.Process(int(server.wait_for_line("child ").split()[1]))
+        assert [process.pid for process in server.children()] == [child.pid]
+        server.kill()
+        assert child.is_running()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child has ended")
+
+
+def test_stop_returns_the_exit_code(processes: Processes) -> None:
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print('up'); signal.pause()"
+    running = processes.start_python(code)
+    running.wait_for_line("up")
+    assert running.stop() == 7
+    unheeding = processes.start_python("print('up'); import signal; signal.pause()")
+    unheeding.wait_for_line("up")
+    assert unheeding.stop(signal.SIGKILL) == -signal.SIGKILL
+
+
+def test_wait_until_returns_what_became_true_or_says_what_did_not() -> None:
+    answers = iter([0, None, "there"])
+    assert wait_until(lambda: next(answers), "it is there") == "there"
+    with pytest.raises(AssertionError, match=r"not within 0\.02 s: pigs fly"):
+        wait_until(lambda: False, "pigs fly", timeout=0.02)

@@ -1,0 +1,88 @@
+"""The shape of the project: what lies where, how long modules are, what is tracked, what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import statistics
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("relaax", "algorithms", "environments")
+TOP_LEVEL = {
+    # The layout.
+    "protocol", "relaax", "algorithms", "environments", "config", "docker", "docs", "tests",
+    # The project.
+    "setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "Makefile", ".ci",
+    "README.md", "CHANGELOG.md", "LICENSE", ".gitignore", ".editorconfig", ".gitattributes", ".dockerignore",
+}  # fmt: skip
+
+
+def git(*arguments: str) -> list[str]:
+    """The lines that git answers; skips the test outside of a repository, such as in a source distribution."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git repository")
+    answer = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return answer.stdout.splitlines()
+
+
+def modules() -> dict[str, int]:
+    """Lines of each module that somebody wrote."""
+    return {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "_pb2" not in path.name and path.name != "__init__.py"
+    }
+
+
+def test_modules_are_short() -> None:
+    lines = modules()
+    assert statistics.median(lines.values()) <= 150
+    assert {path: count for path, count in lines.items() if count > 400} == {}
+
+
+def test_top_level_is_as_the_layout_says() -> None:
+    files = git("ls-files", "--cached", "--others", "--exclude-standard")
+    assert {name.split("/")[0] for name in files} - TOP_LEVEL == set()
+
+
+def test_generated_code_is_made_and_not_tracked() -> None:
+    generated = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "relaax").rglob("*_pb2*.py"))
+    assert generated == [
+        "relaax/bridge/parameter_server_pb2.py",
+        "relaax/bridge/parameter_server_pb2_grpc.py",
+        "relaax/rlx/rlx_pb2.py",
+    ]
+    assert git("ls-files", "*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py") == []
+    assert sorted(git("check-ignore", *generated)) == generated
+
+
+def test_protocol_holds_no_python() -> None:
+    assert list((ROOT / "protocol").rglob("*.py*")) == []
+
+
+def test_one_name_only_is_installed() -> None:
+    distribution = importlib.metadata.distribution("relaax")
+    assert (distribution.read_text("top_level.txt") or "").split() == ["relaax"]
+
+
+def test_the_client_needs_numpy_and_protobuf_only() -> None:
+    required = importlib.metadata.requires("relaax") or []
+    base = {re.split(r"[^\w-]", line, maxsplit=1)[0] for line in required if "extra ==" not in line}
+    assert base == {"numpy", "protobuf"}
+
+
+def test_constraints_name_packages_and_versions_only() -> None:
+    line = re.compile(r'[a-z0-9-]+==[0-9][\w.]*(; python_version (<|>=) "3\.\d+")?')
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert len(lines) > 50
+    assert [text for text in lines if not line.fullmatch(text)] == []
+
+
+def test_every_configuration_has_a_procfile() -> None:
+    stems = {suffix: {path.stem for path in (ROOT / "config").glob(f"*{suffix}")} for suffix in (".yaml", ".Procfile")}
+    assert stems[".yaml"] == stems[".Procfile"] != set()
