@@ -46,10 +46,17 @@ class CheckpointManager:
         ids = (key.partition("/")[0] for key in self.store.list() if key.endswith("/manifest.json"))
         return sorted((i for i in ids if _ID.fullmatch(i)), key=_sequence, reverse=True)
 
+    def manifest(self, checkpoint_id: str) -> dict[str, Any]:
+        """What one checkpoint says of itself; its parts are not read. Raises Damaged."""
+        try:
+            return decode_manifest(self.store.get(manifest_key(checkpoint_id)))
+        except NotFound as error:
+            raise Damaged(str(error)) from None
+
     def load(self, checkpoint_id: str) -> Checkpoint:
         """One checkpoint, verified. Raises Damaged."""
+        manifest = self.manifest(checkpoint_id)
         try:
-            manifest = decode_manifest(self.store.get(manifest_key(checkpoint_id)))
             parts = {
                 name: decode_part(self.store.get(description["key"]), description)
                 for name, description in manifest["parts"].items()
@@ -134,8 +141,8 @@ class CheckpointManager:
         returns: dict[str, float] = {}
         for checkpoint_id in good:
             try:
-                mean_return = decode_manifest(self.store.get(manifest_key(checkpoint_id))).get("mean_return")
-            except (Damaged, NotFound):
+                mean_return = self.manifest(checkpoint_id).get("mean_return")
+            except Damaged:
                 continue
             if mean_return is not None:
                 returns[checkpoint_id] = mean_return

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, LocalStore, manifest_key
+from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError, manifest_key
 from relaax.cli.run.panel import View
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import StartError
@@ -111,7 +113,13 @@ def _reached(plan: Plan, progress: Progress) -> bool:
 
 
 def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress, final: Progress) -> dict[str, Any]:
-    """The returns are those that decided; the counters those of the end."""
+    """The returns are those that decided; the counters those of the end, as the last checkpoint has them.
+
+    Only the checkpoint knows what was counted after the parameter server was last asked.
+    """
+    checkpoint, manifest = _newest_checkpoint(directory)
+    if manifest.get("global_step", 0) > final.global_step:
+        final = replace(final, **{key: manifest[key] for key in ("global_step", "frames", "updates")})
     return {
         "status": status,
         "env_steps": final.global_step,
@@ -123,14 +131,20 @@ def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress
         "mean_return_100": decided.mean_return_100,
         "best_mean_return_100": decided.best_mean_return_100,
         "seed": plan.seed,
-        "checkpoint": _newest_checkpoint(directory),
+        "checkpoint": checkpoint,
         "run_dir": str(directory.path),
     }
 
 
-def _newest_checkpoint(directory: RunDirectory) -> str | None:
-    published = CheckpointManager(LocalStore(directory.checkpoints)).published()
-    return str(directory.checkpoints / manifest_key(published[0])) if published else None
+def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str, Any]]:
+    """Where its manifest is, and what it says. None, and nothing, where there is none that can be read."""
+    manager = CheckpointManager(LocalStore(directory.checkpoints))
+    try:
+        for newest in manager.published()[:1]:
+            return str(directory.checkpoints / manifest_key(newest)), manager.manifest(newest)
+    except (Damaged, StoreError) as error:
+        _log.warning("the last checkpoint cannot be read: %s", error)
+    return None, {}
 
 
 def _conclusion(result: dict[str, Any], plan: Plan) -> str:

@@ -9,6 +9,7 @@ import grpc
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as rpc
+from relaax.bridge.options import client_options
 
 POLL_SECONDS = 2.0
 
@@ -41,7 +42,11 @@ class Progress:
 
 
 class ProgressReader:
-    """Asks the parameter server. It may be away for a while: then the last answer stands."""
+    """Asks the parameter server. It may be away for a while: then the last answer stands.
+
+    A channel that has failed is dialled anew: left alone, gRPC waits longer before each attempt to connect, and a
+    parameter server that is back would not be heard for seconds.
+    """
 
     def __init__(self) -> None:
         self.latest = Progress()
@@ -54,13 +59,15 @@ class ProgressReader:
         """The newest progress, from the parameter server at `address`."""
         if address != self._address:
             self.close()
-            self._address, self._channel = address, grpc.insecure_channel(address)
-        assert self._channel is not None
+            self._address = address
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(address, options=client_options(parameters=0))
         try:
             status = rpc.ParameterServerServiceStub(self._channel).GetStatus(
                 pb.GetStatusRequest(), timeout=POLL_SECONDS
             )
         except grpc.RpcError:
+            self.close()
             return self._with_time(self.latest)
         if self._steps_at_start is None:
             self._steps_at_start = status.global_step
@@ -77,6 +84,7 @@ class ProgressReader:
         """Hang up."""
         if self._channel is not None:
             self._channel.close()
+            self._channel = None
 
 
 def _progress(status: pb.GetStatusResponse) -> Progress:
