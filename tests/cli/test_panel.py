@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from relaax.cli.run.panel import View, _panel, time_left
+from relaax.cli.run.panel import View, _panel, step_limit, time_left
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
 
@@ -55,6 +55,12 @@ def test_speed_is_that_of_this_run_and_not_of_what_it_resumed() -> None:
 @pytest.mark.parametrize(("max_steps", "seconds"), [(None, 176), (13_000, 2), (12_000, 0), (500, 0)])
 def test_time_left_is_until_the_nearer_limit(max_steps: int | None, seconds: float) -> None:
     assert time_left(PROGRESS, max_steps) == seconds
+
+
+def test_the_nearer_limit_ends_the_run() -> None:
+    assert step_limit(PROGRESS, 13_000) == 13_000
+    assert step_limit(PROGRESS, 10**9) == step_limit(PROGRESS, None) == 100_000
+    assert step_limit(Progress(), None) is None
 
 
 def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,9 +64,14 @@ def _line(progress: Progress) -> str:
     )
 
 
+def step_limit(progress: Progress, max_steps: int | None) -> int | None:
+    """Where the run ends at the latest: at its own limit or the training's, whichever is nearer; None while unknown."""
+    return min((limit for limit in (max_steps, progress.max_global_step) if limit), default=None)
+
+
 def time_left(progress: Progress, max_steps: int | None) -> float | None:
     """Seconds until the run's step limit at the pace so far; None before there is a pace."""
-    end = min(limit for limit in (max_steps, progress.max_global_step) if limit) if progress.max_global_step else 0
+    end = step_limit(progress, max_steps)
     pace = progress.steps_per_second
     return max(0, end - progress.global_step) / pace if end and pace > 0 else None
 
@@ -81,7 +86,7 @@ def _duration(seconds: float | None) -> str:
 
 def _panel(plan: Plan, progress: Progress) -> Panel:
     target = plan.target_return
-    end = plan.run.max_steps or progress.max_global_step
+    end = step_limit(progress, plan.run.max_steps)
     table = Table.grid(padding=(0, 2))
     for _ in range(2):
         table.add_column(style="dim", no_wrap=True)

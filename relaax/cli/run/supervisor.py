@@ -52,18 +52,19 @@ class Supervisor:
     def watch(self) -> None:
         """Restart what has died. Raises StartError where that does not help."""
         if self.parameter_server.exit_code() not in (None, 0):
-            _log.warning("the parameter server has died (%s); restarting", self.parameter_server.exit_code())
-            self.parameter_server.restart(self._parameter_server_command())
-            self.parameter_server.wait_ready(START_SECONDS, self.stopping)
+            self._restart(self.parameter_server, "the parameter server has died", self._parameter_server_command())
         if self.rlx_server.exit_code() is not None:
-            _log.warning("the RLX server has ended (%s); restarting", self.rlx_server.exit_code())
-            self.rlx_server.restart(self._rlx_server_command())
-            self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+            self._restart(self.rlx_server, "the RLX server has ended", self._rlx_server_command())
         for index, client in enumerate(self.clients):
             code = client.exit_code()
             if code not in (None, 0):
                 _log.warning("%s has died (%s); restarting", client.name, code)
                 client.restart(self._plan.client_command(self.rlx_server.address or "", index))
+
+    def _restart(self, server: Process, what: str, command: list[str]) -> None:
+        _log.warning("%s (%s); restarting", what, server.exit_code())
+        server.restart(command)
+        server.wait_ready(START_SECONDS, self.stopping)
 
     @property
     def ended_by_itself(self) -> bool:
