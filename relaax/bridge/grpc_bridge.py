@@ -157,7 +157,7 @@ class GrpcBridge(BridgeBase):
         if self._incarnation:
             with contextlib.suppress(grpc.RpcError, ValueError):
                 report = self._unanswered_report.report if self._unanswered_report else self._gathered.take()
-                self._stub.Leave(pb.LeaveRequest(worker_id=self._worker_id, report=report), timeout=1.0)
+                self._stub.Leave(pb.LeaveRequest(worker_id=self._worker_id, report=report), timeout=3.0)
         self._channel.close()
         self._channel = None
 

@@ -74,9 +74,11 @@ def serve(
 
 def _run(configuration: Configuration) -> int:
     """Serve until the end; the exit code."""
+    import_tensorflow()  # takes seconds in which a signal simply ends the process: there is nothing to save yet
     ends = Ends()
-    # A second signal finds the last checkpoint being written, and does not disturb it.
-    with ends.signals({signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}):
+    reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
+    # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
+    with ends.signals(reasons, afterwards=signal.SIG_IGN):
         server = _assemble(configuration, ends)
         server.start()
         print(f"relaax-parameter-server listening on {server.address}", flush=True)
@@ -89,7 +91,6 @@ def _run(configuration: Configuration) -> int:
 
 def _assemble(configuration: Configuration, ends: Ends) -> Server:
     """The server, or the end of the process with one sentence."""
-    import_tensorflow()
     import tensorflow as tf
 
     from relaax.server.parameter_server.assembly import assemble

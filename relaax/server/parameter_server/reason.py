@@ -55,8 +55,11 @@ class Ends:
         self._write.close()
 
     @contextlib.contextmanager
-    def signals(self, reasons: Mapping[int, Reason]) -> Iterator[None]:
-        """While inside, these signals are reasons. For the main thread."""
+    def signals(self, reasons: Mapping[int, Reason], afterwards: signal.Handlers | None = None) -> Iterator[None]:
+        """While inside, these signals are reasons. Later they are what they were, or `afterwards`.
+
+        For the main thread.
+        """
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.put(reasons[number])
@@ -67,5 +70,5 @@ class Ends:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler if afterwards is None else afterwards)
             signal.set_wakeup_fd(wakeup)

@@ -28,7 +28,7 @@ class Timing:
     """
 
     grace: float = 10.0
-    linger: float = 1.0
+    linger: float = 3.0
     drain: float = 2.0
 
 

@@ -26,6 +26,10 @@ def published(folder: Path) -> list[str]:
     return CheckpointManager(LocalStore(folder)).published()
 
 
+def newest_step(folder: Path) -> int:
+    return int(published(folder)[0].partition("-")[2])
+
+
 def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
     processes: Processes, config: Path, tmp_path: Path
 ) -> None:
@@ -64,6 +68,17 @@ def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Process
     assert published(config.parent / "from-the-file") == ["00000001-20"]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_signal_does_not_wait_until_tensorflow_is_loaded(
+    processes: Processes, config: Path, number: int, code: int
+) -> None:
+    (config.parent / "tensorflow.py").write_text("print('loading')\nimport time\ntime.sleep(600)\n")
+    server = processes.start("relaax-parameter-server", "--config", config, env={"PYTHONPATH": str(config.parent)})
+    server.wait_for_line("loading")
+    assert server.stop(number) == code
+    assert "Traceback" not in server.stderr
+
+
 def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, config: Path) -> None:
     folder = config.parent / "from-the-file"
     for _ in range(2):
@@ -96,6 +111,7 @@ def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Proces
             steps = {resumed + 10 * i for i in range(1, 2000)}
             trained(bridge, int(random.integers(20, 60)))
             wait_until(lambda: len(published(folder)) > 1, "checkpoints are written")
+            wait_until(lambda before=resumed: newest_step(folder) > before, "one of them is new")  # type: ignore[misc]
             before = bridge.global_step
             server.kill()
         checkpoint = CheckpointManager(LocalStore(folder)).restore()
@@ -107,10 +123,7 @@ def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Proces
 
 
 def test_a_worker_goes_on_after_the_server_was_killed_and_restarted(processes: Processes, config: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    server, _ = start(processes, config, "--bind", address)
+    server, address = start(processes, config)
     with bridge_to(address) as bridge:
         bridge.register(worker(config))
         size = len(trained(bridge, 3))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -32,6 +33,19 @@ ends.close()
 def test_signals_wake_the_main_thread_whichever_thread_got_them() -> None:
     answer = subprocess.run([sys.executable, "-c", _SIGNALLED], capture_output=True, text=True, timeout=60)
     assert answer.returncode == 0, answer.stderr
+
+
+def test_a_signal_that_comes_too_late_may_be_ignored() -> None:
+    ends = Ends()
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        with ends.signals({signal.SIGUSR1: Reason.TERMINATED}, afterwards=signal.SIG_IGN):
+            signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        assert [ends.get(timeout=0), ends.get(timeout=0)] == [Reason.TERMINATED, None]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        ends.close()
 
 
 def test_reasons_come_in_order() -> None:
