@@ -36,7 +36,7 @@ class Training:
         env = gymnasium.make("CartPole-v1")
         try:
             spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-            with Client(self._address, **spaces, response_timeout=2.0, retry_seconds=60) as client:
+            with Client(self._address, **spaces, response_timeout=5.0, retry_seconds=60) as client:
                 while not self._stop.is_set():
                     state, _ = env.reset()
                     action = client.init(state)
@@ -63,7 +63,7 @@ class Training:
                 raise AssertionError("the client gave up") from self.error
             return self.steps >= wanted
 
-        wait_until(gone_on, f"{steps} more steps", 30)
+        wait_until(gone_on, f"{steps} more steps", 60)
 
     def stop(self) -> None:
         self._stop.set()
@@ -93,7 +93,7 @@ def test_a_connection_that_ends_at_any_byte_is_replaced(service: Service, wire: 
     for offset in (0, 1, 3, 4, 5, 40, 1000):
         connections = wire.connections
         wire.truncate(offset)
-        wait_until(lambda there=connections: wire.connections > there, "there is another connection", 20)  # type: ignore[misc]
+        wait_until(lambda there=connections: wire.connections > there, "there is another connection", 60)  # type: ignore[misc]
         training.expect_more(30)
     after = service.status
     assert after.updates > before.updates
@@ -111,7 +111,7 @@ def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, off
             for each in (spoiled, other):
                 each.expect_more(30)
             wire.corrupt(offset)
-            wait_until(lambda: spoiled.error is not None, "the client was told", 20)
+            wait_until(lambda: spoiled.error is not None, "the client was told", 60)
             assert isinstance(spoiled.error, Failure)
             assert spoiled.error.code is code
             other.expect_more(30)
@@ -123,7 +123,7 @@ def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, off
 
 def test_a_length_that_promises_more_than_comes_is_waited_for_in_vain(wire: Proxy, training: Training) -> None:
     wire.corrupt(3)
-    wait_until(lambda: wire.connections >= 2, "the client has given the connection up", 20)
+    wait_until(lambda: wire.connections >= 2, "the client has given the connection up", 60)
     training.expect_more(30)
 
 
@@ -137,14 +137,14 @@ def test_a_connection_that_is_cut_is_replaced(service: Service, wire: Proxy, tra
 
 def test_a_door_that_is_shut_for_a_while(wire: Proxy, training: Training) -> None:
     wire.refuse()
-    wait_until(lambda: wire.refused >= 3, "the client has tried again and again", 20)
+    wait_until(lambda: wire.refused >= 3, "the client has tried again and again", 60)
     wire.heal()
     training.expect_more()
 
 
 def test_a_wire_that_stalls_is_given_up_and_another_taken(wire: Proxy, training: Training) -> None:
     wire.stall()
-    wait_until(lambda: wire.connections >= 2, "the client has tried another connection", 20)
+    wait_until(lambda: wire.connections >= 2, "the client has tried another connection", 60)
     wire.heal()
     training.expect_more()
 
@@ -161,7 +161,7 @@ def test_a_parameter_server_beyond_a_bad_wire(service: Service) -> None:
                 wire.cut()
                 training.expect_more()
             wire.refuse()
-            wait_until(lambda: "away" in service.rlx_server.stderr, "the worker waits", 20)
+            wait_until(lambda: "away" in service.rlx_server.stderr, "the worker waits", 60)
             wire.heal()
             training.expect_more()
             wire.truncate(700)

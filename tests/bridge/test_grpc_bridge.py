@@ -133,7 +133,7 @@ def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
         thread.start()
         wait_until(lambda: server.version == 1, "the push arrives")
         proxy.cut()
-        thread.join(20)
+        thread.join(60)
         assert [(p.version, p.global_step, p.discarded) for p in pushed] == [(1, 5, None)]
         np.testing.assert_array_equal(server.parameters, -gradient(1))
         assert server.core.status().episodes == 1
@@ -199,7 +199,7 @@ def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> No
         first.stop()
         with running(directory=tmp_path, address=first.address) as second:
             proxy.cut()
-            thread.join(20)
+            thread.join(60)
             assert [(p.discarded, p.version, p.global_step) for p in pushed] == [(None, 1, 5)]
             assert bridge.push(gradient(1), env_steps=2).discarded == "incarnation"
             assert second.core.status().counters.env_steps == 7
@@ -232,7 +232,7 @@ def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: 
             begun = time.monotonic()
             with pytest.raises(BridgeUnavailable, match=r"was away for 0\.5 s"):
                 bridge.register(registration())
-            assert 0.4 < time.monotonic() - begun < 5
+            assert 0.4 < time.monotonic() - begun < 30
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

@@ -24,7 +24,7 @@ def test_each_configuration_has_a_procfile() -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
     run = runs.start("--max-steps", "1500", "--set", "run.target_return=null", "--no-progress", config=name)
-    assert run.running.wait(110) == 0, run.running.report()
+    assert run.running.wait(280) == 0, run.running.report()
     summary = run.summary
     assert summary["status"] == "max_steps"
     assert summary["updates"] > 0

@@ -28,22 +28,22 @@ def process(tmp_path: Path) -> Iterator[Process]:
     made = Process("it", tmp_path / "it.log", server=True)
     yield made
     made.kill()
-    made.wait(10)
+    made.wait(60)
 
 
 def test_a_server_is_ready_when_it_says_where_it_listens(process: Process) -> None:
     process.start(python(SERVER))
-    assert process.wait_ready(20, NEVER) == process.address == "127.0.0.1:7"
+    assert process.wait_ready(60, NEVER) == process.address == "127.0.0.1:7"
     assert process.exit_code() is None
     process.terminate()
-    assert process.wait(10)
+    assert process.wait(60)
     assert process.exit_code() == -15
 
 
 def test_everything_it_says_is_in_its_log(process: Process) -> None:
     process.start(python("import sys; print('out'); print('error', file=sys.stderr); sys.exit(1)"))
     with pytest.raises(StartError, match="it did not start") as failed:
-        process.wait_ready(20, NEVER)
+        process.wait_ready(60, NEVER)
     assert "error" in str(failed.value), "its last words say why"
     assert failed.value.refused is None
     wait_until(lambda: {"out", "error"} <= set(process.log.read_text().split()), "both are in the log")
@@ -52,7 +52,7 @@ def test_everything_it_says_is_in_its_log(process: Process) -> None:
 def test_a_refused_configuration_is_told_apart(process: Process) -> None:
     process.start(python("import sys; print('no such key', file=sys.stderr); sys.exit(2)"))
     with pytest.raises(StartError) as failed:
-        process.wait_ready(20, NEVER)
+        process.wait_ready(60, NEVER)
     assert "no such key" in (failed.value.refused or "")
     with pytest.raises(StartError):
         process.restart(python(SERVER))
@@ -77,9 +77,9 @@ def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
     failing = python("raise SystemExit('no')")
     process.start(failing)
     for _ in range(MAX_QUICK_FAILURES - 1):
-        process.wait(10)
+        process.wait(60)
         process.restart(failing)
-    process.wait(10)
+    process.wait(60)
     with pytest.raises(StartError, match=r"(?s)again and again.*no"):
         process.restart(failing)
     assert process.restarts == MAX_QUICK_FAILURES - 1
@@ -88,9 +88,9 @@ def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
 def test_killing_it_kills_what_it_started(process: Process) -> None:
     child = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'import signal; signal.pause()']);"
     process.start(python(f"{child} print('child listening on 1.1.1.1:%d' % c.pid, flush=True); c.wait()"))
-    pid = int(process.wait_ready(20, NEVER).rpartition(":")[2])
+    pid = int(process.wait_ready(60, NEVER).rpartition(":")[2])
     process.kill()
-    assert process.wait(10)
+    assert process.wait(60)
     wait_until(lambda: not _lives(pid), "its child has ended")
 
 
@@ -100,19 +100,19 @@ def test_what_is_left_of_the_last_life_does_not_disturb_the_next(process: Proces
     os.mkfifo(gate)
     child = f"open({str(gate)!r}).read(); open({str(opened)!r}, 'w').close()"
     process.start(python(f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}]); {SERVER}"))
-    process.wait_ready(20, NEVER)
+    process.wait_ready(60, NEVER)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait(10)
+    assert process.wait(60)
     go = tmp_path / "go"
     process.restart(python(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n{SERVER}"))
     last_life = [thread for thread in threading.enumerate() if thread.name == process.name]
     assert len(last_life) == 2, "both lives are listened to"
     gate.write_text("")  # the child ends, and with it the output of the first life
-    last_life[0].join(10)
+    last_life[0].join(60)
     assert not last_life[0].is_alive()
     go.write_text("")
-    assert process.wait_ready(20, NEVER) == "127.0.0.1:7"
+    assert process.wait_ready(60, NEVER) == "127.0.0.1:7"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
@@ -124,7 +124,7 @@ from pathlib import Path
 from relaax.cli.run.process import Process
 process = Process("it", Path({str(tmp_path)!r}) / "it.log", server=True)
 process.start([sys.executable, "-c", {SERVER!r}])
-process.wait_ready(20, threading.Event())
+process.wait_ready(60, threading.Event())
 print("child", process.pid, flush=True)
 signal.pause()
 """

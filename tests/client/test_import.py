@@ -20,7 +20,17 @@ def test_nothing_of_the_servers_is_loaded():
     assert not {name.partition(".")[0] for name in loaded} & set(HEAVY)
 
 
+SHARE = """
+import time
+begun = time.process_time()
+import numpy, google.protobuf.json_format
+libraries = time.process_time()
+import relaax.client
+print((time.process_time() - libraries) / (libraries - begun))
+"""
+
+
 def test_it_is_quick():
-    # Processor time, the best of a few: other work on the machine must not count.
-    code = "import time; start = time.process_time(); import relaax.client; print(time.process_time() - start)"
-    assert min(float(python(code)) for _ in range(5)) < 0.25
+    """It takes less time than the two libraries that it stands on."""
+    # In units of theirs, as processors differ and change their pace; the best of a few: other work must not count.
+    assert min(float(python(SHARE)) for _ in range(5)) < 1

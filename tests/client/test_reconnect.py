@@ -254,7 +254,7 @@ def test_a_server_that_falls_silent_is_left():
         talk.hear()
         talk.hear()  # nothing more: until the client goes
 
-    with RlxPeer(silent, serve_echo) as peer, client_of(peer, response_timeout=1.0) as client:
+    with RlxPeer(silent, serve_echo) as peer, client_of(peer, response_timeout=3.0) as client:
         client.init([1.0])
         assert client.send(1.0, [2.0]) == 2
     assert len(peer.talks) == 2

@@ -67,7 +67,7 @@ def test_the_plain_client_hears_the_return_of_its_episode(service: Service) -> N
         for episode in range(3):
             state, _ = env.reset(seed=episode)
             action = client.init(state)
-            for length in range(1, 100):
+            for length in range(1, 500):
                 state, reward, terminated, _truncated, _ = env.step(action)
                 if terminated:
                     assert client.reset(0.5) == pytest.approx(length - 0.5)

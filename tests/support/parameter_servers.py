@@ -94,7 +94,7 @@ class Running:
             checkpointer = Checkpointer(
                 self.manager, self.core.state, interval, self.core.checkpoint_saved, saved=self.core.state()
             )
-        timing = Timing(grace=3.0, linger=0.0, drain=0.2)
+        timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         try:
             self.server = Server(self.core, address, 100_000, self._ends, checkpointer, timing=timing)
         except BaseException:
@@ -111,7 +111,7 @@ class Running:
     def stop(self, reason: Reason = Reason.TERMINATED) -> None:
         """As a signal would."""
         self._ends.put(reason)
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ class Running:
 
     def join(self) -> tuple[Reason, bool] | None:
         """Wait until it ends by itself."""
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self.ended
 

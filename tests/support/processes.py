@@ -19,10 +19,10 @@ import psutil
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout: float = 10.0, interval: float = 0.01) -> T:
+def wait_until(condition: Callable[[], T], what: str, timeout: float = 30.0, interval: float = 0.01) -> T:
     """Call `condition` until it answers something true, and return that.
 
-    For what gives no signal of its own. `what` completes the sentence "not within 10 s: ...", in an AssertionError.
+    For what gives no signal of its own. `what` completes the sentence "not within 30 s: ...", in an AssertionError.
     """
     deadline = time.monotonic() + timeout
     while True:

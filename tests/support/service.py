@@ -13,6 +13,7 @@ import grpc
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as rpc
+from relaax.bridge.options import client_options
 from support.processes import Processes, Running, wait_until
 
 PARAMETER_SERVER = (sys.executable, "-m", "relaax.server.parameter_server.main")
@@ -22,7 +23,7 @@ RELAAX = (sys.executable, "-m", "relaax.cli.main")
 
 def status_of(address: str) -> Any:
     """What a parameter server says of training. Raises grpc.RpcError."""
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, options=client_options(parameters=0)) as channel:
         return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
 
 

@@ -35,7 +35,7 @@ def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> Non
         server.send_signal(number)
         expect_goodbye(line)
         silent.expect_end()
-    assert server.wait(10) == code
+    assert server.wait(30) == code
     assert not server.children()
     assert "Traceback" not in server.stderr
     with pytest.raises(ConnectionRefusedError):
@@ -48,7 +48,7 @@ def test_control_c_reaches_the_whole_group_and_clients_are_told_all_the_same(ser
         start_episode(line)
         server.interrupt_group()
         expect_goodbye(line)
-    assert server.wait(10) == 130
+    assert server.wait(30) == 130
     assert "Traceback" not in server.stderr
 
 
@@ -61,7 +61,7 @@ def test_a_worker_in_the_middle_of_something_may_finish_it(serve) -> None:  # ty
         server.send_signal(signal.SIGTERM)
         line.expect(rlx.Actions)
         expect_goodbye(line)
-    assert server.wait(10) == 0
+    assert server.wait(30) == 0
 
 
 def test_workers_do_not_outlive_a_server_that_was_killed(serve) -> None:  # type: ignore[no-untyped-def]
@@ -95,8 +95,8 @@ def test_a_worker_that_does_not_end_is_killed_and_the_server_ends(serve) -> None
         (worker,) = server.children()
         worker.suspend()
         started = time.monotonic()
-        assert server.stop(timeout=15) == 0
-        assert time.monotonic() - started < 10
+        assert server.stop(timeout=60) == 0
+        assert time.monotonic() - started < 20
         assert not worker.is_running()
 
 

@@ -222,7 +222,7 @@ def test_a_session_id_comes_back(shared: Server) -> None:
 
 
 def test_a_silent_client_is_told_and_let_go(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(idle_timeout=0.3)
+    server, address = serve(idle_timeout=2.0)
     with Line(address) as line:
         line.open()
         line.init()
