@@ -13,24 +13,21 @@ Tensor = Any
 """TensorFlow ships no types; shapes and dtypes stand in the docstrings."""
 
 
-def policy_gradient_loss(logits_t: Tensor, a_t: Tensor, advantage_t: Tensor) -> Tensor:
+def policy_gradient_loss(log_probability_t: Tensor, advantage_t: Tensor) -> Tensor:
     """-log pi(a_t | s_t) * advantage_t, whose gradient is the policy gradient (Mnih et al. 2016, Algorithm S3).
 
     No gradient flows through the advantage.
 
     Args:
-      logits_t: float32 [B, A], unnormalised log-probabilities.
-      a_t: int32 [B], the actions taken.
+      log_probability_t: float32 [B], of the actions taken.
       advantage_t: float32 [B].
 
     Returns:
       float32 [B].
     """
-    logits_t.shape.assert_has_rank(2)
-    a_t.shape.assert_has_rank(1)
+    log_probability_t.shape.assert_has_rank(1)
     advantage_t.shape.assert_has_rank(1)
-    negative_log_probability = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=a_t, logits=logits_t)
-    return negative_log_probability * tf.stop_gradient(advantage_t)
+    return -log_probability_t * tf.stop_gradient(advantage_t)
 
 
 def categorical_entropy(logits_t: Tensor) -> Tensor:
