@@ -1,7 +1,7 @@
 """What an algorithm author implements: `Config`, `Agent` and `ParameterServer`."""
 
 from relaax.algorithm_base.agent import AgentBase, AgentContext
-from relaax.algorithm_base.config import ConfigBase, RMSPropConfig, size_mismatch, space_size
+from relaax.algorithm_base.config import AdamConfig, ConfigBase, RMSPropConfig, size_mismatch, space_size
 from relaax.algorithm_base.fingerprint import fingerprint, first_difference, parse_fingerprint
 from relaax.algorithm_base.loader import Algorithm, find_algorithm, load_algorithm
 from relaax.algorithm_base.parameter_server import ParameterServerBase
@@ -17,10 +17,12 @@ from relaax.bridge.base import (
     Registration,
     TrainingEnded,
 )
+from relaax.bridge.moments import Moments
 from relaax.configuration import Section
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
+    "AdamConfig",
     "AgentBase",
     "AgentContext",
     "Algorithm",
@@ -34,6 +36,7 @@ __all__ = [
     "FlatVector",
     "Leaves",
     "Mask",
+    "Moments",
     "MultiBinary",
     "MultiDiscrete",
     "ParameterServerBase",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,17 @@ class RMSPropConfig(Section):
 
     decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
     epsilon: float = Field(0.1, gt=0, description="Added to that mean inside the square root.")
+    gradient_norm_clipping: float | None = Field(
+        40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."
+    )
+
+
+class AdamConfig(Section):
+    """Adam (Kingma and Ba 2015, the form at the end of section 2), its moments shared by all workers."""
+
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
+    epsilon: float = Field(1e-8, gt=0, description="Added to the root of that mean.")
     gradient_norm_clipping: float | None = Field(
         40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."
     )
@@ -45,17 +56,28 @@ class ConfigBase(Section):
     max_staleness: int | None = Field(
         None, ge=0, description="Gradients computed on parameters older than this many versions are discarded."
     )
-    rms_prop: RMSPropConfig = Field(RMSPropConfig(), alias="RMSProp", description="The optimizer.")
+    sync_interval: int = Field(1, ge=1, description="Pushes between two fetches of parameters: 1 fetches after each.")
+    gpu: bool = Field(False, description="Short form of relaax-rlx-server.device: gpu.")
+    optimizer: Literal["rms_prop", "adam"] = Field("rms_prop", description="Which of the next two sections is used.")
+    rms_prop: RMSPropConfig = Field(RMSPropConfig(), alias="RMSProp", description="Shared RMSProp.")
+    adam: AdamConfig = Field(AdamConfig(), alias="Adam", description="Adam.")
+
+    @property
+    def gradient_norm_clipping(self) -> float | None:
+        """That of the optimizer in use."""
+        return self.adam.gradient_norm_clipping if self.optimizer == "adam" else self.rms_prop.gradient_norm_clipping
 
     def optimizer_spec(self) -> OptimizerSpec:
         """The optimizer that this configuration describes."""
-        from relaax.tf.optimizers import RMSProp
+        from relaax.tf.optimizers import Adam, RMSProp
 
+        if self.optimizer == "adam":
+            return Adam(beta1=self.adam.beta1, beta2=self.adam.beta2, epsilon=self.adam.epsilon)
         return RMSProp(decay=self.rms_prop.decay, epsilon=self.rms_prop.epsilon)
 
     def model_description(self) -> dict[str, Any]:
-        """What must agree between a worker and the parameter server: every key but where things are."""
-        return self.model_dump(mode="json", by_alias=True, exclude={"path", "seed"})
+        """What must agree between a worker and the parameter server: every key but where things are and run."""
+        return self.model_dump(mode="json", by_alias=True, exclude={"path", "seed", "gpu"})
 
 
 def size_mismatch(config: ConfigBase, observation_space: Space, action_space: Space) -> str | None:

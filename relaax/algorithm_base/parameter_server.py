@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class ParameterServerBase(ABC):
     """A declaration, so that shards need not know the algorithm.
 
     Its life: made once in the parameter server, by the first worker's spaces or those of a checkpoint; asked for
-    `initial_parameters` where no checkpoint gives them, and for `optimizer`; then dropped.
+    `initial_parameters` where no checkpoint gives them, for `optimizer` and `statistics`; then dropped.
     """
 
     def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
@@ -33,3 +34,11 @@ class ParameterServerBase(ABC):
         """How gradients are applied. By default what `config.optimizer_spec()` says."""
         spec: OptimizerSpec = self.config.optimizer_spec()
         return spec
+
+    def statistics(self) -> Mapping[str, int]:
+        """Statistics that all workers gather together: name and how many numbers one sample has.
+
+        Agents give `BridgeBase.statistic` their samples and find the merged moments in `Pulled.statistics`. A name has
+        letters, digits and `_ . - /`. By default there are none.
+        """
+        return {}

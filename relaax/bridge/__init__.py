@@ -15,6 +15,7 @@ from relaax.bridge.base import (
     Registration,
     TrainingEnded,
 )
+from relaax.bridge.moments import Moments
 
 if TYPE_CHECKING:
     from relaax.bridge.grpc_bridge import GrpcBridge
@@ -25,6 +26,7 @@ __all__ = [
     "BridgeUnavailable",
     "FlatVector",
     "GrpcBridge",
+    "Moments",
     "Pulled",
     "Pushed",
     "Registered",

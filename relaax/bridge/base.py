@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from relaax.bridge.moments import Moments
 
 FlatVector = npt.NDArray[np.float32]
 
@@ -50,11 +53,15 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards."""
+    """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
+
+    `statistics` are the merged ones of all workers, as of this pull; none where the algorithm declares none.
+    """
 
     parameters: FlatVector
     version: int
     global_step: int
+    statistics: Mapping[str, Moments] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,7 @@ class BridgeBase(ABC):
         while ...:
             bridge.episode(episode_return, length)           # gathered, sent with the next push
             bridge.scalar("loss/value", 0.3)                 # gathered, sent with the next push
+            bridge.statistic("rewards", Moments.of(rewards)) # gathered, sent with the next push
             pushed = bridge.push(gradient, env_steps=40)
         bridge.close()
 
@@ -94,7 +102,7 @@ class BridgeBase(ABC):
 
     @abstractmethod
     def pull(self) -> Pulled:
-        """The newest parameters; the same object as before where the version is the same."""
+        """The newest parameters and statistics; the same object as before where both are the same."""
 
     @abstractmethod
     def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
@@ -107,6 +115,15 @@ class BridgeBase(ABC):
     @abstractmethod
     def scalar(self, name: str, value: float) -> None:
         """A sample of a named scalar; samples are averaged and sent in batches."""
+
+    @abstractmethod
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).
+
+        Merged with what was gathered before, and sent with the next push. They count exactly once, also where that
+        push's gradient is discarded. Not in exploit mode, where nothing is pushed. Raises ValueError where they cannot
+        be merged.
+        """
 
     @abstractmethod
     def episode(self, episode_return: float, length: int) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import logging
 import time
 import uuid
+from collections.abc import Sequence
+from types import MappingProxyType
 
 import grpc
 import numpy as np
@@ -25,7 +27,9 @@ from relaax.bridge.base import (
 from relaax.bridge.calls import Calls
 from relaax.bridge.gathered import Gathered
 from relaax.bridge.memory import keep_freed_memory
+from relaax.bridge.moments import Moments
 from relaax.bridge.options import client_options
+from relaax.bridge.statistics import statistics_from_messages, statistics_to_messages
 
 _log = logging.getLogger(__name__)
 _DISCARDED = {
@@ -107,8 +111,8 @@ class GrpcBridge(BridgeBase):
                 continue
             self._see(response.global_step, response.finished)
             if response.not_modified and self._pulled is not None:
-                return self._pulled
-            return self._take(response.parameters, response.version)
+                return self._with_statistics(self._pulled, response.statistics)
+            return self._take(response)
         raise self._no_end_of_incarnations()
 
     def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
@@ -118,19 +122,28 @@ class GrpcBridge(BridgeBase):
             )
         if gradient is not None and self._pulled is None:
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
-        data = b"" if gradient is None else gradient.astype("<f4", copy=False).tobytes()
-        report = self._gathered.take()
-        response = self._push(data, env_steps, report, want_parameters)
+        request = pb.PushRequest(
+            base_version=self._pulled.version if self._pulled else 0,
+            gradient=b"" if gradient is None else gradient.astype("<f4", copy=False).tobytes(),
+            env_steps=env_steps,
+            want_parameters=want_parameters,
+            report=self._gathered.take(),
+            statistics=statistics_to_messages(self._gathered.take_statistics()),
+        )
+        response = self._push(request)
         discarded = _DISCARDED[response.discard]
         if response.discard == pb.DISCARD_INCARNATION:
-            response = self._count_again(env_steps, report)
             want_parameters = True
+            response = self._count_again(request)
         self._see(response.global_step, response.finished)
-        pulled = self._take(response.parameters, response.version) if want_parameters else None
+        pulled = self._take(response) if want_parameters else None
         return Pushed(discarded, response.global_step, response.version, response.staleness, pulled)
 
     def scalar(self, name: str, value: float) -> None:
         self._gathered.scalar(name, value)
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        self._gathered.statistic(name, moments)
 
     def episode(self, episode_return: float, length: int) -> None:
         self._gathered.episode(episode_return, length)
@@ -169,27 +182,20 @@ class GrpcBridge(BridgeBase):
         self._channel = grpc.insecure_channel(self._address, options=client_options(parameters))
         return pb_grpc.ParameterServerServiceStub(self._channel)
 
-    def _push(self, data: bytes, env_steps: int, report: pb.MetricsReport, want_parameters: bool) -> pb.PushResponse:
+    def _push(self, request: pb.PushRequest) -> pb.PushResponse:
+        """The request under a number of its own, and its answer."""
         self._push_id += 1
-        request = pb.PushRequest(
-            worker_id=self._worker_id,
-            incarnation=self._incarnation,
-            push_id=self._push_id,
-            base_version=self._pulled.version if self._pulled else 0,
-            gradient=data,
-            env_steps=env_steps,
-            global_step=self._global_step,
-            want_parameters=want_parameters,
-            report=report,
-        )
+        request.worker_id, request.incarnation, request.push_id = self._worker_id, self._incarnation, self._push_id
+        request.global_step = self._global_step
         response: pb.PushResponse = self._call(self._stub.Push, request)
         return response
 
-    def _count_again(self, env_steps: int, report: pb.MetricsReport) -> pb.PushResponse:
-        """Tell the new incarnation of steps and episodes whose gradient went with the old one."""
+    def _count_again(self, request: pb.PushRequest) -> pb.PushResponse:
+        """Tell the new incarnation of steps, episodes and statistics whose gradient went with the old one."""
+        request.base_version, request.gradient, request.want_parameters = 0, b"", True
         for _ in range(_MAX_REGISTRATIONS):
             self._register_again()
-            response = self._push(b"", env_steps, report, want_parameters=True)
+            response = self._push(request)
             if response.discard != pb.DISCARD_INCARNATION:
                 return response
         raise self._no_end_of_incarnations()
@@ -212,10 +218,25 @@ class GrpcBridge(BridgeBase):
             request.worker_id, request.report_id = self._worker_id, self._report_id
         return request
 
-    def _take(self, data: bytes, version: int) -> Pulled:
+    def _take(self, response: pb.PushResponse | pb.PullResponse) -> Pulled:
+        data = response.parameters
         if len(data) != 4 * self._parameters:
             raise BridgeError(f"parameter server {self._address} sent {len(data)} bytes for {self._parameters} numbers")
-        self._pulled = Pulled(np.frombuffer(data, "<f4"), version, self._global_step)
+        parameters = np.frombuffer(data, "<f4")
+        return self._hold(parameters, response.version, response.statistics)
+
+    def _with_statistics(self, pulled: Pulled, messages: Sequence[pb.Moments]) -> Pulled:
+        """`pulled` where it has these statistics; else its parameters with these."""
+        if statistics_to_messages(pulled.statistics) == list(messages):
+            return pulled
+        return self._hold(pulled.parameters, pulled.version, messages)
+
+    def _hold(self, parameters: FlatVector, version: int, messages: Sequence[pb.Moments]) -> Pulled:
+        try:
+            statistics = MappingProxyType(statistics_from_messages(messages))
+        except ValueError as error:
+            raise BridgeError(f"parameter server {self._address} sent what is no statistic: {error}") from None
+        self._pulled = Pulled(parameters, version, self._global_step, statistics)
         return self._pulled
 
     def _see(self, global_step: int, finished: bool) -> None:

@@ -8,6 +8,9 @@ MESSAGE_OVERHEAD = 2**20
 MAX_PARAMETERS = 50_000_000
 """Longest flat vector: 200 MB in one message. What is longer must be split over shards."""
 
+MAX_STATISTICS = 2**15
+"""Numbers of all statistics together: with their mean and m2 they take half of the bytes beside the vector."""
+
 Options = list[tuple[str, int]]
 
 

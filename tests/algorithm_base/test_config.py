@@ -7,7 +7,7 @@ import pytest
 
 from relaax.algorithm_base import Box, ConfigBase, Dict, Discrete, Space, size_mismatch, space_size
 from relaax.configuration import ConfigurationError, validate_section
-from relaax.tf.optimizers import RMSProp
+from relaax.tf.optimizers import Adam, RMSProp
 
 
 def config(**keys: Any) -> ConfigBase:
@@ -65,6 +65,17 @@ def test_sizes_of_spaces() -> None:
 def test_the_optimizer_is_what_the_section_says() -> None:
     found = config(RMSProp={"decay": 0.5, "epsilon": 1e-5}).optimizer_spec()
     assert found == RMSProp(decay=0.5, epsilon=1e-5)
+    sections = {"RMSProp": {"gradient_norm_clipping": 3}, "Adam": {"beta2": 0.99, "gradient_norm_clipping": None}}
+    assert config(**sections).optimizer_spec() == RMSProp()
+    assert config(**sections).gradient_norm_clipping == 3
+    adam = config(optimizer="adam", **sections)
+    assert adam.optimizer_spec() == Adam(beta1=0.9, beta2=0.99, epsilon=1e-8)
+    assert adam.gradient_norm_clipping is None
+
+
+def test_where_it_runs_is_not_part_of_the_model() -> None:
+    assert config(gpu=True).model_description() == config().model_description()
+    assert config(sync_interval=5).model_description() != config().model_description()
 
 
 @pytest.mark.parametrize(
@@ -76,6 +87,10 @@ def test_the_optimizer_is_what_the_section_says() -> None:
         ({"initial_learning_rate": float("nan")}, "algorithm.initial_learning_rate: nan cannot be used"),
         ({"initial_learning_rate": float("inf")}, "algorithm.initial_learning_rate: inf cannot be used"),
         ({"max_staleness": -1}, "algorithm.max_staleness: -1 cannot be used"),
+        ({"sync_interval": 0}, "algorithm.sync_interval: 0 cannot be used"),
+        ({"optimizer": "sgd"}, "algorithm.optimizer: 'sgd' cannot be used"),
+        ({"Adam": {"beta1": 1}}, "algorithm.Adam.beta1: 1 cannot be used"),
+        ({"Adam": {"epsilon": 0}}, "algorithm.Adam.epsilon: 0 cannot be used"),
         ({"RMSProp": {"decay": 1}}, "algorithm.RMSProp.decay: 1 cannot be used"),
         ({"RMSProp": {"epsilon": 0}}, "algorithm.RMSProp.epsilon: 0 cannot be used"),
         ({"RMSProp": {"gradient_norm_clipping": 0}}, "algorithm.RMSProp.gradient_norm_clipping: 0 cannot be used"),

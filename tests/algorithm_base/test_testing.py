@@ -20,6 +20,7 @@ from relaax.algorithm_base import (
     Dict,
     Discrete,
     Leaves,
+    Moments,
     MultiBinary,
     MultiDiscrete,
     ParameterServerBase,
@@ -91,6 +92,35 @@ def test_discarded_gradients_count_their_steps_only() -> None:
     assert pushed.pulled.parameters.tolist() == [1.0, 2.0]
 
 
+def test_statistics_are_merged_with_the_push_and_seen_from_then_on() -> None:
+    bridge = registered(statistics={"a": 1})
+    before = bridge.pull()
+    assert before.statistics["a"].count == 0
+    bridge.statistic("a", Moments.of([[1], [3]]))
+    bridge.statistic("a", Moments.of([[8]]))
+    assert bridge.pull() is before
+    bridge.discard.append("stale")
+    pushed = bridge.push(TWO, 1)
+    assert pushed.pulled is not None
+    merged = pushed.pulled.statistics["a"]
+    assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (3, [4], [26])
+    assert bridge.pushes[0].statistics["a"].count == 3
+    assert bridge.push(TWO, 1).pulled.statistics["a"] is merged
+    assert before.statistics["a"].count == 0
+    # As if other workers had pushed.
+    bridge.publish(TWO, {"a": Moments.of([[4]])})
+    assert bridge.pull().statistics["a"].count == bridge.statistics["a"].count == 4
+
+
+def test_a_new_incarnation_has_the_statistics_of_the_lost_push_only() -> None:
+    bridge = pulled(statistics={"a": 1})
+    bridge.statistic("a", Moments.of([[1], [3]]))
+    bridge.push(TWO, 1)
+    bridge.statistic("a", Moments.of([[8]]))
+    bridge.discard.append("incarnation")
+    assert bridge.push(TWO, 1).pulled.statistics["a"].mean.tolist() == [8]
+
+
 def test_training_ends() -> None:
     bridge = pulled(max_global_step=5)
     bridge.push(TWO, 5)
@@ -132,13 +162,16 @@ def write_to_parameters(bridge: FakeBridge) -> None:
         (lambda b: b.push(TWO, np.int64(1)), "an int is needed"),
         (lambda b: b.scalar("loss policy", 1.0), "'loss policy' is no name"),
         (lambda b: b.scalar("loss/policy", float("nan")), "scalar loss/policy is nan"),
+        (lambda b: b.statistic("a", Moments.zeros(1)), r"'a' is no statistic that the algorithm declares: \['b'\]"),
+        (lambda b: b.statistic("b", Moments.zeros(1)), "statistic b has 2 numbers, not 1"),
+        (lambda b: b.statistic("b", np.zeros(2)), "a statistic is Moments, not ndarray"),
         (register_twice, "register was called twice"),
         (call_after_close, "flush after close"),
     ],
 )
 def test_a_bridge_holds_to_the_contract(act: Callable[[FakeBridge], None], sentence: str) -> None:
     with pytest.raises(ContractBroken, match=sentence):
-        act(pulled())
+        act(pulled(statistics={"b": 2}))
 
 
 def test_calls_out_of_order() -> None:
@@ -148,6 +181,8 @@ def test_calls_out_of_order() -> None:
         registered().push(TWO, 1)
     with pytest.raises(ContractBroken, match="push in exploit mode"):
         pulled(exploit=True).push(TWO, 1)
+    with pytest.raises(ContractBroken, match="statistic in exploit mode"):
+        pulled(exploit=True, statistics={"b": 2}).statistic("b", Moments.zeros(2))
     with pytest.raises(ValueError, match="read-only"):
         write_to_parameters(registered())
 
@@ -265,6 +300,46 @@ class TestAnAgentThatKeepsTheContract(AgentCompliance):
     observation_space = Box(-1, 1, shape=(2,))
     action_space = Discrete(2)
     impossible_spaces = ((Box(shape=(2,)), Discrete(3)),)
+
+
+class DeclaresRewards(ParameterServer):
+    def statistics(self) -> dict[str, int]:
+        return {"rewards": 1}
+
+
+class GathersRewards(Agent):
+    def step(self, step: Step) -> Leaves:
+        if not self.context.exploit:
+            self.gather(step)
+        return super().step(step)
+
+    def gather(self, step: Step) -> None:
+        self.context.bridge.statistic("rewards", Moments.of(step.rewards[self.valid(step), None]))
+
+
+class TestAnAgentThatGathersStatistics(TestAnAgentThatKeepsTheContract):
+    algorithm = Algorithm("gathering", Path(__file__), Config, GathersRewards, DeclaresRewards)
+
+
+class GathersInExploit(GathersRewards):
+    def step(self, step: Step) -> Leaves:
+        self.gather(step)
+        return super().step(step)
+
+
+class GathersVoidRewards(GathersRewards):
+    def gather(self, step: Step) -> None:
+        self.context.bridge.statistic("rewards", Moments.of(step.rewards[:, None]))
+
+
+class GathersNothing(GathersRewards):
+    def gather(self, step: Step) -> None:
+        pass
+
+
+class DeclaresNonsense(ParameterServer):
+    def statistics(self) -> dict[str, int]:
+        return {"rewards": 0}
 
 
 class OutOfSpace(Agent):
@@ -387,6 +462,8 @@ class Float64Parameters(ParameterServer):
         (Forgetful, "test_discarded_gradients_are_no_reason_to_stop"),
         (DrawsParameters, "test_the_parameter_server_declares_a_flat_vector"),
         (Float64Parameters, "test_the_parameter_server_declares_a_flat_vector"),
+        (DeclaresNonsense, "test_the_declared_statistics_are_gathered"),
+        (GathersRewards, "test_the_declared_statistics_are_gathered"),
     ],
 )
 def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
@@ -398,5 +475,22 @@ def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
             "broken", Path(__file__), Config, broken if is_agent else Agent, ParameterServer if is_agent else broken
         )
 
-    with pytest.raises((AssertionError, RuntimeError)):
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
+        getattr(Broken(), test)()
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (GathersInExploit, "test_exploit_never_pushes_and_does_not_depend_on_chance"),
+        (GathersVoidRewards, "test_void_rewards_change_nothing"),
+        (GathersNothing, "test_the_declared_statistics_are_gathered"),
+    ],
+)
+def test_who_gathers_what_does_not_count_is_caught(broken: type[Agent], test: str) -> None:
+    class Broken(TestAnAgentThatGathersStatistics):
+        __test__ = False
+        algorithm = Algorithm("broken", Path(__file__), Config, broken, DeclaresRewards)
+
+    with pytest.raises(AssertionError):
         getattr(Broken(), test)()

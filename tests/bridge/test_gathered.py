@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from relaax.bridge.gathered import Gathered
+from relaax.bridge.moments import Moments
 
 
 def test_it_is_taken_once() -> None:
@@ -32,3 +33,23 @@ def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -
 def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
     with pytest.raises(ValueError, match="no metric name"):
         Gathered().scalar("a b", 1.0)
+
+
+def test_statistics_are_merged_and_taken_once() -> None:
+    gathered = Gathered()
+    gathered.statistic("a", Moments.of([[1.0], [3.0]]))
+    gathered.statistic("b", Moments.of([[0.0, 1.0]]))
+    gathered.statistic("a", Moments.of([[8.0]]))
+    assert not gathered, "they are no reason for a report"
+    taken = gathered.take_statistics()
+    assert (taken["a"].count, taken["a"].mean.tolist(), taken["a"].m2.tolist()) == (3, [4], [26])
+    assert taken["b"].count == 1
+    assert gathered.take_statistics() == {}
+
+
+def test_statistics_that_cannot_be_merged_are_refused_where_they_are_given() -> None:
+    gathered = Gathered()
+    gathered.statistic("a", Moments.of([[1.0]]))
+    with pytest.raises(ValueError, match="samples of 1 numbers cannot be merged with samples of 2"):
+        gathered.statistic("a", Moments.of([[1.0, 2.0]]))
+    assert gathered.take_statistics()["a"].count == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from relaax.bridge.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.bridge.moments import Moments
 
 
 class OfflineBridge(BridgeBase):
@@ -12,6 +13,7 @@ class OfflineBridge(BridgeBase):
         self.registration: Registration | None = None
         self.episodes: list[tuple[float, int]] = []
         self.scalars: list[tuple[str, float]] = []
+        self.statistics: list[tuple[str, Moments]] = []
         self.closed = False
 
     def register(self, registration: Registration) -> Registered:
@@ -26,6 +28,9 @@ class OfflineBridge(BridgeBase):
 
     def scalar(self, name: str, value: float) -> None:
         self.scalars.append((name, value))
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        self.statistics.append((name, moments))
 
     def episode(self, episode_return: float, length: int) -> None:
         self.episodes.append((episode_return, length))

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import first_difference
-from relaax.bridge import GrpcBridge, Registration
+from relaax.bridge import GrpcBridge, Moments, Registration
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
@@ -67,6 +67,7 @@ class Models:
     end: int | None = None
     max_global_step: int = 10**9
     max_staleness: int | None = None
+    statistics: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(self, description: str) -> ModelSpec:
         size = json.loads(description)["observation_space"]["size"]
@@ -76,6 +77,7 @@ class Models:
             Schedule(self.learning_rate, self.end),
             self.max_global_step,
             self.max_staleness,
+            self.statistics,
         )
 
 
@@ -127,6 +129,11 @@ class Running:
     def parameters(self) -> npt.NDArray[np.float32]:
         assert self.core.model is not None
         return self.core.model.shard.pull()[1]
+
+    @property
+    def statistics(self) -> Mapping[str, Moments]:
+        assert self.core.model is not None
+        return self.core.model.shard.pull()[2]
 
     @property
     def version(self) -> int:

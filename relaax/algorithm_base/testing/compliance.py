@@ -18,6 +18,7 @@ from relaax.algorithm_base.testing.fake_bridge import FakeBridge
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.bridge.base import BridgeUnavailable, TrainingEnded
+from relaax.bridge.moments import check_lengths
 from relaax.rlx import Space
 
 
@@ -73,6 +74,16 @@ class AgentCompliance:
         spec = server.optimizer()
         assert isinstance(spec, OptimizerSpec)
         spec.create(server.initial_parameters(0).size)
+
+    def test_the_declared_statistics_are_gathered(self) -> None:
+        server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
+        declared = check_lengths(server.statistics())
+        agent, bridge = self.agent()
+        world = self.world()
+        live(agent, world, 10 * self.patience, until=lambda: all(m.count for m in bridge.statistics.values()))
+        assert {name: moments.size for name, moments in bridge.statistics.items()} == declared
+        for name, moments in bridge.statistics.items():
+            assert moments.count > 0, f"no sample of statistic {name} within {10 * self.patience} steps"
 
     def test_the_fingerprint_survives_the_wire(self) -> None:
         text = fingerprint(self.algorithm.name, self.config(), self.observation_space, self.action_space)
@@ -134,15 +145,19 @@ class AgentCompliance:
                 np.testing.assert_array_equal(our_leaf, their_leaf)
 
     def test_void_rewards_change_nothing(self) -> None:
-        def with_void(reward: float) -> npt.NDArray[np.float32]:
+        def with_void(reward: float) -> FakeBridge:
             def edit(_: int, step: Step) -> Step:
                 return replace(step, rewards=np.where(step.first, reward, step.rewards))
 
             agent, bridge = self.agent()
             live(agent, self.world(next_step=True, end_probability=0.5), self.patience, edit)
-            return bridge.parameters
+            return bridge
 
-        np.testing.assert_allclose(with_void(0.0), with_void(1e30), rtol=1e-3, atol=1e-5)
+        ours, theirs = with_void(0.0), with_void(1e30)
+        np.testing.assert_allclose(ours.parameters, theirs.parameters, rtol=1e-3, atol=1e-5)
+        for name, moments in ours.statistics.items():
+            assert moments.count == theirs.statistics[name].count
+            np.testing.assert_allclose(moments.mean, theirs.statistics[name].mean, rtol=1e-3, atol=1e-5)
 
     def test_what_follows_an_episode_counts_where_it_was_cut_off(self) -> None:
         if self.bootstraps:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from relaax.bridge.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration, TrainingEnded
+from relaax.bridge.moments import Moments
 
 _SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
@@ -20,27 +23,34 @@ class ContractBroken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPush:
-    """A push as it came. `base` is what the gradient was computed on."""
+    """A push as it came. `base` is what the gradient was computed on, `statistics` what was gathered for it."""
 
     gradient: FlatVector | None
     env_steps: int
     base: Pulled
     discarded: str | None
+    statistics: Mapping[str, Moments] = field(default_factory=dict)
 
 
 class FakeBridge(BridgeBase):
     """Holds the parameters itself and applies gradients by plain gradient descent, in numpy.
 
-    Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN in it, a push in
-    exploit mode, a negative count. What is pulled is read-only, so that an agent that writes to it is caught.
+    Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN in it, a push or a
+    statistic in exploit mode, a statistic that is not among `statistics` (name to length) or of another length, a
+    negative count. What is pulled is read-only, so that an agent that writes to it is caught.
 
     `pushes`, `scalars`, `episodes`, `pulls` and `flushes` record what was called. `discard` is a queue of reasons for
-    which the next gradients are not applied ("incarnation" rolls the parameters back, as a real server does), and
+    which the next gradients are not applied ("incarnation" rolls everything else back, as a real server does), and
     `failures` a queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
     """
 
     def __init__(
-        self, parameters: FlatVector, *, learning_rate: float = 0.01, max_global_step: int | None = None
+        self,
+        parameters: FlatVector,
+        *,
+        learning_rate: float = 0.01,
+        max_global_step: int | None = None,
+        statistics: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.pushes: list[RecordedPush] = []
         self.scalars: list[tuple[str, float]] = []
@@ -55,6 +65,9 @@ class FakeBridge(BridgeBase):
         self._max_global_step = max_global_step
         self._initial = np.array(parameters, np.float32)
         self._global_step = 0
+        self._lengths = dict(statistics)
+        self._gathered: dict[str, Moments] = {}
+        self._merged = self._no_samples()
         self._newest = self._frozen(self._initial, 0)
         self._base: Pulled | None = None
 
@@ -62,6 +75,11 @@ class FakeBridge(BridgeBase):
     def parameters(self) -> FlatVector:
         """The parameters now, float32 [P], read-only."""
         return self._newest.parameters
+
+    @property
+    def statistics(self) -> Mapping[str, Moments]:
+        """The merged statistics of what was pushed."""
+        return self._newest.statistics
 
     @property
     def global_step(self) -> int:
@@ -73,8 +91,9 @@ class FakeBridge(BridgeBase):
         updated: FlatVector = self.parameters - np.float32(self.learning_rate) * gradient
         return updated
 
-    def publish(self, parameters: FlatVector) -> None:
-        """New parameters, as if other workers had pushed."""
+    def publish(self, parameters: FlatVector, samples: Mapping[str, Moments] = MappingProxyType({})) -> None:
+        """New parameters and further samples of statistics, as if other workers had pushed."""
+        self._merge(samples)
         self._newest = self._frozen(np.array(parameters, np.float32), self._newest.version + 1)
 
     def register(self, registration: Registration) -> Registered:
@@ -85,7 +104,7 @@ class FakeBridge(BridgeBase):
         return Registered(len(self._initial), tuple(range(registration.environments)), self._global_step)
 
     def pull(self) -> Pulled:
-        """The same object as long as the version is the same."""
+        """The same object as long as parameters and statistics are the same."""
         self._enter("pull")
         self._stop()
         self.pulls += 1
@@ -106,9 +125,13 @@ class FakeBridge(BridgeBase):
         if gradient is not None and self.discard:
             discarded = self.discard.popleft()
         copy = None if gradient is None else gradient.copy()
-        self.pushes.append(RecordedPush(copy, env_steps, base, discarded))
+        gathered, self._gathered = self._gathered, {}
+        self.pushes.append(RecordedPush(copy, env_steps, base, discarded, gathered))
         staleness = self._newest.version - base.version
         self._global_step += env_steps
+        if discarded == "incarnation":
+            self._merged = self._no_samples()
+        self._merge(gathered)
         if discarded == "incarnation":
             self.publish(self._initial)
         elif copy is not None and discarded is None:
@@ -122,6 +145,16 @@ class FakeBridge(BridgeBase):
         _demand(_SCALAR.fullmatch(name) is not None, f"{name!r} is no name of a scalar")
         _demand(math.isfinite(value), f"scalar {name} is {value}")
         self.scalars.append((name, float(value)))
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Gathered until the next push."""
+        registration = self._enter("statistic")
+        _demand(not registration.exploit, "statistic in exploit mode")
+        _demand(name in self._lengths, f"{name!r} is no statistic that the algorithm declares: {sorted(self._lengths)}")
+        _demand(isinstance(moments, Moments), f"a statistic is Moments, not {type(moments).__name__}")
+        length = self._lengths[name]
+        _demand(moments.size == length, f"statistic {name} has {length} numbers, not {moments.size}")
+        self._gathered[name] = self._gathered[name].merged(moments) if name in self._gathered else moments
 
     def episode(self, episode_return: float, length: int) -> None:
         """Recorded. The worker counts episodes: an agent that does so too counts them twice."""
@@ -157,6 +190,15 @@ class FakeBridge(BridgeBase):
         )
         _demand(bool(np.isfinite(gradient).all()), "a gradient that is not finite")
 
+    def _no_samples(self) -> dict[str, Moments]:
+        return {name: Moments.zeros(length) for name, length in self._lengths.items()}
+
+    def _merge(self, gathered: Mapping[str, Moments]) -> None:
+        if gathered:
+            merged = {name: self._merged[name].merged(moments) for name, moments in gathered.items()}
+            self._merged = {**self._merged, **merged}
+            self._newest = replace(self._newest, statistics=MappingProxyType(self._merged))
+
     def _hand_out(self) -> Pulled:
         self._base = self._newest
         return self._newest
@@ -164,7 +206,7 @@ class FakeBridge(BridgeBase):
     def _frozen(self, parameters: FlatVector, version: int) -> Pulled:
         frozen = parameters.copy()
         frozen.flags.writeable = False
-        return Pulled(frozen, version, self._global_step)
+        return Pulled(frozen, version, self._global_step, MappingProxyType(self._merged))
 
 
 def _demand(condition: bool, sentence: str) -> None:

@@ -29,7 +29,7 @@ def make_agent(
     """An agent and its bridge, registered as a worker does it. Without `bridge`, one with the initial parameters."""
     if bridge is None:
         server = algorithm.ParameterServer(config, observation_space, action_space)
-        bridge = FakeBridge(server.initial_parameters(config.seed))
+        bridge = FakeBridge(server.initial_parameters(config.seed), statistics=server.statistics())
     name = fingerprint(algorithm.name, config, observation_space, action_space)
     registered = bridge.register(Registration(name, environments=environments, exploit=exploit))
     context = AgentContext(

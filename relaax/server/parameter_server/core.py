@@ -224,12 +224,18 @@ class ParameterServer:
             "mean_return": mean,
             "best_mean_return": best,
         }
-        return ModelState(counters.env_steps, {PART: shard_arrays(snapshot)}, manifest, mark=counters)
+        return ModelState(counters.env_steps, {PART: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics))
 
     def _create(self, fingerprint: str) -> Model:
         spec = self._model_factory(fingerprint)
         keep_freed_memory(4 * len(spec.initial))
-        shard = Shard(spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness)
+        shard = Shard(
+            spec.initial,
+            spec.optimizer,
+            spec.schedule,
+            max_staleness=spec.max_staleness,
+            statistics=spec.statistics,
+        )
         return Model(fingerprint, spec, shard)
 
     def _refuse_difference(self, theirs: str, ours: str) -> None:

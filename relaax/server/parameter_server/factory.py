@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
+from relaax.bridge.moments import check_lengths
 from relaax.bridge.options import MAX_PARAMETERS
 from relaax.rlx import Space
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
@@ -57,6 +58,7 @@ class AlgorithmModels:
             declared = self._algorithm.ParameterServer(config, observation_space, action_space)
             initial = np.asarray(declared.initial_parameters(config.seed), np.float32)
             optimizer = declared.optimizer()
+            statistics = check_lengths(declared.statistics())
         except ValueError as error:  # spaces that the algorithm cannot handle, in its own words
             raise ModelRefused(str(error)) from error
         if len(initial) > MAX_PARAMETERS:
@@ -68,4 +70,5 @@ class AlgorithmModels:
             schedule=Schedule(config.initial_learning_rate, end),
             max_global_step=config.max_global_step,
             max_staleness=config.max_staleness,
+            statistics=statistics,
         )

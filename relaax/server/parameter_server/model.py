@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,14 @@ class ModelRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model before its first update. `initial` is the flat vector, float32 [P]."""
+    """A model before its first update. `initial` is the flat vector, float32 [P]; `statistics` are name to length."""
 
     initial: npt.NDArray[np.float32]
     optimizer: OptimizerSpec
     schedule: Schedule
     max_global_step: int
     max_staleness: int | None = None
+    statistics: Mapping[str, int] = field(default_factory=dict)
 
 
 ModelFactory = Callable[[str], ModelSpec]

@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.statistics import statistics_from_messages
 from relaax.metrics import check_name
 from relaax.server.parameter_server.shard import Push
 
@@ -21,8 +22,6 @@ _MAX_ENV_STEPS = 10**9
 
 def push_of(request: pb.PushRequest, frame_skip: int) -> Push:
     """The request as a value; its gradient is a view of the request's bytes. Raises ValueError."""
-    if request.statistics:
-        raise ValueError(f"there is no statistic named {request.statistics[0].name[:MAX_TEXT]!r}")
     if request.env_steps > _MAX_ENV_STEPS:
         raise ValueError(f"{request.env_steps} environment steps in one push are too many")
     data = request.gradient
@@ -36,6 +35,7 @@ def push_of(request: pb.PushRequest, frame_skip: int) -> Push:
         env_steps=request.env_steps,
         frames=request.env_steps * frame_skip,
         global_step=request.global_step,
+        statistics=statistics_from_messages(request.statistics),
     )
 
 

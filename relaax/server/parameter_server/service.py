@@ -8,6 +8,7 @@ import grpc
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
+from relaax.bridge.statistics import statistics_to_messages
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
@@ -77,7 +78,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
         model = self._core.model
         if self._worker(request.worker_id, request.incarnation) is None or model is None:
             return pb.PullResponse(incarnation_ended=True)
-        counters, parameters = model.shard.pull()
+        counters, parameters, statistics = model.shard.pull()
         modified = not request.HasField("have_version") or request.have_version != counters.version
         return pb.PullResponse(
             not_modified=not modified,
@@ -85,6 +86,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             parameters=parameters.tobytes() if modified else b"",
             global_step=counters.env_steps,
             finished=self._core.finished,
+            statistics=statistics_to_messages(statistics),
         )
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
@@ -145,6 +147,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             parameters=applied.parameters.tobytes() if want_parameters else b"",
             finished=self._core.finished,
             staleness=applied.outcome.staleness,
+            statistics=statistics_to_messages(applied.statistics) if want_parameters else (),
         )
 
     def _take_in(self, report: pb.MetricsReport) -> None:

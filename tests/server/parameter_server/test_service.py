@@ -91,7 +91,7 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
         ({"push_id": 0}, "FAILED_PRECONDITION", "push 0 after push 0"),
         ({"base_version": 1}, "INVALID_ARGUMENT", "yet to come"),
         ({"env_steps": 2**63}, "INVALID_ARGUMENT", "too many"),
-        ({"statistics": [pb.StatisticDelta(name="x")]}, "INVALID_ARGUMENT", "no statistic named 'x'"),
+        ({"statistics": [pb.Moments(name="x")]}, "INVALID_ARGUMENT", "no statistic named 'x'"),
         ({"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="/")])}, "INVALID_ARGUMENT", "no metric name"),
         (
             {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=np.nan)])},

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relaax.bridge.moments import Moments
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.schedule import Schedule
 from relaax.server.parameter_server.shard import Counters, Push, PushRefused, Shard
@@ -130,6 +131,64 @@ def test_what_was_counted_can_be_asked_for_without_changing_anything() -> None:
     assert tested.repeat("w", 1) is None
 
 
+def of(*samples: float) -> dict[str, Moments]:
+    return {"a": Moments.of([[sample] for sample in samples])}
+
+
+def merged(tested: Shard) -> tuple[float, float, float]:
+    moments = tested.pull()[2]["a"]
+    return moments.count, moments.mean[0], moments.m2[0]
+
+
+def test_statistics_are_merged_once_whatever_becomes_of_the_gradient() -> None:
+    tested = shard(max_staleness=0, statistics={"a": 1})
+    assert merged(tested) == (0, 0, 0)
+    for _ in range(2):
+        applied = tested.push(push(1, 1, 1, statistics=of(1, 3)))
+        assert applied.statistics is tested.pull()[2]
+        assert merged(tested) == (2, 2, 2)
+    assert tested.push(push(2, 1, 1, statistics=of(8))).outcome.discard is Discard.STALE
+    assert merged(tested) == (3, 4, 26)
+    assert tested.push(push(3, 1, np.nan, statistics=of(4))).outcome.discard is Discard.NOT_FINITE
+    tested.push(push(4, statistics=of(4)))
+    assert merged(tested) == (5, 4, 26)
+    again = tested.repeat("w", 4)
+    assert again is not None
+    assert again.statistics["a"].count == 5
+
+
+@pytest.mark.parametrize(
+    ("statistics", "sentence"),
+    [
+        ({"b": Moments.zeros(1)}, "there is no statistic named 'b'"),
+        ({"a": Moments.zeros(2)}, "statistic 'a': samples of 1 numbers cannot be merged with samples of 2"),
+        (of(-1e200), "statistic 'a': .* not finite"),
+    ],
+)
+def test_statistics_that_do_not_fit_change_nothing(statistics: dict[str, Moments], sentence: str) -> None:
+    tested = shard(statistics={"a": 1})
+    tested.push(push(1, statistics=of(1e200)))
+    with pytest.raises(PushRefused, match=sentence):
+        tested.push(push(2, 1, 1, statistics=statistics))
+    assert tested.counters == Counters(env_steps=5, frames=20)
+    assert merged(tested) == (1, 1e200, 0)
+    np.testing.assert_array_equal(tested.push(push(2, 1, 1)).parameters, [-1, -1])
+
+
+def test_statistics_in_a_snapshot_never_change_and_come_back_to_the_bit() -> None:
+    tested = shard(statistics={"a": 1})
+    tested.push(push(1, statistics=of(0.1, 0.7)))
+    snapshot = tested.snapshot()
+    tested.push(push(2, statistics=of(5)))
+    assert snapshot.statistics["a"].count == 2
+    copy = shard(statistics={"a": 1})
+    copy.restore(snapshot)
+    copy.push(push(2, statistics=of(5)))
+    assert merged(copy) == merged(tested)
+    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\} here, \{'a': 1\} there"):
+        shard(statistics={"a": 2}).restore(snapshot)
+
+
 def test_eight_threads_lose_nothing_and_see_no_torn_vector() -> None:
     # Every push adds the same to all elements, so a vector whose elements differ was read while it was written.
     size, threads, pushes = 20_000, 8, 40
@@ -146,7 +205,7 @@ def test_eight_threads_lose_nothing_and_see_no_torn_vector() -> None:
 
     def reader() -> None:
         while not stop.is_set():
-            counters, parameters = tested.pull()
+            counters, parameters, _ = tested.pull()
             first, kept = parameters[0], parameters.copy()
             if not (parameters == first).all() or not (kept == parameters).all():
                 torn.append(f"version {counters.version}")

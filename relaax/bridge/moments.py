@@ -1,0 +1,110 @@
+"""Statistics of samples that are gathered in parts and merged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.bridge.options import MAX_STATISTICS
+
+Float64Vector = npt.NDArray[np.float64]
+MAX_STATISTIC_NAME = 64
+_NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
+_MAX_NAMES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """How many samples there were, their mean, and the sum of squared differences from it.
+
+    `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError where a number is not finite, the count or
+    an element of `m2` is negative, or the shapes are not one and the same [D].
+    """
+
+    count: float
+    mean: Float64Vector
+    m2: Float64Vector
+
+    def __post_init__(self) -> None:
+        # Copies: what is merged later must not change with the array it came from.
+        mean, m2 = np.array(self.mean, np.float64), np.array(self.m2, np.float64)
+        if mean.ndim != 1 or mean.shape != m2.shape:
+            raise ValueError(f"mean and m2 have one shape [D], not {mean.shape} and {m2.shape}")
+        if not 0 <= self.count < np.inf:
+            raise ValueError(f"a count is a finite number that is not negative, not {self.count}")
+        if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
+            raise ValueError("the mean or the sum of squared differences is not finite")
+        if (m2 < 0).any():
+            raise ValueError(f"a sum of squares is never negative: {m2.min()}")
+        mean.flags.writeable = m2.flags.writeable = False
+        for name, value in (("count", float(self.count)), ("mean", mean), ("m2", m2)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def zeros(cls, size: int) -> Moments:
+        """Of no samples of `size` numbers each."""
+        return cls(0.0, np.zeros(size), np.zeros(size))
+
+    @classmethod
+    def of(cls, samples: npt.ArrayLike) -> Moments:
+        """Of `samples`, [B, D] of any real dtype; B may be 0."""
+        values = np.asarray(samples, np.float64)
+        if values.ndim != 2:
+            raise ValueError(f"samples have the shape [B, D], not {list(values.shape)}")
+        if not len(values):
+            return cls.zeros(values.shape[1])
+        with np.errstate(all="ignore"):  # what overflows is refused as not finite
+            mean = values.mean(axis=0)
+            return cls(len(values), mean, np.square(values - mean).sum(axis=0))
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return len(self.mean)
+
+    @property
+    def variance(self) -> Float64Vector:
+        """Of the samples themselves, float64 [D]: m2 / count, 0 where there are none."""
+        variance: Float64Vector = self.m2 / self.count if self.count else np.zeros(self.size)
+        return variance
+
+    def merged(self, other: Moments) -> Moments:
+        """Of the samples of both (Chan, Golub and LeVeque 1983).
+
+        Raises ValueError where the lengths differ, or the sums overflow.
+        """
+        if self.size != other.size:
+            raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
+        if not other.count:
+            return self
+        if not self.count:
+            return other
+        with np.errstate(all="ignore"):
+            count = self.count + other.count
+            share = other.count / count
+            difference = other.mean - self.mean
+            mean = self.mean + difference * share
+            return Moments(count, mean, self.m2 + other.m2 + np.square(difference) * (self.count * share))
+
+
+def check_lengths(statistics: Mapping[str, int]) -> dict[str, int]:
+    """The statistics that an algorithm declares, name to length. Raises ValueError where a shard cannot hold them."""
+    for name, length in statistics.items():
+        if len(name) > MAX_STATISTIC_NAME or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name[:MAX_STATISTIC_NAME]!r} is no name of a statistic: letters, digits, '_', '.', '-' and '/' are, "
+                f"no slash first, up to {MAX_STATISTIC_NAME} characters"
+            )
+        if type(length) is not int or length < 1:
+            raise ValueError(f"statistic {name} is declared with {length!r} numbers; an int from 1 on is needed")
+    if len(statistics) > _MAX_NAMES:
+        raise ValueError(f"{len(statistics)} statistics are declared, one shard holds up to {_MAX_NAMES}")
+    if sum(statistics.values()) > MAX_STATISTICS:
+        raise ValueError(
+            f"the statistics have {sum(statistics.values())} numbers together, one shard holds up to {MAX_STATISTICS}"
+        )
+    return dict(statistics)

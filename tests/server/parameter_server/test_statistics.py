@@ -1,0 +1,258 @@
+"""Statistics from workers to the shard, into checkpoints, and back, over real gRPC."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from relaax.bridge import BridgeError, Moments
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
+from relaax.bridge.options import MAX_STATISTICS
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.server.parameter_server.model import ModelRefused
+from support.cutting_proxy import CuttingProxy
+from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
+from support.processes import wait_until
+
+ONE = Models(statistics={"a": 1})
+WORKER = "0" * 32
+
+
+def of(*samples: float) -> Moments:
+    return Moments.of([[sample] for sample in samples])
+
+
+def as_bytes(statistics: Mapping[str, Moments]) -> dict[str, tuple[float, bytes, bytes]]:
+    return {name: (m.count, m.mean.tobytes(), m.m2.tobytes()) for name, m in statistics.items()}
+
+
+def test_they_ride_on_the_push_and_come_back_with_the_parameters() -> None:
+    with running(ONE) as server, bridge_to(server.address) as bridge, bridge_to(server.address) as other:
+        for each in (bridge, other):
+            each.register(registration())
+            assert each.pull().statistics["a"].count == 0
+        bridge.statistic("a", of(1))
+        bridge.statistic("a", of(3))
+        pushed = bridge.push(gradient(1), env_steps=2)
+        assert pushed.pulled is not None
+        assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
+        assert as_bytes(other.pull().statistics) == as_bytes({"a": of(1, 3)})
+        other.statistic("a", of(8))
+        assert other.push(gradient(1), env_steps=1, want_parameters=False).pulled is None
+        merged = bridge.pull().statistics["a"]
+        assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (3, [4], [26])
+        bridge.push(gradient(1), env_steps=1)
+        assert bridge.pull().statistics["a"].count == 3
+
+
+def test_many_workers_merge_to_what_one_pass_gives() -> None:
+    workers, pushes = 4, 12
+    rng = np.random.default_rng(7)
+    samples = rng.normal([5.0, 0.0, -300.0], [0.1, 1.0, 50.0], (3000, 3))
+    parts = np.split(samples, np.sort(rng.integers(0, len(samples) + 1, workers * pushes - 1)))
+    failures: list[BaseException] = []
+
+    def work(address: str, number: int) -> None:
+        try:
+            with bridge_to(address) as bridge:
+                bridge.register(registration(session_id=str(number)))
+                bridge.pull()
+                for part in parts[number::workers]:
+                    for row in np.array_split(part, 3):
+                        bridge.statistic("a", Moments.of(row))
+                    bridge.push(gradient(1), env_steps=len(part))
+        except BaseException as error:
+            failures.append(error)
+
+    with running(Models(statistics={"a": 3})) as server:
+        threads = [threading.Thread(target=work, args=(server.address, number)) for number in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        merged, one_pass = server.statistics["a"], Moments.of(samples)
+        assert merged.count == server.core.global_step == 3000
+        np.testing.assert_allclose(merged.mean, one_pass.mean, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(merged.m2, one_pass.m2, rtol=1e-12)
+
+
+def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
+    with running(ONE) as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.statistic("a", of(1, 3))
+        proxy.swallow_answers()
+        pushed = []
+        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=2)))
+        thread.start()
+        wait_until(lambda: server.version == 1, "the push arrives")
+        proxy.cut()
+        thread.join(60)
+        assert as_bytes(server.statistics) == as_bytes({"a": of(1, 3)})
+        assert [as_bytes(p.pulled.statistics) for p in pushed] == [as_bytes({"a": of(1, 3)})]
+
+
+def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_parameters() -> None:
+    models = Models(max_staleness=0, statistics={"a": 1})
+    with running(models) as server, bridge_to(server.address) as slow, bridge_to(server.address) as fast:
+        for bridge in (slow, fast):
+            bridge.register(registration())
+            bridge.pull()
+        before = fast.push(gradient(1), env_steps=1).pulled
+        slow.statistic("a", of(1, 3))
+        pushed = slow.push(gradient(1), env_steps=1)
+        assert pushed.discarded == "stale"
+        assert pushed.pulled is not None
+        assert pushed.pulled.statistics["a"].count == 2
+        after = fast.pull()
+        assert before is not None
+        assert (after.version, after.statistics["a"].count) == (before.version, 2)
+        assert after.parameters is before.parameters
+        assert fast.pull() is after
+        slow.statistic("a", of(8))
+        assert slow.push(gradient(np.nan), env_steps=1).discarded == "not_finite"
+        assert fast.pull().statistics["a"].count == 3
+
+
+def test_a_new_incarnation_gets_those_of_the_lost_push_again() -> None:
+    with running(ONE) as first:
+        address = first.address
+        with bridge_to(address) as bridge:
+            bridge.register(registration(session_id="s"))
+            bridge.pull()
+            bridge.statistic("a", of(100))
+            bridge.push(gradient(1), env_steps=1)
+            first.stop()
+            with running(ONE, address=address) as second:
+                bridge.statistic("a", of(1, 3))
+                pushed = bridge.push(gradient(1), env_steps=2, want_parameters=False)
+                assert (pushed.discarded, pushed.global_step) == ("incarnation", 2)
+                assert pushed.pulled is not None
+                assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
+                bridge.push(gradient(1), env_steps=1)
+                assert second.statistics["a"].count == 2
+
+
+def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
+    models = Models(statistics={"a": 3, "b/c": 1})
+    rng = np.random.default_rng(3)
+    with running(models, tmp_path) as first, bridge_to(first.address) as bridge:
+        bridge.register(registration())
+        for _ in range(5):
+            bridge.statistic("a", Moments.of(rng.normal(size=(7, 3))))
+            bridge.statistic("b/c", Moments.of(rng.normal(size=(2, 1))))
+            bridge.push(None, env_steps=1)
+        kept = as_bytes(first.statistics)
+        assert {name: count for name, (count, _, _) in kept.items()} == {"a": 35, "b/c": 10}
+    with running(models, tmp_path) as second, bridge_to(second.address) as bridge:
+        bridge.register(registration())
+        assert as_bytes(second.statistics) == kept
+        assert as_bytes(bridge.pull().statistics) == kept
+        # Nothing else has changed, and still it is saved.
+        bridge.statistic("b/c", of(1))
+        bridge.push(None, env_steps=0)
+    with running(models, tmp_path) as third:
+        assert third.statistics["b/c"].count == 11
+        assert as_bytes(third.statistics)["a"] == kept["a"]
+    assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 2
+
+
+def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: Path) -> None:
+    with running(ONE, tmp_path) as first, CuttingProxy(first.address) as proxy, bridge_to(proxy.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.statistic("a", of(1, 3))
+        proxy.swallow_answers()
+        pushed = []
+        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
+        thread.start()
+        wait_until(lambda: first.version == 1, "the push arrives")
+        first.stop()
+        with running(ONE, tmp_path, address=first.address) as second:
+            proxy.cut()
+            thread.join(60)
+            assert [p.discarded for p in pushed] == [None]
+            assert as_bytes(second.statistics) == as_bytes({"a": of(1, 3)})
+
+
+def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path) -> None:
+    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.push(None, env_steps=1)
+    checkpoint = CheckpointManager(LocalStore(tmp_path)).restore()
+    assert checkpoint is not None
+    assert set(checkpoint.parts["shard-0"]) == {"parameters"}
+    with running(ONE) as fresh, pytest.raises(ModelRefused, match=r"the statistics are \{'a': 1\} here, \{\} there"):
+        fresh.core.resume(checkpoint, fingerprint())
+    with running(directory=tmp_path) as again:
+        assert again.core.global_step == 1
+
+
+def test_the_longest_statistics_and_vector_fit_a_message() -> None:
+    with running(Models(statistics={"a": MAX_STATISTICS})) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.statistic("a", Moments.of(np.ones((2, MAX_STATISTICS))))
+        for number in range(5000):
+            bridge.episode(number + 0.5, 100_000)
+        pushed = bridge.push(gradient(1), env_steps=1)
+        assert pushed.pulled is not None
+        assert pushed.pulled.statistics["a"].mean.tolist() == [1.0] * MAX_STATISTICS
+
+
+def message(
+    name: str = "a", count: float = 1, mean: tuple[float, ...] = (0.5,), m2: tuple[float, ...] = (0.0,)
+) -> pb.Moments:
+    return pb.Moments(name=name, count=count, mean=np.array(mean, float).tobytes(), m2=np.array(m2, float).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([message("b")], "there is no statistic named 'b'"),
+        ([message("x" * 10_000)], f"there is no statistic named '{'x' * 64}'"),
+        ([message(mean=(1, 2), m2=(0, 0))], "statistic 'a': samples of 1 numbers cannot be merged with samples of 2"),
+        ([message(m2=(0, 0))], "statistic 'a': mean and m2 have one shape [D], not (1,) and (2,)"),
+        ([pb.Moments(name="a", mean=bytes(3), m2=bytes(8))], "eight bytes each, not 3 bytes"),
+        ([pb.Moments(name="a")], "cannot be merged with samples of 0"),
+        ([message(mean=(np.nan,))], "statistic 'a': the mean or the sum of squared differences is not finite"),
+        ([message(m2=(np.inf,))], "is not finite"),
+        ([message(count=np.nan)], "a count is a finite number that is not negative, not nan"),
+        ([message(count=-1)], "a count is a finite number that is not negative, not -1.0"),
+        ([message(m2=(-1,))], "statistic 'a': a sum of squares is never negative: -1.0"),
+        ([message(), message()], "statistic 'a' comes twice in one message"),
+    ],
+)
+def test_what_no_bridge_sends_is_refused_and_changes_nothing(messages: list[pb.Moments], sentence: str) -> None:
+    with running(ONE) as server, grpc.insecure_channel(server.address) as channel:
+        stub = pb_grpc.ParameterServerServiceStub(channel)
+        incarnation = stub.Register(
+            pb.RegisterRequest(worker_id=WORKER, environments=1, fingerprint=fingerprint(), role=pb.ROLE_TRAIN)
+        ).incarnation
+        push = pb.PushRequest(
+            worker_id=WORKER, incarnation=incarnation, push_id=1, env_steps=1, gradient=gradient(1).tobytes()
+        )
+        wrong = pb.PushRequest()
+        wrong.CopyFrom(push)
+        wrong.statistics.extend(messages)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Push(wrong)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert sentence in refused.value.details()
+        assert (server.version, server.core.global_step, server.statistics["a"].count) == (0, 0, 0)
+        assert stub.Push(push).version == 1
+
+
+def test_the_bridge_passes_the_sentence_on() -> None:
+    with running(ONE) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.statistic("b", of(1))
+        with pytest.raises(BridgeError, match="there is no statistic named 'b'"):
+            bridge.push(None, env_steps=1)
