@@ -19,7 +19,15 @@ def _address(value: str) -> str:
     return value
 
 
+def _device(value: str) -> str:
+    kind, colon, index = value.partition(":")
+    if value != "cpu" and (kind != "gpu" or (colon and not (index.isascii() and index.isdecimal()))):
+        raise ValueError("a device is cpu, gpu (the first one) or gpu:I, such as gpu:1")
+    return value
+
+
 Address = Annotated[str, pydantic.AfterValidator(_address)]
+Device = Annotated[str, pydantic.AfterValidator(_device)]
 
 
 class ParameterServerSection(Section):
@@ -32,6 +40,7 @@ class ParameterServerSection(Section):
     checkpoints_kept: int = Field(5, ge=1, description="How many of the newest checkpoints are kept.")
     best_checkpoints_kept: int = Field(1, ge=0, description="How many of the best by mean return are kept besides.")
     metrics_dir: str | None = Field(None, description="Folder of the TensorBoard run; none is written without it.")
+    device: Device = Field("cpu", description="Where parameters are kept and updated: cpu, gpu (the first) or gpu:I.")
     log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
 
 
@@ -42,6 +51,9 @@ class RlxServerSection(Section):
     allow_anonymous: bool = Field(False, description="Bind anything but loopback without a token.")
     parameter_server: Address = Field("localhost:7000", description="Where the parameter server is.")
     log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
+    device: Device | None = Field(
+        None, description="Where workers compute: cpu, gpu or gpu:I; by default cpu, gpu where algorithm.gpu is true."
+    )
     timeout: float | None = Field(
         None, gt=0, description="Seconds after which a worker ends at its next episode's end, for rebalancing."
     )

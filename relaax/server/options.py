@@ -8,6 +8,7 @@ import typer
 
 ConfigOption = Annotated[str, typer.Option(help="The YAML file of the experiment, or the name of a bundled one.")]
 LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, gpu (the first one) or gpu:I.")]
 AllowAnonymousOption = Annotated[bool, typer.Option("--allow-anonymous", help="Serve other machines without a token.")]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file.")

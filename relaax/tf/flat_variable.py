@@ -1,4 +1,4 @@
-"""A flat float32 vector that TensorFlow's kernels update in place and that can be read without a copy."""
+"""A flat float32 vector that TensorFlow's kernels update in place, on the device that TensorFlow chooses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ FlatVector = npt.NDArray[np.float32]
 
 
 class FlatVariable:
-    """A resource variable of shape [size].
+    """A resource variable of shape [size], placed where TensorFlow places things (see `relaax.tf.devices`).
 
-    `snapshot` costs no copy: it shares the variable's buffer, and a kernel that is about to write to a shared buffer
-    copies it first. So a vector is copied at most once per update, and only where somebody still reads it.
+    In the host's memory `snapshot` costs no copy: it shares the variable's buffer, and a kernel that is about to write
+    to a shared buffer copies it first. So a vector is copied at most once per update, and only where somebody still
+    reads it. On any other device a snapshot is a copy.
     """
 
     def __init__(self, values: FlatVector) -> None:
-        # A copy: TensorFlow may adopt the memory of an array that it is given. Not on a GPU, where numpy cannot see it.
-        with tf.device("/CPU:0"):
-            self._variable = tf.Variable(np.array(values, np.float32), trainable=False, dtype=tf.float32)
+        # A copy: TensorFlow may adopt the memory of an array that it is given.
+        self._variable = tf.Variable(np.array(values, np.float32), trainable=False, dtype=tf.float32)
+        self._shares_memory = self.device.endswith("/device:CPU:0")
 
     @classmethod
     def zeros(cls, size: int) -> FlatVariable:
@@ -27,16 +28,25 @@ class FlatVariable:
         return cls(np.zeros(size, np.float32))
 
     @property
+    def device(self) -> str:
+        """TensorFlow's full name of the device that holds it."""
+        return str(self._variable.device)
+
+    @property
     def handle(self) -> tf.Tensor:
-        """What the resource kernels take."""
+        """What the resource kernels take. They run on its device."""
         return self._variable.handle
 
     def snapshot(self) -> FlatVector:
         """The values now: a read-only float32 array of shape [size] that never changes."""
-        vector: FlatVector = np.asarray(memoryview(self._variable.read_value()))
-        return vector
+        value = self._variable.read_value()
+        if self._shares_memory:
+            shared: FlatVector = np.asarray(memoryview(value))
+            return shared
+        copy: FlatVector = value.numpy()
+        copy.flags.writeable = False
+        return copy
 
     def assign(self, values: FlatVector) -> None:
         """Take other values, float32 of the same shape."""
-        with tf.device("/CPU:0"):
-            self._variable.assign(np.array(values, np.float32))
+        self._variable.assign(np.array(values, np.float32))

@@ -199,6 +199,15 @@ def test_keys_that_only_the_algorithm_knows_are_refused_as_well(runs: Runs) -> N
     run.expect_nothing_left()
 
 
+@pytest.mark.parametrize("server", ["relaax-parameter-server", "relaax-rlx-server"])
+def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs: Runs, server: str) -> None:
+    run = runs.start(*SMALL, "--set", f"{server}.device=gpu:99")
+    assert run.running.wait(150) == 2, run.running.report()
+    assert f"{server}.device: gpu:99 was asked for, but TensorFlow finds " in run.running.stderr
+    assert "Traceback" not in run.running.stderr
+    run.expect_nothing_left()
+
+
 @pytest.mark.parametrize("arguments", [[], ["run"], ["version"]])
 def test_every_command_has_help(processes: Processes, arguments: list[str]) -> None:
     command = processes.start(*RELAAX, *arguments, "--help")

@@ -68,6 +68,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert found.parameter_server.checkpoint_dir is None
     assert (found.rlx_server.bind, found.rlx_server.parameter_server) == ("localhost:7001", "localhost:7000")
     assert found.rlx_server.timeout is None
+    assert (found.parameter_server.device, found.rlx_server.device) == ("cpu", None)
     assert found.run.clients == 2
 
 
@@ -175,6 +176,11 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("parameter_server.log_level=LOUD", "input should be 'DEBUG', 'INFO', 'WARNING', 'ERROR' or 'CRITICAL'"),
         ("parameter_server.checkpoint_interval=-5", "input should be greater than 0"),
         ("run.clients=0", "input should be greater than or equal to 1"),
+        ("rlx_server.device=GPU", "a device is cpu, gpu (the first one) or gpu:I, such as gpu:1"),
+        ("rlx_server.device='gpu:'", "a device is cpu, gpu"),
+        ("rlx_server.device=cpu:0", "a device is cpu, gpu"),
+        ("parameter_server.device=gpu:-1", "a device is cpu, gpu"),
+        ("parameter_server.device=null", "input should be a valid string"),
     ],
 )
 def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> None:
@@ -187,6 +193,13 @@ def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> N
 @pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "'[::1]:7001'", "host.example:7001"])
 def test_addresses(address: str, file: Path) -> None:
     assert load_configuration(file, [f"rlx_server.bind={address}"]).rlx_server.bind == address.strip("'")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "gpu:0", "gpu:12"])
+@pytest.mark.parametrize("section", ["relaax-rlx-server", "parameter-server"])
+def test_devices(section: str, device: str, file: Path) -> None:
+    found = load_configuration(file, [f"{section}.device={device}"])
+    assert (found.rlx_server if section == "relaax-rlx-server" else found.parameter_server).device == device
 
 
 def test_as_dict_is_a_file_that_means_the_same(file: Path, tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ from relaax.configuration import (
 from relaax.server.address import AddressError, require_loopback
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import import_tensorflow
-from relaax.server.options import AllowAnonymousOption, ConfigOption, LogLevelOption, SetOption, command_app
+from relaax.server.options import (
+    AllowAnonymousOption,
+    ConfigOption,
+    DeviceOption,
+    LogLevelOption,
+    SetOption,
+    command_app,
+)
 from relaax.server.parameter_server.reason import Ends, Reason
 
 if TYPE_CHECKING:
@@ -47,6 +54,7 @@ def serve(
     metrics_dir: Annotated[str | None, typer.Option(help="Folder of the TensorBoard run.")] = None,
     log_level: LogLevelOption = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the parameters that training starts from.")] = None,
+    device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,
     set_: SetOption = None,
 ) -> None:
@@ -59,6 +67,7 @@ def serve(
         "parameter-server.checkpoint_dir": checkpoint_dir,
         "parameter-server.metrics_dir": metrics_dir,
         "parameter-server.log_level": log_level,
+        "parameter-server.device": device,
         "parameter-server.allow_anonymous": allow_anonymous or None,
         "algorithm.seed": seed,
     }
@@ -95,9 +104,14 @@ def _assemble(configuration: Configuration, ends: Ends) -> Server:
 
     from relaax.server.parameter_server.assembly import assemble
     from relaax.server.parameter_server.model import ModelRefused
+    from relaax.tf.devices import NoSuchDevice, use_device
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
+    try:
+        use_device(configuration.parameter_server.device)
+    except NoSuchDevice as error:
+        _give_up(f"relaax-parameter-server.device: {error}", 2)
     try:
         return assemble(configuration, ends)
     except (ConfigurationError, AddressError) as error:
@@ -106,7 +120,7 @@ def _assemble(configuration: Configuration, ends: Ends) -> Server:
         _give_up(error, 1)
 
 
-def _give_up(error: Exception, code: int) -> NoReturn:
+def _give_up(error: Exception | str, code: int) -> NoReturn:
     print(f"relaax-parameter-server: {error}", file=sys.stderr)
     raise typer.Exit(code) from None
 

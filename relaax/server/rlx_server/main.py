@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.algorithm_base import BridgeBase, load_algorithm
+from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
 from relaax.configuration import (
     ConfigurationError,
     RlxServerSection,
@@ -26,9 +26,17 @@ from relaax.configuration import (
 from relaax.server.address import AddressError, listen, name_of, require_loopback
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import import_tensorflow
-from relaax.server.options import AllowAnonymousOption, ConfigOption, LogLevelOption, SetOption, command_app
+from relaax.server.options import (
+    AllowAnonymousOption,
+    ConfigOption,
+    DeviceOption,
+    LogLevelOption,
+    SetOption,
+    command_app,
+)
 from relaax.server.rlx_server.admission import Admission
 from relaax.server.rlx_server.listener import Listener
+from relaax.server.rlx_server.probe import device_refusal
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.worker import WorkerPlan
 
@@ -46,6 +54,7 @@ def serve(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds after which a worker ends at its next episode's end.")
     ] = None,
+    device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,
     set_: SetOption = None,
 ) -> None:
@@ -58,6 +67,7 @@ def serve(
         "rlx-server.parameter_server": parameter_server,
         "rlx-server.log_level": log_level,
         "rlx-server.timeout": timeout,
+        "rlx-server.device": device,
         "rlx-server.allow_anonymous": allow_anonymous or None,
     }
     try:
@@ -68,7 +78,11 @@ def serve(
         import_tensorflow()
         algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
         algorithm_config = algorithm.configure(configuration.algorithm)
-        spawner = ForkSpawner(WorkerPlan(settings, algorithm, algorithm_config, lambda: _bridge(settings)))
+        plan = WorkerPlan(
+            settings, algorithm, algorithm_config, _device(settings, algorithm_config), lambda: _bridge(settings)
+        )
+        spawner = ForkSpawner(plan)
+        _require_device(plan)
         sock = listen(settings.bind)
     except (ConfigurationError, AddressError, UnsafeFork) as error:
         print(f"relaax-rlx-server: {error}", file=sys.stderr)
@@ -88,6 +102,19 @@ def serve(
         raise typer.Exit(1) from None
     _log.info("ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
+
+
+def _device(settings: RlxServerSection, config: ConfigBase) -> str:
+    """What workers compute on: `algorithm.gpu` counts where the server's own section says nothing."""
+    return settings.device or ("gpu" if config.gpu else "cpu")
+
+
+def _require_device(plan: WorkerPlan) -> None:
+    """Raises ConfigurationError where workers would not find their device."""
+    refusal = device_refusal(plan.device)
+    if refusal is not None:
+        by = "" if plan.settings.device else " (by algorithm.gpu)"
+        raise ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")
 
 
 def _bridge(settings: RlxServerSection) -> BridgeBase:

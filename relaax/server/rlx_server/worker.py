@@ -54,11 +54,12 @@ FINISHED = "training has reached max_global_step"
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What every worker of a server needs to know."""
+    """What every worker of a server needs to know. `device` is what it computes on (see `relaax.tf.devices`)."""
 
     settings: RlxServerSection
     algorithm: Algorithm
     config: ConfigBase
+    device: str
     make_bridge: Callable[[], BridgeBase]
 
 
@@ -126,6 +127,7 @@ class Worker:
             return EXIT_DONE
         self._admitted()
         self._peer.start_heartbeat(self._limits.heartbeat_seconds)
+        _use_device(self._plan.device)
         bridge = self._plan.make_bridge()
         try:
             return self._train(hello, bridge)
@@ -185,6 +187,12 @@ class Worker:
             self._peer.send(TrainingFinished(FINISHED, global_step))
         except PeerGone:
             _log.info("the client has gone before it could hear that training has finished")
+
+
+def _use_device(device: str) -> None:
+    from relaax.tf.devices import use_device  # TensorFlow with it: to be loaded where the server says
+
+    use_device(device)
 
 
 def _answer(session: Session, message: Message) -> ServerMessage | None:

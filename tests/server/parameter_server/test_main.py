@@ -173,6 +173,8 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
         (["--set", "algorithm.entropy_bta=1"], "did you mean 'entropy_beta'"),
         (["--set", "parameter-server.checkpoint-dri=x"], "did you mean"),
         (["--log-level", "LOUD"], "log_level"),
+        (["--device", "gpu:99"], "relaax-parameter-server.device: gpu:99 was asked for"),
+        (["--device", "gpu:first"], "a device is cpu, gpu (the first one) or gpu:I"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence(

@@ -53,8 +53,18 @@ def test_an_address_that_others_can_reach_where_that_is_wanted(processes: Proces
         ({"bind": "localhost"}, ["bind", "'localhost'", "HOST:PORT"]),
         ({"algorithm": {"color": "red"}}, ["algorithm", "'color'", "'colour'"]),
         ({"algorithm": {"path": "da4c"}}, ["da4c", "da3c"]),
+        ({"device": "gpu:99"}, ["relaax-rlx-server.device: gpu:99", "finds", "cpu"]),
+        ({"device": "tpu"}, ["device", "'tpu'", "cpu, gpu"]),
     ],
-    ids=["unknown key", "impossible value", "no address", "unknown key of the algorithm", "no such algorithm"],
+    ids=[
+        "unknown key",
+        "impossible value",
+        "no address",
+        "unknown key of the algorithm",
+        "no such algorithm",
+        "no such device",
+        "no device",
+    ],
 )
 def test_a_configuration_that_cannot_be_used(
     processes: Processes, tmp_path: Path, settings: dict[str, object], said: list[str]
@@ -66,6 +76,18 @@ def test_a_configuration_that_cannot_be_used(
 
 def test_a_file_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
     assert "missing.yaml" in refused(processes, "--config", tmp_path / "missing.yaml")
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU, which would be used")
+def test_the_short_form_of_a_device_that_is_not_there(processes: Processes, tmp_path: Path) -> None:
+    sentence = refused(processes, "--config", write_config(tmp_path, {"gpu": True}))
+    assert "relaax-rlx-server.device (by algorithm.gpu): gpu was asked for" in sentence
+
+
+def test_the_servers_own_device_counts_more_than_the_short_form(processes: Processes, tmp_path: Path) -> None:
+    _, address = start_offline_server(processes, tmp_path, "--device", "cpu", algorithm={"gpu": True}, device="gpu:99")
+    with Line(address) as line:
+        line.open()
 
 
 def test_an_algorithm_that_runs_an_operation_while_it_is_imported(processes: Processes, tmp_path: Path) -> None:
@@ -92,5 +114,5 @@ def test_help_says_what_there_is(processes: Processes) -> None:
     command = processes.start(*COMMAND, "--help")
     assert command.wait() == 0
     text = "\n".join(command.lines)
-    for option in ("--config", "--bind", "--parameter-server", "--log-level", "--timeout"):
+    for option in ("--config", "--bind", "--parameter-server", "--log-level", "--timeout", "--device"):
         assert option in text

@@ -1,0 +1,72 @@
+"""A program: the vectors and optimizers of a parameter server on a device that is not the host's first.
+
+TensorFlow splits the processor into two devices that share no memory as far as it is concerned; the second one stands
+for a GPU. Prints what it has been through; an assertion that fails ends it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from relaax.tf.devices import use_device
+from relaax.tf.flat_variable import FlatVariable, FlatVector
+from relaax.tf.optimizers import Adam, Optimizer, OptimizerSpec, RMSProp, Slots
+
+SIZE = 1000
+INITIAL = np.arange(SIZE, dtype=np.float32)
+GRADIENTS = np.random.default_rng(0).standard_normal((6, SIZE)).astype(np.float32)
+
+
+def made(spec: OptimizerSpec, initial: FlatVector, device: str) -> tuple[FlatVariable, Optimizer]:
+    """A vector and its optimizer there. Like a server, nothing else names a device."""
+    with tf.device(device):
+        parameters, optimizer = FlatVariable(initial), spec.create(SIZE)
+    assert parameters.device.endswith(f"/device:{device}")
+    return parameters, optimizer
+
+
+def trained(spec: OptimizerSpec, device: str) -> tuple[FlatVector, Slots]:
+    """Three updates, a restart from the snapshots, and three more."""
+    parameters, optimizer = made(spec, INITIAL, device)
+    before, slots_before = parameters.snapshot(), optimizer.slots()
+    for gradient in GRADIENTS[:3]:
+        optimizer.apply(parameters, gradient, 0.1)
+    halfway, slots = parameters.snapshot(), optimizer.slots()
+    kept = halfway.copy()
+    other, its_optimizer = made(spec, INITIAL, device)
+    other.assign(halfway)
+    its_optimizer.restore(slots)
+    for gradient in GRADIENTS[3:]:
+        its_optimizer.apply(other, gradient, 0.1)
+        optimizer.apply(parameters, gradient, 0.1)
+    assert other.snapshot().tobytes() == parameters.snapshot().tobytes()
+    for unchanging, expected in ((before, INITIAL), (halfway, kept), (slots_before["mean_square"], np.zeros(SIZE))):
+        assert type(unchanging) is np.ndarray
+        assert not unchanging.flags.writeable
+        np.testing.assert_array_equal(unchanging, expected)
+    return parameters.snapshot(), optimizer.slots()
+
+
+def main() -> None:
+    """Both optimizers on both devices, to the byte."""
+    use_device("cpu")
+    processor = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+    assert {device.device_type for device in tf.config.list_logical_devices()} == {"CPU"}, "GPUs are hidden"
+    for spec in (RMSProp(), Adam()):
+        here, slots_here = trained(spec, "CPU:0")
+        there, slots_there = trained(spec, "CPU:1")
+        assert here.tobytes() == there.tobytes()
+        assert {k: v.tobytes() for k, v in slots_here.items()} == {k: v.tobytes() for k, v in slots_there.items()}
+        print(type(spec).__name__)
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.tf.devices import NoSuchDevice, chosen, use_device
+
+SECOND_DEVICE = Path(__file__).resolve().parents[1] / "support" / "second_device.py"
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "seen"),
+    [
+        ("cpu", [], []),
+        ("cpu", ["a", "b"], []),
+        ("gpu", ["a", "b"], ["a"]),
+        ("gpu:0", ["a", "b"], ["a"]),
+        ("gpu:1", ["a", "b"], ["b"]),
+    ],
+)
+def test_a_process_sees_its_device_and_no_other(device: str, gpus: list[str], seen: list[str]) -> None:
+    assert chosen(device, gpus) == seen
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "said"),
+    [
+        ("gpu", [], ["gpu was asked for", "no GPU here", "use cpu", "driver"]),
+        ("gpu:1", [], ["gpu:1 was asked for", "no GPU here"]),
+        ("gpu:2", ["a", "b"], ["gpu:2 was asked for", "gpu:0, gpu:1", "or cpu"]),
+    ],
+)
+def test_a_device_that_is_not_there(device: str, gpus: list[str], said: list[str]) -> None:
+    with pytest.raises(NoSuchDevice) as refused:
+        chosen(device, gpus)
+    for words in said:
+        assert words in str(refused.value)
+
+
+def test_what_tensorflow_does_not_find_is_refused() -> None:
+    with pytest.raises(NoSuchDevice, match="gpu:99 was asked for"):
+        use_device("gpu:99")
+
+
+def test_vectors_and_optimizers_on_another_device() -> None:
+    """A process of its own: devices cannot be changed once TensorFlow has run."""
+    answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split() == ["RMSProp", "Adam", "done"]
