@@ -56,12 +56,20 @@ GRADIENT = "tests/algorithms/da3c/test_gradient.py"
 ROLLOUT = "tests/algorithms/da3c/test_rollout.py"
 AGENT = "tests/algorithms/da3c/test_agent.py"
 CONTRACT = "tests/algorithms/da3c/test_contract.py"
+LSTM = "tests/algorithms/da3c/test_lstm.py"
 LEARNING = "tests/learning/test_da3c_corridors.py"
+RECALL = "tests/learning/test_da3c_recall.py"
+CONT_GRADIENT = "tests/algorithms/da3c_cont/test_gradient.py"
+CONT_CONTRACT = "tests/algorithms/da3c_cont/test_contract.py"
+EPISODES = "tests/algorithms/da3c_cont/test_episodes.py"
+DOCKING = "tests/learning/test_da3c_cont_docking.py"
 SHARD = "tests/server/parameter_server/test_shard.py"
 
 MODEL_PY = "algorithms/da3c/model.py"
 ROLLOUT_PY = "algorithms/da3c/rollout.py"
-AGENT_PY = "algorithms/da3c/agent.py"
+AGENT_PY = "algorithms/da3c/actor_critic.py"
+NORMALIZATION_PY = "algorithms/da3c/normalization.py"
+EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
 
 
@@ -71,16 +79,21 @@ def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests:
 
 _POLICY_SIGN = (
     "relaax/tf/losses.py",
-    "return negative_log_probability * tf.stop_gradient(advantage_t)",
-    "return -negative_log_probability * tf.stop_gradient(advantage_t)",
+    "return -log_probability_t * tf.stop_gradient(advantage_t)",
+    "return log_probability_t * tf.stop_gradient(advantage_t)",
 )
 _VALUE_SIGN = (MODEL_PY, "+ config.value_loss_weight * value", "- config.value_loss_weight * value")
-_NO_BOOTSTRAP = ("relaax/tf/returns.py", "following = bootstrap_value", "following = 0.0 * bootstrap_value")
+_NO_BOOTSTRAP = (
+    "relaax/tf/returns.py",
+    "np.zeros_like(bootstrap_value), bootstrap_value",
+    "np.zeros_like(bootstrap_value), 0.0 * bootstrap_value",
+)
 _NO_TRUNCATION = (ROLLOUT_PY, "gamma * final_values[truncated]", "0.0 * final_values[truncated]")
 _TERMINATED_GOES_ON = (
     (ROLLOUT_PY, "truncated = step.truncated & ~step.terminated", "truncated = step.ended"),
     (AGENT_PY, "or not step.truncated.any()", "or not step.ended.any()"),
 )
+_LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
 
 ERRORS = (
     # Losses.
@@ -119,7 +132,7 @@ ERRORS = (
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/tf/returns.py", "discount_t[t] * following", "discount_t[min(t + 1, len(r_t) - 1)] * following")],
+        [("relaax/tf/returns.py", "delta + discount_t[t] *", "delta + discount_t[min(t + 1, len(r_t) - 1)] *")],
         "tests/tf/test_returns.py",
         ROLLOUT,
     ),
@@ -141,7 +154,7 @@ ERRORS = (
     planted(
         "void-counted",
         "void transitions count as environment steps",
-        [(ROLLOUT_PY, "int(self.mask[: self.steps].sum())", "int(self.mask[: self.steps].size)")],
+        [(AGENT_PY, "self._env_steps += step.env_steps", "self._env_steps += step.first.size")],
         CONTRACT,
     ),
     # Observations.
@@ -169,9 +182,9 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "        self._rollout.outcome(step,",
-                "        self._encoder.push(step.observations, step.ended | step.first)\n"
-                "        self._rollout.outcome(step,",
+                "            self._experience.outcome(step,",
+                "            self._encoder.push(step.observations, step.ended | step.first)\n"
+                "            self._experience.outcome(step,",
             )
         ],
         GRADIENT,
@@ -192,14 +205,20 @@ ERRORS = (
     planted(
         "reward-clip-one-sided",
         "negative rewards are cut to zero",
-        [(ROLLOUT_PY, "np.clip(step.rewards, -clip, clip)", "np.clip(step.rewards, 0.0, clip)")],
-        ROLLOUT,
+        [(AGENT_PY, "np.clip(rewards, -self._clip, self._clip)", "np.clip(rewards, 0.0, self._clip)")],
+        GRADIENT,
     ),
     # The agent and its parameters.
     planted(
         "pull-within-rollout",
         "parameters change in the middle of a rollout",
-        [(AGENT_PY, "        if self._rollout.full:\n", "        self._pull()\n        if self._rollout.full:\n")],
+        [
+            (
+                AGENT_PY,
+                "            if self._experience.full:\n",
+                "            self._pull()\n            if self._experience.full:\n",
+            )
+        ],
         GRADIENT,
     ),
     planted(
@@ -213,6 +232,174 @@ ERRORS = (
         "every connection draws the same random numbers",
         [(AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
         AGENT,
+    ),
+    planted(
+        "interval-ignored",
+        "parameters are fetched after every push",
+        [(AGENT_PY, "want_parameters=fetch", "want_parameters=True")],
+        LSTM,
+    ),
+    # Memory.
+    planted("lstm-not-reset", "the next episode is acted on with the memory of the last", [_LSTM_KEPT], LSTM),
+    planted(
+        "lstm-not-reset-learned",
+        "the next episode's gradient has the memory of the last",
+        [
+            (
+                "relaax/tf/lstm.py",
+                "tf.cast(tf.logical_not(restart), tf.float32)",
+                "tf.cast(restart == restart, tf.float32)",
+            )
+        ],
+        LSTM,
+    ),
+    planted(
+        "lstm-reset-everywhere",
+        "an episode's end clears the memory of all environments",
+        [(AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
+        LSTM,
+    ),
+    planted(
+        "lstm-final-after-reset",
+        "a final observation is valued without memory",
+        [
+            (
+                AGENT_PY,
+                "self._values(inputs, self._state_after)",
+                "self._values(inputs, self._state * 0)",
+            )
+        ],
+        LSTM,
+    ),
+    planted(
+        "lstm-start-forgotten",
+        "a rollout's gradient begins without memory",
+        [(ROLLOUT_PY, "self.state[...] = state", "self.state[...] = 0.0")],
+        LSTM,
+    ),
+    planted(
+        "lstm-never-remembers",
+        "every step is acted on without memory",
+        [(AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
+        RECALL,
+    ),
+    planted(
+        "lambda-ignored",
+        "advantages are always n-step",
+        [(AGENT_PY, "self.config.gae_lambda)", "1.0)")],
+        LSTM,
+        EPISODES,
+    ),
+    # Continuous actions.
+    planted(
+        "gaussian-entropy-sign",
+        "the entropy of a Gaussian has the wrong sign",
+        [("relaax/tf/policies.py", "return 0.5 * self.heads", "return -0.5 * self.heads")],
+        CONT_GRADIENT,
+    ),
+    planted(
+        "clipped-likelihood",
+        "the likelihood is that of the action within the bounds",
+        [
+            (
+                AGENT_PY,
+                "            actions = self._policy.sample(outputs, self._rng)\n",
+                "            actions = self._policy.sample(outputs, self._rng)\n            self._leaves(actions)\n",
+            ),
+            (
+                "algorithms/da3c_cont/actions.py",
+                "        leaves, start = [], 0\n",
+                "        actions[...] = (mapped - self._centre) / self._radius\n        leaves, start = [], 0\n",
+            ),
+        ],
+        CONT_GRADIENT,
+    ),
+    planted(
+        "bounds-ignored",
+        "actions are given as the policy sampled them",
+        [("algorithms/da3c_cont/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
+        CONT_CONTRACT,
+    ),
+    # Normalisation.
+    planted(
+        "void-statistics",
+        "what nobody acted on enters the statistics",
+        [(NORMALIZATION_PY, "acted = ~step.first", "acted = np.ones_like(step.first)")],
+        CONT_GRADIENT,
+    ),
+    planted(
+        "newest-statistics",
+        "a gradient normalises with the newest statistics, not with those that were acted on",
+        [
+            (AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
+            (
+                AGENT_PY,
+                "= self._model.act(self._inputs, self._state)",
+                "= self._model.act(self._normalization.observations(self._inputs), self._state)",
+            ),
+            (
+                AGENT_PY,
+                "partial(self._values, self._inputs,",
+                "partial(self._values, self._normalization.observations(self._inputs),",
+            ),
+            (
+                AGENT_PY,
+                "self._model.gradient(batch)",
+                'self._model.gradient(__import__("dataclasses").replace('
+                "batch, inputs=self._normalization.observations(batch.inputs)))",
+            ),
+        ],
+        CONT_GRADIENT,
+    ),
+    planted(
+        "own-statistics-only",
+        "what other workers gathered is not used",
+        [(AGENT_PY, "        self._normalization.pulled(pulled)\n", "")],
+        CONT_GRADIENT,
+    ),
+    planted(
+        "exploit-gathers",
+        "statistics are gathered in exploit mode",
+        [
+            (
+                AGENT_PY,
+                "        if training:\n            self._normalization.gather(step)\n",
+                "        self._normalization.gather(step)\n        if training:\n",
+            ),
+            (
+                AGENT_PY,
+                "        if not self.context.exploit:\n            self._normalization.see",
+                "        if True:\n            self._normalization.see",
+            ),
+        ],
+        CONT_CONTRACT,
+    ),
+    planted(
+        "returns-over-an-end",
+        "the discounted return that rewards are scaled by runs on into the next episode",
+        [(NORMALIZATION_PY, "            self._returns[step.ended | step.first] = 0.0\n", "")],
+        CONT_GRADIENT,
+    ),
+    # Whole episodes.
+    planted("whole-no-truncation", "nothing is expected after a truncated whole episode", [_NO_TRUNCATION], EPISODES),
+    planted("whole-terminated-goes-on", "a terminated whole episode goes on", _TERMINATED_GOES_ON, EPISODES),
+    planted(
+        "whole-bootstrap",
+        "a whole episode is worth what is seen next, too",
+        [(ROLLOUT_PY, "gamma * ~(step.ended | step.first)", "gamma * ~step.first")],
+        EPISODES,
+    ),
+    planted(
+        "whole-padding-learned",
+        "what pads a shorter episode is learned from",
+        [(EPISODES_PY, "[:, None] < lengths).astype", "[:, None] < lengths.max()).astype")],
+        EPISODES,
+    ),
+    planted(
+        "continuous-policy-sign-learned",
+        "the policy loss has the wrong sign, seen in what is learned",
+        [_POLICY_SIGN],
+        DOCKING,
     ),
     # The parameter server.
     planted(

@@ -2,91 +2,132 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from relaax.tf.losses import categorical_entropy, clip_by_norm, policy_gradient_loss, value_loss
+from relaax.tf.losses import clip_by_norm, policy_gradient_loss, value_loss
 from relaax.tf.networks import NetworkSpec, forward, forward_numpy
+from relaax.tf.policies import Policy
 
 from .config import Config
+from .rollout import Batch
 
 Array = npt.NDArray[np.float32]
+Outputs = Mapping[str, Array]
 
 STATISTICS = ("loss/policy", "loss/value", "loss/entropy", "gradient/norm")
 
 
 class Model:
-    """Policy and value of one worker. Shapes are fixed at construction, so nothing is traced twice."""
+    """Policy and value of one worker. Nothing is traced twice, whatever the lengths of batches.
 
-    def __init__(self, spec: NetworkSpec, config: Config, environments: int, input_dtype: Any) -> None:
+    `batch_shape` is T and N of the batches that gradients are computed from, None where they vary.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        policy: Policy,
+        config: Config,
+        input_dtype: Any,
+        batch_shape: tuple[int | None, int | None],
+    ) -> None:
         self._spec = spec
+        self._policy = policy
         self._config = config
         self._layout = spec.layout()
-        self._environments = environments
         self._views: dict[str, Array] = {}
-        self._variables = {name: tf.Variable(tf.zeros(shape), name=name) for name, shape in self._layout.shapes.items()}
-        inputs = tf.TensorSpec([None, *spec.inputs], tf.as_dtype(input_dtype))
-        vector = tf.TensorSpec([None], tf.float32)
-        self._assign = tf.function(self._assign_all, input_signature=[tf.TensorSpec([self._layout.size], tf.float32)])
-        self._act = tf.function(self._forward, input_signature=[inputs])
+        self._flat: Any = None
+        self._tensors: list[Any] = []
+        kind, flat = tf.as_dtype(input_dtype), tf.TensorSpec([self._layout.size], tf.float32)
+        examples = tf.TensorSpec(batch_shape, tf.float32)
+        self._split = tf.function(self._named, input_signature=[flat])
+        self._act = tf.function(
+            self._one_step,
+            input_signature=[
+                [tf.TensorSpec(shape, tf.float32) for shape in self._layout.shapes.values()],
+                tf.TensorSpec([None, *spec.inputs], kind),
+                tf.TensorSpec([None, spec.state_size], tf.float32),
+            ],
+        )
         self._gradient = tf.function(
-            self._loss_gradient, input_signature=[inputs, tf.TensorSpec([None], tf.int32), vector, vector]
+            self._loss_gradient,
+            input_signature=[
+                flat,
+                tf.TensorSpec([*batch_shape, *spec.inputs], kind),
+                tf.TensorSpec([*batch_shape, *policy.action_shape], tf.as_dtype(policy.action_dtype)),
+                *[examples] * 3,
+                tf.TensorSpec([batch_shape[1], spec.state_size], tf.float32),
+                tf.TensorSpec(batch_shape, tf.bool),
+            ],
         )
 
     def set_parameters(self, parameters: Array) -> None:
-        """Take over float32 [P]."""
-        self._views = self._layout.views(parameters)
-        self._assign(tf.constant(parameters))
-
-    def act(self, inputs: npt.NDArray[Any]) -> tuple[Array, Array]:
-        """Logits float32 [N, A] and values float32 [N] of inputs [N, ...]."""
+        """Take over float32 [P], which must not change any more."""
+        self._flat = tf.constant(parameters)
         if self._spec.convolutions:
-            logits, values = self._act(tf.constant(inputs))
-            return logits.numpy(), values.numpy()
+            self._tensors = self._split(self._flat)
+        else:
+            self._views = self._layout.views(parameters)
+
+    def act(self, inputs: npt.NDArray[Any], state: Array) -> tuple[Outputs, Array]:
+        """Outputs by head, float32 [N, width], for inputs [N, ...]; and the state [N, S] that follows `state`."""
+        if self._spec.convolutions:
+            outputs, after = self._act(self._tensors, inputs, state)
+            return {head: output.numpy() for head, output in outputs.items()}, after.numpy()
         if inputs.dtype == np.uint8:
             inputs = inputs.astype(np.float32) / np.float32(255)
-        outputs = forward_numpy(self._spec, self._views, inputs)
-        return outputs["policy"], outputs["value"][:, 0]
+        return forward_numpy(self._spec, self._views, inputs, state)
 
-    def gradient(
-        self, inputs: npt.NDArray[Any], actions: npt.NDArray[np.int32], returns: Array, mask: Array
-    ) -> tuple[Array, Array]:
-        """The gradient of the loss over a rollout, float32 [P], clipped; and the numbers named by `STATISTICS`.
-
-        Inputs [T x N, ...], actions int32 [T x N], returns and mask float32 [T x N]; a masked example counts nothing.
-        """
-        gradient, statistics = self._gradient(inputs, actions, returns, mask)
+    def gradient(self, batch: Batch) -> tuple[Array, Array]:
+        """The gradient of the loss over a batch, float32 [P], clipped; and the numbers named by `STATISTICS`."""
+        gradient, statistics = self._gradient(
+            self._flat,
+            batch.inputs,
+            batch.actions,
+            batch.advantages,
+            batch.targets,
+            batch.mask,
+            batch.state,
+            batch.restart,
+        )
         return gradient.numpy(), statistics.numpy()
 
-    def _assign_all(self, parameters: Any) -> None:
-        parts = tf.split(parameters, self._layout.sizes)
-        for variable, part in zip(self._variables.values(), parts, strict=True):
-            variable.assign(tf.reshape(part, variable.shape))
+    def _named(self, flat: Any) -> list[Any]:
+        parts = tf.split(flat, self._layout.sizes)
+        return [tf.reshape(part, shape) for part, shape in zip(parts, self._layout.shapes.values(), strict=True)]
 
-    def _forward(self, inputs: Any) -> tuple[Any, Any]:
+    def _one_step(self, tensors: Any, inputs: Any, state: Any) -> tuple[Any, Any]:
+        outputs, state = self._forward(tensors, inputs[tf.newaxis], state, tf.zeros([1, tf.shape(inputs)[0]], tf.bool))
+        return {head: output[0] for head, output in outputs.items()}, state
+
+    def _forward(self, tensors: Any, inputs: Any, state: Any, restart: Any) -> tuple[Any, Any]:
         if inputs.dtype == tf.uint8:
             inputs = tf.cast(inputs, tf.float32) / 255.0
-        outputs = forward(self._spec, self._variables, inputs)
-        return outputs["policy"], outputs["value"][:, 0]
+        return forward(self._spec, dict(zip(self._layout.shapes, tensors, strict=True)), inputs, state, restart)
 
-    def _loss_gradient(self, inputs: Any, actions: Any, returns: Any, mask: Any) -> tuple[Any, Any]:
+    def _loss_gradient(
+        self, flat: Any, inputs: Any, actions: Any, advantages: Any, targets: Any, mask: Any, state: Any, restart: Any
+    ) -> tuple[Any, Any]:
         """Mnih et al. 2016, Algorithm S3: sums over the rollout's steps, here averaged over the N environments."""
         config = self._config
-        variables = list(self._variables.values())
+        environments = tf.cast(tf.shape(mask)[1], tf.float32)
+        actions = tf.reshape(actions, [-1, *self._policy.action_shape])
+        advantages, targets, mask = (tf.reshape(part, [-1]) for part in (advantages, targets, mask))
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(variables)
-            logits, values = self._forward(inputs)
-            policy = mask * policy_gradient_loss(logits, actions, returns - values)
-            value = mask * value_loss(values, returns)
-            entropy = mask * categorical_entropy(logits)
+            tape.watch(flat)
+            outputs, _ = self._forward(self._named(flat), inputs, state, restart)
+            outputs = {head: tf.reshape(output, [-1, output.shape[2]]) for head, output in outputs.items()}
+            policy = mask * policy_gradient_loss(self._policy.log_probability(outputs, actions), advantages)
+            value = mask * value_loss(outputs["value"][:, 0], targets)
+            entropy = mask * self._policy.entropy(outputs)
             loss = tf.reduce_sum(policy + config.value_loss_weight * value - config.entropy_beta * entropy)
-            loss /= self._environments
-        gradients = tape.gradient(loss, variables)
-        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], axis=0)
-        clipped, norm = clip_by_norm(flat, config.rms_prop.gradient_norm_clipping)
+            loss /= environments
+        clipped, norm = clip_by_norm(tape.gradient(loss, flat), config.gradient_norm_clipping)
         count = tf.maximum(tf.reduce_sum(mask), 1.0)
         means = [tf.reduce_sum(term) / count for term in (policy, value, entropy)]
         return clipped, tf.stack([*means, norm])

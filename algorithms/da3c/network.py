@@ -1,10 +1,11 @@
-"""The actor-critic network that a configuration and a pair of spaces describe."""
+"""The actor-critic network that a configuration, an observation space and a policy describe."""
 
 from __future__ import annotations
 
-from relaax.algorithm_base import Discrete, Space, space_size
+from relaax.algorithm_base import Space
 from relaax.algorithm_base.observations import input_refusal, input_shape, is_image
 from relaax.tf.networks import Convolution, NetworkSpec
+from relaax.tf.policies import Policy
 
 from .config import Config
 
@@ -12,8 +13,8 @@ ATARI_CONVOLUTIONS = (Convolution(16, 8, 4), Convolution(32, 4, 2))
 """Mnih et al. 2013, and the feed-forward agent of Mnih et al. 2016."""
 
 
-def actor_critic(config: Config, observation_space: Space, action_space: Space) -> NetworkSpec:
-    """Heads `policy` (logits) and `value` (one number). Raises ValueError where an image is too small."""
+def actor_critic(config: Config, observation_space: Space, policy: Policy) -> NetworkSpec:
+    """The policy's heads and `value` (one number), on one trunk or on one for each of the two."""
     image = is_image(observation_space)
     layers = config.network.convolutions
     convolutions = (
@@ -22,25 +23,24 @@ def actor_critic(config: Config, observation_space: Space, action_space: Space) 
     dense = config.network.dense
     return NetworkSpec(
         inputs=input_shape(observation_space, config.history_len),
-        heads={"policy": space_size(action_space), "value": 1},
+        heads={**policy.heads, "value": 1},
         dense=tuple(dense if dense is not None else ([256] if image else [64, 64])),
         convolutions=tuple(convolutions) if image else (),
         activation=config.network.activation or ("relu" if image else "tanh"),
-        separate=config.network.separate,
+        groups=(tuple(policy.heads), ("value",)) if config.network.separate else (),
+        lstm=config.network.lstm_size if config.lstm else 0,
     )
 
 
-def refusal(config: Config, observation_space: Space, action_space: Space) -> str | None:
-    """Why da3c cannot handle the spaces, in one sentence; None where it can."""
-    if not isinstance(action_space, Discrete):
-        return f"da3c cannot handle the action space {action_space}; it handles Discrete"
+def observation_refusal(config: Config, observation_space: Space, policy: Policy) -> str | None:
+    """Why the observation space cannot be handled; None where it can."""
     sentence = input_refusal(observation_space)
     if sentence:
-        return f"da3c cannot handle the observation space {observation_space}: {sentence}"
+        return sentence
     try:
-        actor_critic(config, observation_space, action_space).layout()
+        actor_critic(config, observation_space, policy).layout()
     except ValueError as error:
-        return f"da3c cannot handle the observation space {observation_space}: {error}"
+        return str(error)
     return None
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import ParameterServerBase
+from relaax.algorithm_base import ParameterServerBase, space_size
 from relaax.tf.networks import orthogonal_parameters
+from relaax.tf.policies import Categorical
 
 from .network import actor_critic
+from .normalization import declared
 
 
 class ParameterServer(ParameterServerBase):
-    """One actor-critic network and shared RMSProp."""
+    """One actor-critic network, a shared optimizer, and the statistics that inputs and rewards are normalised with."""
 
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
         """Orthogonal kernels; a policy head so small that all actions begin equally likely."""
-        spec = actor_critic(self.config, self.observation_space, self.action_space)
+        spec = actor_critic(self.config, self.observation_space, Categorical(space_size(self.action_space)))
         return orthogonal_parameters(spec, seed, {"policy": 0.01, "value": 1.0})
+
+    def statistics(self) -> Mapping[str, int]:
+        return declared(self.config, self.observation_space)

@@ -5,28 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.testing import FakeBridge, make_agent
 from support.corridors import GAMMA, WALK, Corridors, best_actions, every_place
+from support.training import RMSPropBridge
 
 DA3C = load_algorithm("da3c", Path())
 ENVIRONMENTS = 16
-
-
-class RMSPropBridge(FakeBridge):
-    """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) at a learning rate that falls to zero, in numpy."""
-
-    def __init__(self, parameters: np.ndarray, updates: int) -> None:
-        super().__init__(parameters)
-        self._updates = updates
-        self._mean_square = np.zeros_like(parameters)
-
-    def apply(self, gradient: np.ndarray) -> np.ndarray:
-        self._mean_square = 0.99 * self._mean_square + 0.01 * gradient**2
-        rate = np.float32(0.05 * max(0.0, 1 - len(self.pushes) / self._updates))
-        return self.parameters - rate * gradient / np.sqrt(self._mean_square + np.float32(0.01))
 
 
 def trained(updates: int, **keys: Any) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from relaax.algorithm_base import Box, Discrete, load_algorithm
 from relaax.configuration import load_configuration
@@ -60,10 +59,6 @@ def test_the_game_it_was_written_for_is_accepted() -> None:
     assert algorithm.Agent.refusal(config, screen, Discrete(18)) is None
 
 
-@pytest.mark.parametrize("keys", ["gpu", "lstm"])
-def test_what_it_cannot_do_yet_is_refused_and_not_ignored(keys: str) -> None:
-    from relaax.configuration import ConfigurationError
-
-    algorithm = load_algorithm("da3c", Path())
-    with pytest.raises(ConfigurationError, match=rf"algorithm\.{keys}: True cannot be used"):
-        algorithm.configure({"path": "da3c", keys: True})
+def test_what_is_new_changes_nothing_that_was() -> None:
+    config = load_algorithm("da3c", Path()).configure({"path": "da3c"})
+    assert (config.lstm, config.network.lstm_size, config.gae_lambda, config.sync_interval) == (False, 256, 1.0, 1)

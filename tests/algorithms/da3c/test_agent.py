@@ -76,15 +76,16 @@ def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
     bridge.publish(preferring([0.0, 1.0]))
     actions = agent.step(world.step(actions))
     assert (actions[0].tolist(), bridge.pulls) == ([0], 1), "not at every step"
-    monkeypatch.setattr(sys.modules[DA3C.Agent.__module__], "EXPLOIT_PULL_SECONDS", -1.0)
+    monkeypatch.setattr(sys.modules[DA3C.Agent.step.__module__], "EXPLOIT_PULL_SECONDS", -1.0)
     actions = agent.step(world.step(actions))
     assert (actions[0].tolist(), bridge.pulls) == ([1], 2)
 
 
 @pytest.mark.parametrize("space", [VECTOR, IMAGE], ids=["vector", "image"])
 @pytest.mark.parametrize("exploit", [False, True])
-def test_nothing_is_traced_after_the_first_rollout(space: Space, exploit: bool) -> None:
-    agent, bridge = agent_with(space=space, environments=3, exploit=exploit, keys=SMALL)
+@pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
+def test_nothing_is_traced_after_the_first_rollout(space: Space, exploit: bool, lstm: bool) -> None:
+    agent, bridge = agent_with(space=space, environments=3, exploit=exploit, keys=SMALL | {"lstm": lstm})
     world = RandomEnvironments(space, Discrete(2), 3, next_step=[True, False, False], end_probability=0.0)
     live(agent, world, 5)
 

@@ -25,6 +25,19 @@ class TestVectors(AgentCompliance):
     )
 
 
+class TestLstm(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {
+        "path": "da3c",
+        "lstm": True,
+        "gae_lambda": 0.9,
+        "optimizer": "adam",
+        "network": {"dense": [8], "lstm_size": 4},
+    }
+    observation_space = VECTOR
+    action_space = Discrete(3)
+
+
 class TestImages(AgentCompliance):
     algorithm = DA3C
     config_section: ClassVar = {

@@ -3,10 +3,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
-from algorithms.da3c.rollout import Rollout
+from algorithms.da3c.rollout import Batch, Rollout
 from relaax.algorithm_base import Step
+from relaax.tf.networks import NetworkSpec
+from relaax.tf.policies import Categorical
 
 GAMMA = 0.5
 EVERYWHERE_8 = np.array([8.0, 8.0], np.float32)
@@ -20,24 +21,35 @@ def step(rewards: Sequence[float], **masks: Sequence[int]) -> Step:
 
 
 def rollout(length: int = 2) -> Rollout:
-    return Rollout(length, 2, (1,), np.float32)
+    policy = Categorical(2)
+    spec = NetworkSpec(inputs=(1,), heads={**policy.heads, "value": 1}, dense=(), lstm=1)
+    return Rollout(length, 2, spec, np.float32, policy)
 
 
-def play(steps: Sequence[Step], clip: float | None = None, finals: Sequence[np.ndarray | None] = ()) -> Rollout:
-    made = rollout(len(steps))
+def fill(made: Rollout, steps: Sequence[Step], finals: Sequence[np.ndarray | None] = (), value: float = 0.0) -> None:
     for index, one in enumerate(steps):
         assert not made.full
-        made.act(np.full((2, 1), index, np.float32), np.array([index, 10 + index], np.int32))
-        made.outcome(one, GAMMA, clip, finals[index] if finals else None)
+        seen, done = np.full((2, 1), index, np.float32), np.array([index, 10 + index], np.int32)
+        values = np.array([value + index, value - index], np.float32)
+        made.act(seen, done, values, np.full((2, 2), 5 + index, np.float32), np.array([index == 0, index == 1]))
+        made.outcome(one, one.rewards, GAMMA, finals[index] if finals else None)
     assert made.full
-    return made
+
+
+def learned(made: Rollout, gae_lambda: float = 1.0) -> Batch:
+    return made.batch(lambda: EVERYWHERE_8, gae_lambda)
+
+
+def play(steps: Sequence[Step], finals: Sequence[np.ndarray | None] = ()) -> Batch:
+    made = rollout(len(steps))
+    fill(made, steps, finals)
+    return learned(made)
 
 
 def test_returns_by_hand() -> None:
     made = play([step([1, 2]), step([3, 4])])
     # R1 = [3, 4] + 8/2 = [7, 8];  R0 = [1, 2] + [7, 8]/2 = [4.5, 6].
-    assert made.returns(EVERYWHERE_8).tolist() == [[4.5, 6.0], [7.0, 8.0]]
-    assert made.env_steps == 4
+    assert made.targets.tolist() == [[4.5, 6.0], [7.0, 8.0]]
     assert made.mask.tolist() == [[1, 1], [1, 1]]
 
 
@@ -50,54 +62,77 @@ def test_what_was_seen_and_done_is_kept_in_order() -> None:
 def test_terminated_is_worth_its_reward() -> None:
     made = play([step([1, 2], terminated=[0]), step([3, 4], terminated=[1])])
     # left: R0 = 1, R1 = 3 + 8/2;  right: R1 = 4, R0 = 2 + 4/2.
-    assert made.returns(EVERYWHERE_8).tolist() == [[1.0, 4.0], [7.0, 4.0]]
+    assert made.targets.tolist() == [[1.0, 4.0], [7.0, 4.0]]
 
 
 def test_truncated_adds_the_value_of_the_final_observation_once() -> None:
     finals = [np.array([100, 20], np.float32), None]
-    made = play([step([1, 2], truncated=[1]), step([3, 4])], finals=finals)
+    made = play([step([1, 2], truncated=[1]), step([3, 4])], finals)
     # right: R0 = 2 + 20/2, whatever comes later;  left goes on: R0 = 1 + (3 + 8/2)/2.
-    assert made.returns(EVERYWHERE_8).tolist() == [[4.5, 12.0], [7.0, 8.0]]
+    assert made.targets.tolist() == [[4.5, 12.0], [7.0, 8.0]]
 
 
 def test_truncated_at_the_last_step_takes_its_own_value_not_the_bootstrap() -> None:
     finals = [None, np.array([20, 100], np.float32)]
-    made = play([step([1, 2]), step([3, 4], truncated=[0])], finals=finals)
+    made = play([step([1, 2]), step([3, 4], truncated=[0])], finals)
     # left: R1 = 3 + 20/2 = 13, R0 = 1 + 13/2.
-    assert made.returns(EVERYWHERE_8).tolist() == [[7.5, 6.0], [13.0, 8.0]]
+    assert made.targets.tolist() == [[7.5, 6.0], [13.0, 8.0]]
 
 
 def test_terminated_and_truncated_is_terminated() -> None:
     made = play([step([1, 2], terminated=[0], truncated=[0])], finals=[EVERYWHERE_8])
-    assert made.returns(EVERYWHERE_8).tolist() == [[1.0, 6.0]]
+    assert made.targets.tolist() == [[1.0, 6.0]]
 
 
 def test_a_void_transition_is_masked_and_worth_nothing() -> None:
     made = play([step([1, 2], terminated=[0]), step([1e38, 4], first=[0])])
     # right: R1 = 4 + 8/2 = 8, R0 = 2 + 8/2.
-    assert made.returns(EVERYWHERE_8).tolist() == [[1.0, 6.0], [0.0, 8.0]]
+    assert made.targets.tolist() == [[1.0, 6.0], [0.0, 8.0]]
     assert made.mask.tolist() == [[1, 1], [0, 1]]
-    assert made.env_steps == 3
 
 
-@pytest.mark.parametrize(("clip", "expected"), [(None, [7.0, -9.0]), (2.0, [2.0, -2.0]), (8.0, [7.0, -8.0])])
-def test_rewards_are_clipped_on_both_sides(clip: float | None, expected: list[float]) -> None:
-    made = play([step([7, -9])], clip)
-    assert made.returns(np.zeros(2, np.float32)).tolist() == [expected]
+def test_advantages_are_what_the_values_did_not_expect() -> None:
+    made = rollout()
+    fill(made, [step([1, 2]), step([3, 4])], value=2.0)  # values [2, 2], then [3, 1]
+    batch = learned(made)
+    assert batch.targets.tolist() == [[4.5, 6.0], [7.0, 8.0]]
+    assert batch.advantages.tolist() == [[2.5, 4.0], [4.0, 7.0]]
 
 
-def test_values_are_not_clipped() -> None:
-    made = play([step([7, -9], truncated=[0])], 1.0, [np.array([40, 40], np.float32)])
-    assert made.returns(EVERYWHERE_8).tolist() == [[21.0, 3.0]]  # 1 + 40/2, -1 + 8/2
+def test_lambda_trusts_the_values() -> None:
+    steps = [step([1, 2], terminated=[1]), step([3, 4])]
+    made = rollout()
+    fill(made, steps, value=2.0)
+    half = learned(made, 0.5)
+    # Left: A1 = 3 + 8/2 - 3 = 4, A0 = (1 + 3/2 - 2) + 0.5 * 0.5 * 4 = 1.5.  Right: A1 = 4 + 8/2 - 1 = 7, A0 = 2 - 2.
+    assert half.advantages.tolist() == [[1.5, 0.0], [4.0, 7.0]]
+    assert half.targets.tolist() == [[3.5, 2.0], [7.0, 8.0]]  # and the values of [2, 2], [3, 1] with them
+    fill(made, steps, value=2.0)
+    assert learned(made, 0.0).advantages.tolist() == [[0.5, 0.0], [4.0, 7.0]]
+
+
+def test_the_state_is_that_before_the_first_step() -> None:
+    batch = play([step([0, 0]), step([0, 0], terminated=[1])])
+    assert batch.state.tolist() == [[5.0, 5.0], [5.0, 5.0]]
+    assert batch.restart.tolist() == [[True, False], [False, True]]
 
 
 def test_a_rollout_is_filled_anew() -> None:
-    made = play([step([1, 2], terminated=[0]), step([3, 4], first=[0])])
-    made.steps = 0
-    assert (made.full, made.env_steps) == (False, 0)
-    for rewards in ([5, 6], [7, 8]):
-        made.act(np.zeros((2, 1), np.float32), np.zeros(2, np.int32))
-        made.outcome(step(rewards), GAMMA, None, None)
+    made = rollout()
+    fill(made, [step([1, 2], terminated=[0]), step([3, 4], first=[0])])
+    learned(made)
+    assert not made.full
+    fill(made, [step([5, 6]), step([7, 8])])
     # R1 = [7, 8] + 4 = [11, 12];  R0 = [5, 6] + [11, 12]/2.
-    assert made.returns(EVERYWHERE_8).tolist() == [[10.5, 12.0], [11.0, 12.0]]
-    assert made.env_steps == 4
+    batch = learned(made)
+    assert batch.targets.tolist() == [[10.5, 12.0], [11.0, 12.0]]
+    assert batch.mask.all()
+
+
+def test_what_was_cleared_is_not_learned() -> None:
+    made = rollout()
+    made.act(np.zeros((2, 1), np.float32), np.zeros(2, np.int32), EVERYWHERE_8, np.zeros((2, 2)), np.ones(2, np.bool_))
+    made.outcome(step([100, 100]), np.array([100.0, 100.0]), GAMMA, None)
+    made.clear()
+    fill(made, [step([1, 2]), step([3, 4])])
+    assert learned(made).targets.tolist() == [[4.5, 6.0], [7.0, 8.0]]

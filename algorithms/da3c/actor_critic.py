@@ -1,0 +1,144 @@
+"""What da3c and da3c_cont have in common: an agent that acts, gathers experience and pushes gradients."""
+
+from __future__ import annotations
+
+import functools
+import time
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, Step
+from relaax.algorithm_base.observations import ObservationEncoder
+from relaax.tf.networks import NetworkSpec
+from relaax.tf.policies import Policy
+
+from .config import Config
+from .model import STATISTICS, Model
+from .network import actor_critic, clipping
+from .normalization import Normalization
+from .rollout import Batch, Experience, Rollout
+
+Array = npt.NDArray[np.float32]
+Inputs = npt.NDArray[Any]
+
+EXPLOIT_PULL_SECONDS = 1.0
+
+
+class ActorCritic(AgentBase):
+    """One actor-learner of Mnih et al. 2016, Algorithm S3, over N environments at once.
+
+    An observation is encoded, normalised and given to the network, whose outputs a `Policy` reads; experience keeps it
+    as the network was given it. An algorithm says what its actions are (`_leaves`), and may say which experience makes
+    a batch (`_experience_of`).
+    """
+
+    def __init__(self, config: Config, context: AgentContext, policy: Policy) -> None:
+        super().__init__(config, context)
+        n = context.environments
+        spec = actor_critic(config, context.observation_space, policy)
+        self._policy = policy
+        self._encoder = ObservationEncoder(context.observation_space, n, config.history_len)
+        self._experience = self._experience_of(spec)
+        self._model = Model(spec, policy, config, self._encoder.dtype, self._experience.batch_shape)
+        self._normalization = Normalization(config, context.observation_space, n, context.bridge)
+        self._clip = clipping(config, context.observation_space)
+        self._rng = np.random.default_rng([context.seed, *context.actors])
+        self._inputs: Inputs = np.zeros(0)
+        self._restart: Mask = np.ones(n, np.bool_)  # where the inputs start an episode
+        self._state: Array = np.zeros((n, spec.state_size), np.float32)  # what the LSTM remembers before the inputs
+        self._state_after = self._state  # and after them
+        self._env_steps = 0  # not pushed yet
+        self._pushes = 0  # since parameters were pulled
+        self._pull()
+
+    def reset(self, observations: Leaves) -> Leaves:
+        self._experience.clear()
+        self._normalization.reset()
+        self._env_steps = 0
+        self._see(self._encoder.reset(observations), np.ones_like(self._restart))
+        return self._act()
+
+    def step(self, step: Step) -> Leaves:
+        training = not self.context.exploit
+        if training:
+            self._normalization.gather(step)
+            self._experience.outcome(step, self._clipped(step), self.config.rewards_gamma, self._final_values(step))
+            self._env_steps += step.env_steps
+        restart = step.ended | step.first
+        self._see(self._encoder.push(step.observations, restart), restart)
+        if training:
+            if self._experience.full:
+                self._update()
+        elif time.monotonic() - self._pulled_at > EXPLOIT_PULL_SECONDS:
+            self._pull()
+        return self._act()
+
+    @abstractmethod
+    def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
+        """The policy's actions as leaves of the action space."""
+
+    def _experience_of(self, spec: NetworkSpec) -> Experience:
+        """Where experience is kept until it is learned from."""
+        return Rollout(self.config.episode_len, self.context.environments, spec, self._encoder.dtype, self._policy)
+
+    def _take(self, pulled: Pulled) -> None:
+        """Use what was pulled from now on."""
+        self._model.set_parameters(pulled.parameters)
+        self._normalization.pulled(pulled)
+        self._pushes = 0
+
+    def _see(self, inputs: Inputs, restart: Mask) -> None:
+        """`inputs` come next; where `restart`, they start an episode, which remembers nothing of the one before."""
+        if not self.context.exploit:
+            self._normalization.see(inputs)
+        self._inputs, self._restart = self._normalization.observations(inputs), restart
+        self._state = np.where(restart[:, None], np.float32(0), self._state_after)
+
+    def _act(self) -> Leaves:
+        outputs, self._state_after = self._model.act(self._inputs, self._state)
+        if self.context.exploit and self.config.greedy_exploit:
+            actions = self._policy.mode(outputs)
+        else:
+            actions = self._policy.sample(outputs, self._rng)
+        if not self.context.exploit:
+            self._experience.act(self._inputs, actions, outputs["value"][:, 0], self._state, self._restart)
+        return self._leaves(actions)
+
+    def _clipped(self, step: Step) -> npt.NDArray[Any]:
+        rewards = self._normalization.rewards(step)
+        return rewards if self._clip is None else np.clip(rewards, -self._clip, self._clip)
+
+    def _final_values(self, step: Step) -> Array | None:
+        """Values of the final observations, with the history and the state of the episodes that they ended."""
+        if step.final_observations is None or not step.truncated.any():
+            return None
+        inputs = self._normalization.observations(self._encoder.peek(step.final_observations))
+        return self._values(inputs, self._state_after)
+
+    def _values(self, inputs: Inputs, state: Array) -> Array:
+        return self._model.act(inputs, state)[0]["value"][:, 0]
+
+    def _update(self) -> None:
+        expected = functools.partial(self._values, self._inputs, self._state)
+        gradient = self._gradient(self._experience.batch(expected, self.config.gae_lambda))
+        self._pushes += 1
+        fetch = self._pushes >= self.config.sync_interval
+        pushed = self.context.bridge.push(gradient, self._env_steps, want_parameters=fetch)
+        self._env_steps = 0
+        if pushed.pulled is not None:
+            self._take(pushed.pulled)
+
+    def _gradient(self, batch: Batch) -> Array | None:
+        if not batch.mask.any():
+            return None  # nothing but void transitions
+        gradient, statistics = self._model.gradient(batch)
+        for name, value in zip(STATISTICS, statistics.tolist(), strict=True):
+            self.context.bridge.scalar(name, value)
+        return gradient
+
+    def _pull(self) -> None:
+        self._take(self.context.bridge.pull())
+        self._pulled_at = time.monotonic()

@@ -1,0 +1,121 @@
+"""Running normalisation by statistics that all workers share through the parameter server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import BridgeBase, Moments, Pulled, Space, Step
+from relaax.algorithm_base.observations import input_shape, is_image
+
+from .config import Config
+
+Array = npt.NDArray[Any]
+
+LIMIT = 10.0
+"""Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
+
+OBSERVATION, REWARD, RETURN = "observation", "reward", "return"
+
+
+def declared(config: Config, observation_space: Space) -> dict[str, int]:
+    """Names and lengths of the statistics that the configuration asks for."""
+    statistics = {}
+    if config.normalize_observations and not is_image(observation_space):
+        (statistics[OBSERVATION],) = input_shape(observation_space, config.history_len)
+    if config.normalize_rewards is not None:
+        statistics[RETURN if config.normalize_rewards == "scale" else REWARD] = 1
+    return statistics
+
+
+class Statistic:
+    """The merged statistic of the last pull, together with what was gathered since."""
+
+    def __init__(self, name: str, size: int, bridge: BridgeBase) -> None:
+        self._name = name
+        self._bridge = bridge
+        self._use(Moments.zeros(size))
+
+    def pulled(self, pulled: Pulled) -> None:
+        """Go on from what was pulled."""
+        self._use(pulled.statistics[self._name])
+
+    def gather(self, samples: Array) -> None:
+        """Samples [B, D], which are sent to the others with the next push."""
+        if len(samples):
+            moments = Moments.of(samples)
+            self._bridge.statistic(self._name, moments)
+            self._use(self._moments.merged(moments))
+
+    def scaled(self, x: Array) -> Array:
+        """Divided by the standard deviation: x [..., D] -> float64 [..., D]."""
+        scaled: Array = x / self._std
+        return scaled
+
+    def standardized(self, x: Array) -> Array:
+        """(x - mean) / std of x [..., D], float64 [..., D]."""
+        standardized: Array = (x - self._moments.mean) / self._std
+        return standardized
+
+    def _use(self, moments: Moments) -> None:
+        self._moments = moments
+        std = np.sqrt(moments.variance)
+        self._std = np.where(std > 1e-8, std, 1.0)  # what never varied has no unit
+
+
+class Normalization:
+    """What an agent over N environments does with its statistics: observations before rewards, step by step.
+
+    An observation counts once it is known to have been acted on: the one that NEXT_STEP shows at an episode's end is
+    not, and neither are final observations that come beside the next episode's first.
+    """
+
+    def __init__(self, config: Config, observation_space: Space, environments: int, bridge: BridgeBase) -> None:
+        self._gamma = config.rewards_gamma
+        statistics = declared(config, observation_space)
+        self._statistics = {name: Statistic(name, size, bridge) for name, size in statistics.items()}
+        self._observation, self._reward, self._return = map(self._statistics.get, (OBSERVATION, REWARD, RETURN))
+        self._seen: Array = np.zeros((environments, 0))
+        self._returns = np.zeros(environments)  # discounted sums of the rewards since the episodes began
+
+    def pulled(self, pulled: Pulled) -> None:
+        """New statistics."""
+        for statistic in self._statistics.values():
+            statistic.pulled(pulled)
+
+    def reset(self) -> None:
+        """Every environment starts an episode."""
+        self._returns[:] = 0.0
+
+    def see(self, inputs: Array) -> None:
+        """Inputs [N, ...] that are acted on next, as they are before they are normalised."""
+        if self._observation:
+            self._seen = inputs.astype(np.float64)  # a copy: the worker uses its buffers again
+
+    def gather(self, step: Step) -> None:
+        """The outcome of those actions."""
+        acted = ~step.first
+        if self._observation:
+            self._observation.gather(self._seen[acted])
+        if self._reward:
+            self._reward.gather(step.rewards[acted, None])
+        if self._return:
+            self._returns = self._gamma * self._returns + np.where(acted, step.rewards, 0.0)
+            self._return.gather(self._returns[acted, None])
+            self._returns[step.ended | step.first] = 0.0
+
+    def observations(self, inputs: Array) -> Array:
+        """Inputs [N, ...] as the network wants them."""
+        if not self._observation:
+            return inputs
+        normalized = self._observation.standardized(inputs)
+        return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
+
+    def rewards(self, step: Step) -> Array:
+        """Rewards float64 [N] as they are learned; those of void transitions are 0."""
+        rewards = np.where(step.first, 0.0, step.rewards)
+        if self._reward:
+            return self._reward.standardized(rewards)
+        return self._return.scaled(rewards) if self._return else rewards

@@ -1,0 +1,42 @@
+"""The agent of da3c_cont: real numbers as actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentContext, Leaves, Space
+from relaax.tf.networks import NetworkSpec
+
+from ..da3c.actor_critic import ActorCritic
+from ..da3c.network import observation_refusal
+from ..da3c.rollout import Experience
+from .actions import ActionMap, action_refusal, gaussian
+from .config import Config
+from .episodes import Episodes
+
+
+class Agent(ActorCritic):
+    """An actor-critic whose policy is Gaussian."""
+
+    def __init__(self, config: Config, context: AgentContext) -> None:
+        self._map = ActionMap(context.action_space)
+        super().__init__(config, context, gaussian(config, context.action_space))
+
+    @classmethod
+    def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
+        sentence = action_refusal(action_space)
+        if sentence:
+            return f"da3c_cont cannot handle the action space {action_space}; {sentence}"
+        sentence = observation_refusal(config, observation_space, gaussian(config, action_space))
+        return f"da3c_cont cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+
+    def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
+        return self._map(actions)
+
+    def _experience_of(self, spec: NetworkSpec) -> Experience:
+        if not self.config.whole_episodes:
+            return super()._experience_of(spec)
+        environments = self.context.environments
+        return Episodes(self.config.longest_episode, environments, spec, self._encoder.dtype, self._policy)

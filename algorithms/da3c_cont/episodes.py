@@ -1,0 +1,95 @@
+"""Whole episodes, each of which is learned from when it has ended (Mnih et al. 2016, section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import Mask, Step
+from relaax.tf.networks import NetworkSpec
+from relaax.tf.policies import Policy
+from relaax.tf.returns import generalized_advantages
+
+from ..da3c.rollout import Batch, Experience, what_came_of
+
+Array = npt.NDArray[np.float32]
+
+FIRST_ROOM = 256
+
+
+class Episodes(Experience):
+    """The episodes under way in N environments; full when one has ended, or is `longest` steps long.
+
+    A batch is one environment's episode, [T, 1, ...] with T its length. Those that end in the same step make one batch
+    together: they were acted on with the same parameters, of which each would see less after an update by the other.
+
+    Each environment's steps stand in its column of arrays [room, N, ...], from row 0 on; room grows with the longest.
+    """
+
+    batch_shape = (None, None)
+
+    def __init__(self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Policy) -> None:
+        self._longest = longest
+        shape = (min(FIRST_ROOM, longest), environments)
+        self._inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)
+        self._actions: npt.NDArray[Any] = np.zeros((*shape, *policy.action_shape), policy.action_dtype)
+        self._values: Array = np.zeros(shape, np.float32)
+        self._rewards: Array = np.zeros(shape, np.float32)
+        self._discounts: Array = np.zeros(shape, np.float32)
+        self._state: Array = np.zeros((environments, spec.state_size), np.float32)
+        self._columns = np.arange(environments)
+        self._steps = np.zeros(environments, np.int64)
+        self._ended: Mask = np.zeros(environments, np.bool_)
+
+    @property
+    def full(self) -> bool:
+        return bool(self._ended.any() or self._steps.max() >= self._longest)
+
+    def clear(self) -> None:
+        self._steps[:] = 0
+
+    def act(
+        self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
+    ) -> None:
+        if self._steps.max() == len(self._rewards):
+            self._grow()
+        at = self._steps, self._columns
+        self._inputs[at] = inputs
+        self._actions[at] = actions
+        self._values[at] = values
+        begins = self._steps == 0
+        if begins.any():
+            self._state[begins] = state[begins]
+
+    def outcome(self, step: Step, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
+        at = self._steps, self._columns
+        self._rewards[at], self._discounts[at] = what_came_of(step, rewards, gamma, final_values)
+        self._steps += ~step.first  # a void step is overwritten by the next one
+        self._ended = step.ended
+
+    def batch(self, expected: Callable[[], Array], gae_lambda: float) -> Batch:
+        ready = np.flatnonzero(self._ended | (self._steps >= self._longest))
+        lengths = self._steps[ready]
+        self._steps[ready] = 0
+        own = slice(lengths.max()), ready
+        rewards, values = self._rewards[own], self._values[own]
+        # An episode that has ended has said so by its last discount: nothing that stands behind it is looked at.
+        bootstrap_value = np.zeros(len(ready), np.float32) if self._ended[ready].all() else expected()[ready]
+        advantages = generalized_advantages(rewards, self._discounts[own], values, bootstrap_value, gae_lambda)
+        return Batch(
+            inputs=self._inputs[own],
+            actions=self._actions[own],
+            advantages=advantages,
+            targets=advantages + values,
+            mask=(np.arange(len(rewards))[:, None] < lengths).astype(np.float32),
+            state=self._state[ready],
+            restart=np.zeros(rewards.shape, np.bool_),
+        )
+
+    def _grow(self) -> None:
+        for name in ("_inputs", "_actions", "_values", "_rewards", "_discounts"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros_like(array)]))

@@ -1,0 +1,157 @@
+"""What the agent with a memory pushes, against a network that is unrolled step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, load_algorithm
+from support.reference_actor_critic import Network, Stretch
+from support.scene import GAMMA, Scene
+
+DA3C = load_algorithm("da3c", Path())
+VECTOR = Box(-9, 9, shape=(2,))
+SHARED = Network(features=2, hidden=3, cells=2, trunks=[{"policy": 2, "value": 1}])
+SEPARATE = Network(features=2, hidden=3, cells=2, trunks=[{"policy": 2}, {"value": 1}])
+FEED_FORWARD = Network(features=2, hidden=3, cells=0, trunks=[{"policy": 2, "value": 1}])
+O = np.random.default_rng(1).normal(size=(9, 2, 2)).astype(np.float32)  # noqa: E741 - observations [time, environment]
+F = np.random.default_rng(2).normal(size=(2, 2)).astype(np.float32)  # final observations
+
+
+def scene(environments: int = 2, network: Network = SHARED, **keys: Any) -> Scene:
+    return Scene(DA3C, VECTOR, Discrete(2), environments, network, **keys)
+
+
+def left(s: Scene, *inputs: Any, theta: np.ndarray | None = None, memory: Any = None) -> Any:
+    """The memory that these inputs leave."""
+    return s.network.run(s.theta if theta is None else theta, inputs, memory)[1]
+
+
+@pytest.mark.parametrize("network", [SHARED, SEPARATE], ids=["shared", "separate"])
+def test_episodes_that_end_inside_a_rollout(network: Network) -> None:
+    s = scene(network=network, episode_len=3)
+    s.reset(O[0])
+    s.step([1, -2], O[1])
+    # Environment 0 is terminated, environment 1 cut off.
+    s.step([3, 0.5], O[2], terminated=[0], truncated=[1], final=F)
+    s.step([-1, 4], O[3])
+    ends = [r + GAMMA * s.value([O[2][i], O[3][i]]) for i, r in enumerate([-1, 4])]
+    # The final observation is seen with the memory of its own episode.
+    cut_off = 0.5 + GAMMA * s.value([O[0][1], O[1][1], F[1]])
+    s.expect(
+        0,
+        [
+            Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * 3, 3]),
+            Stretch(O[2:3, 0], s.act(0, 2), [ends[0]]),
+            Stretch(O[:2, 1], s.act(1, 0, 1), [-2 + GAMMA * cut_off, cut_off]),
+            Stretch(O[2:3, 1], s.act(1, 2), [ends[1]]),
+        ],
+    )
+
+
+def test_one_environment_forgets_and_the_other_does_not() -> None:
+    s = scene(episode_len=2)
+    s.reset(O[0])
+    s.step([1, -2], O[1], terminated=[1], final=F)
+    s.step([3, 0.5], O[2])
+    end = 3 + GAMMA * s.value([O[0][0], O[1][0], O[2][0]])
+    s.expect(
+        0,
+        [
+            Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end]),
+            Stretch(O[:1, 1], s.act(1, 0), [-2]),
+            Stretch(O[1:2, 1], s.act(1, 1), [0.5 + GAMMA * s.value([O[1][1], O[2][1]])]),
+        ],
+    )
+
+
+def test_memory_is_kept_over_rollouts_as_it_was_when_acting() -> None:
+    s = scene(1, episode_len=2)
+    s.reset(O[0][:1])
+    for t, reward in enumerate([1, -2, 3, 0.5]):
+        s.step([reward], O[t + 1][:1])
+    _, second = s.bridge.pushes
+    updated = second.base.parameters
+    assert not np.allclose(updated, s.theta)
+    memory = left(s, O[0][0], O[1][0])  # with the parameters of the first rollout
+    end = 0.5 + GAMMA * s.value([O[2][0], O[3][0], O[4][0]], memory, updated)
+    s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [3 + GAMMA * end, end], memory)])
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_an_end_at_the_last_step_of_a_rollout(truncated: bool) -> None:
+    s = scene(1, episode_len=2)
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    s.step([3], O[2][:1], terminated=[] if truncated else [0], truncated=[0] if truncated else [], final=F[:1])
+    s.step([2], O[3][:1])
+    s.step([4], O[4][:1])
+    end = 3 + GAMMA * s.value([O[0][0], O[1][0], F[0]]) * truncated
+    s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end])])
+    later = 4 + GAMMA * s.value([O[2][0], O[3][0], O[4][0]], theta=s.bridge.pushes[1].base.parameters)
+    s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [2 + GAMMA * later, later])])
+
+
+def test_an_episode_that_begins_one_step_late_remembers_nothing() -> None:
+    s = scene(1, episode_len=4)
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    s.step([3], O[2][:1], truncated=[0], final=O[2][:1])  # NEXT_STEP: the observation is the final one
+    s.step([1e30], O[3][:1], first=[0])
+    s.step([2], O[4][:1])
+    end = 3 + GAMMA * s.value([O[0][0], O[1][0], O[2][0]])
+    s.expect(
+        0,
+        [
+            Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end]),
+            Stretch(O[3:4, 0], s.act(0, 3), [2 + GAMMA * s.value([O[3][0], O[4][0]])]),
+        ],
+    )
+    assert s.bridge.pushes[0].env_steps == 3
+
+
+def test_a_reset_forgets() -> None:
+    s = scene(1, episode_len=1)
+    s.reset(O[5][:1])
+    s.step([1], O[6][:1])
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    theta = s.bridge.pushes[1].base.parameters
+    s.expect(1, [Stretch(O[:1, 0], s.act(0, 0), [1 + GAMMA * s.value([O[0][0], O[1][0]], theta=theta)])])
+
+
+@pytest.mark.parametrize("network", [SHARED, FEED_FORWARD], ids=["lstm", "feed-forward"])
+def test_generalized_advantages(network: Network) -> None:
+    s = scene(1, network=network, episode_len=3, gae_lambda=0.5)
+    s.reset(O[0][:1])
+    for t, reward in enumerate([1, -2, 3]):
+        s.step([reward], O[t + 1][:1])
+    v = [s.value(O[: t + 1, 0]) for t in range(4)]
+    deltas = [r + GAMMA * v[t + 1] - v[t] for t, r in enumerate([1, -2, 3])]
+    a2 = deltas[2]
+    a1 = deltas[1] + GAMMA * 0.5 * a2
+    a0 = deltas[0] + GAMMA * 0.5 * a1
+    targets = [a0 + v[0], a1 + v[1], a2 + v[2]]
+    s.expect(0, [Stretch(O[:3, 0], s.act(0, 0, 1, 2), targets, advantages=[a0, a1, a2])])
+
+
+def test_parameters_are_fetched_at_the_interval_that_is_set() -> None:
+    s = scene(1, episode_len=1, sync_interval=3)
+    s.reset(O[0][:1])
+    for t in range(7):
+        s.step([1], O[t + 1][:1])
+    assert [push.base.version for push in s.bridge.pushes] == [0, 0, 0, 3, 3, 3, 6]
+    memory = left(s, O[0][0], O[1][0])
+    s.expect(2, [Stretch(O[2:3, 0], s.act(0, 2), [1 + GAMMA * s.value([O[2][0], O[3][0]], memory)], memory)])
+
+
+def test_a_roll_back_is_a_fetch() -> None:
+    s = scene(1, episode_len=1, sync_interval=2)
+    s.bridge.discard.append("incarnation")
+    s.reset(O[0][:1])
+    for t in range(4):
+        s.step([1], O[t + 1][:1])
+    assert [push.base.version for push in s.bridge.pushes] == [0, 1, 1, 3]

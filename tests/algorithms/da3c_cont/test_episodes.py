@@ -1,0 +1,137 @@
+"""Whole episodes: an update for each, when it has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, load_algorithm
+from relaax.algorithm_base.testing import RandomEnvironments, live, make_agent
+from support.reference_actor_critic import Network, Stretch
+from support.scene import GAMMA, Scene
+
+DA3C_CONT = load_algorithm("da3c_cont", Path())
+VECTOR, FORCES = Box(-9, 9, shape=(2,)), Box(shape=(1,))
+LSTM = Network(features=2, hidden=3, cells=2, trunks=[{"mean": 1, "variance": 1, "value": 1}])
+FEED_FORWARD = Network(features=2, hidden=3, cells=0, trunks=[{"mean": 1, "variance": 1, "value": 1}])
+O = np.random.default_rng(1).normal(size=(12, 2, 2)).astype(np.float32)  # noqa: E741 - [time, environment]
+F = np.random.default_rng(2).normal(size=(2, 2)).astype(np.float32)  # final observations
+
+
+def scene(environments: int = 1, network: Network = LSTM, **keys: Any) -> Scene:
+    keys = {"normalize_observations": False, "whole_episodes": True, "learning_rate": 0.0} | keys
+    return Scene(DA3C_CONT, VECTOR, FORCES, environments, network, **keys)
+
+
+@pytest.mark.parametrize("network", [LSTM, FEED_FORWARD], ids=["lstm", "feed-forward"])
+def test_an_episode_is_worth_its_rewards(network: Network) -> None:
+    s = scene(network=network, learning_rate=0.5)
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    s.step([-2], O[2][:1])
+    assert s.bridge.pushes == []
+    s.step([4], O[3][:1], terminated=[0], final=F[:1])
+    # At discount 0.9: 4, -2 + 3.6 = 1.6, 1 + 1.44 = 2.44; nothing is expected after the end.
+    s.expect(0, [Stretch(O[:3, 0], s.act(0, 0, 1, 2), [2.44, 1.6, 4.0])])
+    s.step([0.5], O[4][:1])
+    s.step([2], O[5][:1], terminated=[0], final=F[:1])
+    s.expect(1, [Stretch(O[3:5, 0], s.act(0, 3, 4), [2.3, 2.0])])
+    assert [push.env_steps for push in s.bridge.pushes] == [3, 2]
+    assert [push.base.version for push in s.bridge.pushes] == [0, 1]
+
+
+def test_one_that_was_cut_off_would_have_gone_on() -> None:
+    s = scene()
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    s.step([4], O[2][:1], truncated=[0], final=F[:1])
+    end = 4 + GAMMA * s.value([O[0][0], O[1][0], F[0]])
+    s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end])])
+
+
+def test_every_environment_in_its_own_time() -> None:
+    s = scene(2)
+    s.reset(O[0])
+    s.step([1, 10], O[1])
+    s.step([2, 20], O[2], terminated=[1], final=O[2])  # NEXT_STEP: environment 1 begins anew one step late
+    s.step([3, 1e30], O[3], first=[1])
+    s.step([4, 30], O[4], terminated=[0, 1], final=F)
+    s.expect(0, [Stretch(O[:2, 1], s.act(1, 0, 1), [28.0, 20.0])], environments=1)
+    r2 = 3 + GAMMA * 4
+    r1 = 2 + GAMMA * r2
+    # Two that end in the same step, of different lengths, make one update.
+    together = [
+        Stretch(O[:4, 0], s.act(0, 0, 1, 2, 3), [1 + GAMMA * r1, r1, r2, 4]),
+        Stretch(O[3:4, 1], s.act(1, 3), [30.0]),
+    ]
+    s.expect(1, together, environments=2)
+    # All steps count with the next push, whichever episode they belong to.
+    assert [push.env_steps for push in s.bridge.pushes] == [4, 3]
+
+
+def test_advantages_of_episodes_may_trust_the_values() -> None:
+    s = scene(network=FEED_FORWARD, gae_lambda=0.5)
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    s.step([4], O[2][:1], terminated=[0], final=F[:1])
+    v = [s.value([O[t][0]]) for t in range(2)]
+    a1 = 4 - v[1]
+    a0 = 1 + GAMMA * v[1] - v[0] + GAMMA * 0.5 * a1
+    s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [a0 + v[0], 4], advantages=[a0, a1])])
+
+
+@pytest.mark.parametrize("last", [[0], [1], [0, 1]])
+def test_ends_of_different_kinds_in_the_same_step(last: list[int]) -> None:
+    s = scene(2, longest_episode=2)
+    s.reset(O[0])
+    s.step([1, 10], O[1])
+    s.step([2, 20], O[2], terminated=last, final=F)
+    ends = [r + GAMMA * s.value(O[:3, i]) * (i not in last) for i, r in enumerate([2, 20])]
+    firsts = [r + GAMMA * end for r, end in zip([1, 10], ends, strict=True)]
+    s.expect(0, [Stretch(O[:2, i], s.act(i, 0, 1), [firsts[i], ends[i]]) for i in range(2)])
+
+
+def test_a_very_long_episode_is_learned_from_in_parts() -> None:
+    s = scene(longest_episode=2)
+    s.reset(O[0][:1])
+    for t, reward in enumerate([1, 2, 3]):
+        s.step([reward], O[t + 1][:1])
+    s.step([4], O[4][:1], terminated=[0], final=F[:1])
+    end = 2 + GAMMA * s.value(O[:3, 0])
+    s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [1 + GAMMA * end, end])])
+    memory = s.network.run(s.theta, O[:2, 0])[1]
+    s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [3 + GAMMA * 4, 4.0], memory)])
+
+
+def test_a_reset_abandons_the_episodes_under_way() -> None:
+    s = scene()
+    s.reset(O[5][:1])
+    s.step([100], O[6][:1])
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1], terminated=[0], final=F[:1])
+    s.expect(0, [Stretch(O[:1, 0], s.act(0, 0), [1.0])])
+    assert s.bridge.pushes[0].env_steps == 1
+
+
+def test_room_grows_with_the_longest() -> None:
+    s = scene(network=FEED_FORWARD, rewards_gamma=1.0)
+    s.reset(O[0][:1])
+    for t in range(699):
+        s.step([1], O[t % 12][:1])
+    s.step([1], O[0][:1], terminated=[0], final=F[:1])
+    inputs = [O[0][0], *(O[t % 12][0] for t in range(699))]
+    s.expect(0, [Stretch(inputs, s.act(0, *range(700)), [float(700 - t) for t in range(700)])])
+
+
+def test_no_length_of_an_episode_is_traced_again() -> None:
+    section = {"path": "da3c_cont", "whole_episodes": True, "network": {"dense": [4], "lstm_size": 2}}
+    agent, bridge = make_agent(DA3C_CONT, DA3C_CONT.configure(section), VECTOR, FORCES, environments=3)
+    live(agent, RandomEnvironments(VECTOR, FORCES, 3, end_probability=0.2, next_step=[True, False, False]), 100)
+    lengths = {push.env_steps for push in bridge.pushes}
+    assert len(lengths) > 3
+    functions = [value for value in vars(agent._model).values() if hasattr(value, "experimental_get_tracing_count")]
+    assert len(functions) == 3
+    assert all(function.experimental_get_tracing_count() <= 1 for function in functions)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, Space, Tuple, load_algorithm
+from relaax.configuration import ConfigurationError
+
+DA3C_CONT = load_algorithm("da3c_cont", Path())
+VECTOR, CAMERA, FORCES = Box(shape=(24,)), Box(0, 255, shape=(84, 84), dtype=np.uint8), Box(-1, 1, shape=(4,))
+
+
+def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
+    return DA3C_CONT.ParameterServer(DA3C_CONT.configure({"path": "da3c_cont"} | keys), space, actions)
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "action_space", "sentence"),
+    [
+        (
+            VECTOR,
+            Discrete(3),
+            "da3c_cont cannot handle the action space Discrete(3); it handles Box of real numbers, and Tuple or Dict of"
+            " them",
+        ),
+        (
+            Box(0, 255, shape=(84, 7), dtype=np.uint8),
+            FORCES,
+            "da3c_cont cannot handle the observation space Box(uint8, [84, 7], 0..255): an image of [84, 7, 4] is too"
+            " small for convolution 0, Convolution(filters=16, kernel=8, stride=4)",
+        ),
+    ],
+    ids=["discrete", "small"],
+)
+def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
+    refused = DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), observation_space, action_space)
+    assert refused is not None
+    assert refused.sentence == sentence
+
+
+@pytest.mark.parametrize("actions", [FORCES, Box(shape=()), Tuple([FORCES, Box(0, np.inf, (2,), "float64")])], ids=str)
+@pytest.mark.parametrize("space", [VECTOR, CAMERA, Discrete(5)], ids=str)
+def test_what_it_can_handle(space: Space, actions: Space) -> None:
+    assert DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), space, actions) is None
+
+
+def test_defaults() -> None:
+    config = DA3C_CONT.configure({"path": "da3c_cont"})
+    assert (config.initial_learning_rate, config.entropy_beta, config.lstm) == (1e-4, 1e-3, True)
+    assert (config.network.dense, config.network.lstm_size, config.network.separate) == ([128], 128, False)
+    assert (config.spherical, config.whole_episodes, config.initial_variance) == (False, False, 1.0)
+    assert (config.normalize_observations, config.normalize_rewards, config.reward_clipping) == (True, None, None)
+
+
+def test_keys_left_out_of_the_network_keep_their_defaults() -> None:
+    config = DA3C_CONT.configure({"path": "da3c_cont", "network": {"separate": True}})
+    assert (config.network.dense, config.network.lstm_size) == ([128], 128)
+
+
+@pytest.mark.parametrize("variance", [0.0, -1.0, float("inf")])
+def test_a_variance_that_is_none_is_refused(variance: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"algorithm\.initial_variance"):
+        DA3C_CONT.configure({"path": "da3c_cont", "initial_variance": variance})
+
+
+def test_the_network_follows_the_spaces() -> None:
+    # 24*128 + 128, (128 + 128)*512 + 512, mean and variance 2*(128*4 + 4), value 128 + 1.
+    assert server().initial_parameters(0).size == 3_200 + 131_584 + 1_032 + 129
+    assert server(spherical=True).initial_parameters(0).size == 3_200 + 131_584 + 516 + 129 + 129
+    # Two of 24*128 + 128, and the heads.
+    assert server(lstm=False, network={"separate": True}).initial_parameters(0).size == 6_400 + 1_032 + 129
+
+
+def test_the_first_policy_has_the_variance_that_is_set() -> None:
+    flat = server(lstm=False, initial_variance=0.25, network={"dense": []}).initial_parameters(0)
+    biases = flat[24 * 4 + 4 + 24 * 4 :][:4]  # after the mean's kernel and bias and the variance's kernel
+    np.testing.assert_allclose(np.log1p(np.exp(biases)) + 1e-6, 0.25, rtol=1e-5)
+
+
+def test_statistics_are_those_that_are_asked_for() -> None:
+    assert server().statistics() == {"observation": 24}
+    assert server(CAMERA, normalize_rewards="scale").statistics() == {"return": 1}
+    assert server(normalize_observations=False, normalize_rewards="standardize").statistics() == {"reward": 1}

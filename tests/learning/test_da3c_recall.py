@@ -1,0 +1,34 @@
+"""da3c with a memory learns, from a seed and in seconds, what nobody learns without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from relaax.algorithm_base import load_algorithm
+from support.recall import Recall
+from support.training import judge, mean_reward, train
+
+DA3C = load_algorithm("da3c", Path())
+SECTION: dict[str, Any] = {
+    "episode_len": 8,
+    "rewards_gamma": 0.9,
+    "entropy_beta": 0.02,
+    "network": {"dense": [16], "lstm_size": 8},
+}
+
+
+def reward_after(updates: int, **keys: Any) -> float:
+    section = SECTION | keys
+    bridge = train(DA3C, section, Recall(16, seed=4), updates, learning_rate=0.02)
+    world = Recall(64, seed=9)
+    return mean_reward(judge(DA3C, section, world, 64, bridge), world, 100)
+
+
+def test_an_lstm_remembers() -> None:
+    assert reward_after(600, lstm=True) > 0.22
+
+
+def test_feed_forward_guesses() -> None:
+    """The test above would not pass without a memory. Half of 1 in 4 steps, with a standard deviation of 0.003."""
+    assert 0.1 < reward_after(300) < 0.15

@@ -1,0 +1,98 @@
+"""Training in the test's own process: an agent, environments, and a parameter server that is a few lines of numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+
+from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, Step
+from relaax.algorithm_base.testing import FakeBridge, make_agent
+
+
+class World(Protocol):
+    """N environments."""
+
+    observation_space: Space
+    action_space: Space
+    environments: int
+
+    def reset(self) -> Leaves: ...
+
+    def step(self, actions: Leaves) -> Step: ...
+
+
+class RMSPropBridge(FakeBridge):
+    """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) at a learning rate that falls to zero, in numpy."""
+
+    def __init__(
+        self,
+        parameters: np.ndarray,
+        updates: int,
+        learning_rate: float = 0.05,
+        statistics: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(parameters, learning_rate=learning_rate, statistics=statistics)
+        self._updates = updates
+        self._mean_square = np.zeros_like(parameters)
+
+    def apply(self, gradient: np.ndarray) -> np.ndarray:
+        self._mean_square = 0.99 * self._mean_square + 0.01 * gradient**2
+        rate = np.float32(self.learning_rate * max(0.0, 1 - len(self.pushes) / self._updates))
+        return self.parameters - rate * gradient / np.sqrt(self._mean_square + np.float32(0.01))
+
+
+def train(
+    algorithm: Algorithm, section: Mapping[str, Any], world: World, updates: int, learning_rate: float = 0.05
+) -> RMSPropBridge:
+    """What is left after so many updates."""
+    config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
+    server = algorithm.ParameterServer(config, world.observation_space, world.action_space)
+    parameters = server.initial_parameters(config.seed)
+    bridge = RMSPropBridge(parameters, updates, learning_rate, server.statistics())
+    agent, _ = make_agent(
+        algorithm,
+        config,
+        world.observation_space,
+        world.action_space,
+        environments=world.environments,
+        bridge=bridge,
+    )
+    actions = agent.reset(world.reset())
+    while len(bridge.pushes) < updates:
+        actions = agent.step(world.step(actions))
+    return bridge
+
+
+def judge(
+    algorithm: Algorithm, section: Mapping[str, Any], world: World, environments: int, trained: FakeBridge
+) -> AgentBase:
+    """An agent in exploit mode with what was learned."""
+    config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
+    statistics = {name: moments.size for name, moments in trained.statistics.items()}
+    bridge = FakeBridge(trained.parameters, statistics=statistics)
+    bridge.publish(trained.parameters, trained.statistics)
+    agent, _ = make_agent(
+        algorithm,
+        config,
+        world.observation_space,
+        world.action_space,
+        environments=environments,
+        exploit=True,
+        bridge=bridge,
+    )
+    return agent
+
+
+def mean_reward(agent: AgentBase, world: World, steps: int) -> float:
+    """Of a step that counts."""
+    total, count = 0.0, 0
+    actions = agent.reset(world.reset())
+    for _ in range(steps):
+        step = world.step(actions)
+        total += float(step.rewards[~step.first].sum())
+        count += step.env_steps
+        actions = agent.step(step)
+    return total / count
