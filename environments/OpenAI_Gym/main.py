@@ -8,6 +8,7 @@ grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 3
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib.util
 import warnings
@@ -39,26 +40,14 @@ def main(arguments: argparse.Namespace) -> RunSummary:
             env,
             environment=spec.id,
             frame_skip=ATARI_FRAME_SKIP if atari else 1,
-            whole_episodes=_whole_games() if arguments.life_loss else None,
+            whole_episodes=_beside("life_loss").whole_games if arguments.life_loss else None,
             **settings,
         )
     except BaseException:
-        _abandon(env)
+        command.abandon(env)
         raise
     env.close()
     return summary
-
-
-def _abandon(env: Any) -> None:
-    """Close environments that a signal may have left in a half done step: those in processes are not asked politely."""
-    import gymnasium
-
-    if isinstance(env.unwrapped, gymnasium.vector.AsyncVectorEnv):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a step is under way is what we know
-            env.close(terminate=True)
-    else:
-        env.close()
 
 
 def find(name: str) -> Any:
@@ -97,15 +86,28 @@ def make(spec: Any, count: int, atari: bool, arguments: argparse.Namespace) -> A
         if mode == "vector_entry_point":
             raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
         wrappers, options = _atari(arguments)
+    observe = _beside("observe").Observe(arguments.observe) if arguments.observe else None
+    if observe is not None and mode != "vector_entry_point":
+        wrappers.append(observe)
     if mode == "async":
         wrappers.append(command.quiet_child())
+    _import_box2d(spec)
     try:
         if mode == "vector_entry_point":
-            return gymnasium.make_vec(spec, count, mode)
+            made = gymnasium.make_vec(spec, count, mode)
+            return made if observe is None else observe.vector(made)
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is wasted on a reset
         return gymnasium.make_vec(spec, count, mode, same_step, wrappers, **options)
     except (gymnasium.error.Error, ImportError) as error:
         raise command.UsageError(f"cannot make {spec.id}: {error}") from None
+
+
+def _import_box2d(spec: Any) -> None:
+    """Its classes, made by SWIG, raise warnings of deprecation; turned into errors, those crash the interpreter."""
+    if str(spec.entry_point).startswith("gymnasium.envs.box2d"):
+        with warnings.catch_warnings(), contextlib.suppress(ImportError):  # gymnasium says what to install
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module("Box2D")
 
 
 def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
@@ -117,24 +119,27 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     cv2.setNumThreads(1)  # the images are small, and there are other processes
     wrappers: list[Any] = [lambda env: AtariPreprocessing(env, noop_max=30, frame_skip=ATARI_FRAME_SKIP)]
     if arguments.life_loss:
-        wrappers.append(_life_loss().LifeLoss)
+        wrappers.append(_beside("life_loss").LifeLoss)
     options: dict[str, Any] = {"frameskip": 1}
     if arguments.sticky is not None:
         options["repeat_action_probability"] = arguments.sticky
     return wrappers, options
 
 
-def _whole_games() -> Any:
-    return _life_loss().whole_games
+def _beside(module: str) -> Any:
+    """A module beside this one, whether this one runs as a script or was imported."""
+    return importlib.import_module(f"{__package__}.{module}" if __package__ else module)
 
 
-def _life_loss() -> Any:
-    """The module beside this one, whether this one runs as a script or was imported."""
-    if __package__:
-        from . import life_loss
-    else:
-        import life_loss  # type: ignore[import-not-found,no-redef]
-    return life_loss
+def _positions(text: str) -> tuple[int, ...]:
+    """Positions in a vector, separated by commas, for argparse."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of positions; they count from 0, as in 0,2")
+    positions = tuple(int(part) for part in parts)
+    if len(set(positions)) < len(positions):
+        raise argparse.ArgumentTypeError(f"{text!r} names a position twice")
+    return positions
 
 
 def parser() -> argparse.ArgumentParser:
@@ -145,6 +150,12 @@ def parser() -> argparse.ArgumentParser:
         choices=("vector_entry_point", "sync", "async"),
         help="the environment's own vector form, all in this process, or one process each"
         " (its own where it has one, else sync)",
+    )
+    result.add_argument(
+        "--observe",
+        type=_positions,
+        metavar="I,J,...",
+        help="send only these elements of the observation, counted from 0",
     )
     result.add_argument("--life-loss", action="store_true", help="Atari: the loss of a life ends an episode")
     result.add_argument(

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -130,6 +131,21 @@ def quiet_child() -> Callable[[Any], Any]:
         return env
 
     return wrap
+
+
+def abandon(env: Any) -> None:
+    """Close environments of gymnasium that a signal may have left in a half done step.
+
+    Those in processes of their own are not asked politely.
+    """
+    import gymnasium  # a program that has environments of it has it
+
+    if isinstance(env.unwrapped, gymnasium.vector.AsyncVectorEnv):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a step is under way is what we know
+            env.close(terminate=True)
+    else:
+        env.close()
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

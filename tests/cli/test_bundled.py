@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+
 import pytest
 
+from relaax import rlx
+from relaax.algorithm_base import load_algorithm, size_mismatch
 from relaax.bundled import bundled_folder, bundled_names
+from relaax.cli.run.plan import Plan, make_plan
+from relaax.configuration import validate_section
+from support.programs import PATIENCE, ROOT
+from support.rlx_peer import Conversation, RlxPeer
 from support.run import Runs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
+LAB = "da3c_lab_demo"  # its environment is built from sources, with tools that are not here
+without_lab = pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is there")
 
 
 def test_each_configuration_has_a_procfile() -> None:
-    assert {"da3c_gym_cartpole", "da3c_gym_boxing", "da3c_ale_boxing", "da3c_ale_pong"} <= set(CONFIGURATIONS)
+    assert set(CONFIGURATIONS) >= {
+        *("da3c_gym_cartpole", "da3c_gym_acrobot", "da3c_gym_lunarlander", "da3c_gym_boxing"),
+        *("da3c_ale_boxing", "da3c_ale_pong", "da3c_lstm_cartpole", "da3c_lstm_boxing", "da3c_lab_demo"),
+        *("da3cc_gym_pendulum", "da3cc_gym_walker", "da3cc_gym_hopper"),
+    }
     for name in CONFIGURATIONS:
         lines = (bundled_folder("config") / f"{name}.Procfile").read_text().splitlines()
         assert lines == [
@@ -20,13 +36,70 @@ def test_each_configuration_has_a_procfile() -> None:
         ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_places_are_named_after_the_configuration(name: str) -> None:
+    configuration = make_plan(name, []).configuration
+    assert configuration.parameter_server.checkpoint_dir == f"checkpoints/{name}"
+    assert configuration.parameter_server.metrics_dir == f"metrics/{name}"
+    assert configuration.rlx_server.parameter_server == configuration.parameter_server.bind
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> None:
+    plan = make_plan(name, [])
+    algorithm = load_algorithm(plan.configuration.algorithm_path, plan.configuration.folder)
+    config = validate_section(algorithm.Config, plan.configuration.algorithm, "algorithm")
+    if name == LAB:
+        spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(11)
+    else:
+        hello = introduced(plan)
+        assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)
+        spaces = hello.observation_space, hello.action_space
+    assert algorithm.Agent.refusal(config, *spaces) is None
+    assert size_mismatch(config, *spaces) is None
+
+
+def introduced(plan: Plan) -> rlx.Hello:
+    """What a client of this plan says of itself, after it has made its environments and taken a step in them."""
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        talk.answer()
+        talk.hear()
+        talk.say(rlx.TrainingFinished("one step is enough", 1))
+        talk.close()
+
+    with RlxPeer(script) as peer:
+        python, *rest = plan.client_command(peer.address, 0)
+        done = subprocess.run(
+            [python, "-W", "error", *rest],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return peer.talks[0].hello
+
+
+@without_lab
+def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None:
+    run = runs.start("--no-progress", config=LAB)
+    assert run.running.wait(150) == 2, run.running.report()
+    assert "this Python has no deepmind_lab" in run.running.stderr
+    assert "bazel build" in run.running.stderr
+    assert "Traceback" not in run.running.stderr
+    run.expect_nothing_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != LAB])
 def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
     run = runs.start("--max-steps", "1500", "--set", "run.target_return=null", "--no-progress", config=name)
     assert run.running.wait(280) == 0, run.running.report()
     summary = run.summary
     assert summary["status"] == "max_steps"
     assert summary["updates"] > 0
-    frame_skip = 1 if "cartpole" in name else 4
+    frame_skip = 4 if any(atari in name for atari in ("boxing", "pong")) else 1
     assert summary["frames"] == frame_skip * summary["env_steps"]

@@ -14,12 +14,12 @@ import pytest
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import main as gym
 from relaax import rlx
-from relaax.client.command import UsageError
+from relaax.client.command import UsageError, abandon
 from relaax.rlx import ErrorCode
 from support.programs import PATIENCE, ROOT, interrupt_group, program, running
 from support.rlx_peer import Conversation, RlxPeer, refuse, serve
 
-GYM, ALE = "OpenAI_Gym", "ALE"
+GYM, ALE, LAB = "OpenAI_Gym", "ALE", "DeepMind_Lab"
 
 
 def random_serve(talk: Conversation) -> None:
@@ -33,7 +33,7 @@ def assert_quiet(stderr):
     assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
 
 
-@pytest.mark.parametrize("family", [GYM, ALE])
+@pytest.mark.parametrize("family", [GYM, ALE, LAB])
 def test_main_can_be_called_by_its_name(family):
     link = ROOT / "environments" / family / "main"
     assert os.readlink(link) == "main.py"
@@ -41,7 +41,7 @@ def test_main_can_be_called_by_its_name(family):
     assert link.read_text().startswith("#!/usr/bin/env python3\n")
 
 
-@pytest.mark.parametrize(("family", "extra"), [(GYM, "gym"), (ALE, "atari")])
+@pytest.mark.parametrize(("family", "extra"), [(GYM, "gym"), (ALE, "atari"), (LAB, "gym")])
 def test_a_python_without_relaax_is_told_the_way_out(family, extra):
     script = ROOT / "environments" / family / "main.py"
     bare = [sys.executable, "-S", "-I", str(script), "localhost:1", "any"]  # without site-packages
@@ -237,7 +237,7 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
     made.reset(seed=1)
     if mode == "async":
         made.step_async(np.zeros(2, np.int64))  # and a signal comes
-    gym._abandon(made)  # a warning would be an error
+    abandon(made)  # a warning would be an error
     assert made.closed
 
 

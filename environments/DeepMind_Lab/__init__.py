@@ -1,0 +1,1 @@
+"""Levels of DeepMind Lab, by their name."""

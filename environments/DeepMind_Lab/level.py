@@ -1,0 +1,102 @@
+"""A level of DeepMind Lab as an environment of gymnasium: small gray frames, eleven actions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
+
+from relaax.client import command
+
+SIDE = 84
+FRAME = "RGB_INTERLEAVED"
+
+ACTIONS: tuple[tuple[str, str, int], ...] = (
+    ("look left", "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME", -20),
+    ("look right", "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME", 20),
+    ("look up", "LOOK_DOWN_UP_PIXELS_PER_FRAME", 10),
+    ("look down", "LOOK_DOWN_UP_PIXELS_PER_FRAME", -10),
+    ("strafe left", "STRAFE_LEFT_RIGHT", -1),
+    ("strafe right", "STRAFE_LEFT_RIGHT", 1),
+    ("move forward", "MOVE_BACK_FORWARD", 1),
+    ("move back", "MOVE_BACK_FORWARD", -1),
+    ("fire", "FIRE", 1),
+    ("jump", "JUMP", 1),
+    ("crouch", "CROUCH", 1),
+)
+"""What each action is, the one of the Lab's controls that it moves, and how far; the others rest."""
+
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+
+
+class Level(gymnasium.Env):
+    """Observations are gray frames, uint8 [84, 84]; an action is a position in `ACTIONS`, held for `frame_skip` frames.
+
+    `open_lab` makes the `deepmind_lab.Lab`, whose frames (RGB_INTERLEAVED) must be 84 by 84. It is called at the first
+    reset: a process that only asks for the spaces starts no engine. An episode ends as terminated, because the Lab
+    does not tell its time limit from the level's own end. Its frames end before that: the last observation is the
+    newest one that was seen.
+    """
+
+    def __init__(self, open_lab: Callable[[], Any], frame_skip: int = 4) -> None:
+        self.observation_space = Box(0, 255, (SIDE, SIDE), np.uint8)
+        self.action_space = Discrete(len(ACTIONS))
+        self._open_lab = open_lab
+        self._frame_skip = frame_skip
+        self._lab: Any = None
+        self._controls: list[npt.NDArray[np.intc]] = []
+        self._seen: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
+        super().reset(seed=seed)
+        if self._lab is None:
+            self._lab = self._open_lab()
+            self._controls = controls(self._lab.action_spec())
+        self._lab.reset(seed=int(self.np_random.integers(2**31)))  # an episode's seed: episodes differ, runs do not
+        self._seen = self._look()
+        return self._seen, {}
+
+    def step(self, action: Any) -> tuple[npt.NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+        reward = float(self._lab.step(self._controls[int(action)], num_steps=self._frame_skip))
+        terminated = not self._lab.is_running()
+        if not terminated:
+            self._seen = self._look()
+        return self._seen, reward, terminated, False, {}
+
+    def close(self) -> None:
+        lab, self._lab = self._lab, None
+        if lab is not None:
+            lab.close()
+
+    def _look(self) -> npt.NDArray[np.uint8]:
+        return gray(self._lab.observations()[FRAME])
+
+
+def open_lab(name: str, renderer: str = "software") -> Any:
+    """The `deepmind_lab.Lab` of one level. Raises command.UsageError where it cannot be opened."""
+    lab = importlib.import_module("deepmind_lab")
+    try:
+        return lab.Lab(name, [FRAME], config={"width": str(SIDE), "height": str(SIDE)}, renderer=renderer)
+    except (RuntimeError, ValueError) as error:
+        raise command.UsageError(f"DeepMind Lab cannot open the level {name!r}: {error}") from None
+
+
+def controls(action_spec: list[dict[str, Any]]) -> list[npt.NDArray[np.intc]]:
+    """The vector of the Lab's controls for each of `ACTIONS`; `action_spec` names them in their order."""
+    names = [control["name"] for control in action_spec]
+    vectors = [np.zeros(len(names), np.intc) for _ in ACTIONS]
+    for vector, (_, control, value) in zip(vectors, ACTIONS, strict=True):
+        vector[names.index(control)] = value
+    return vectors
+
+
+def gray(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Luma of a frame [H, W, 3], as uint8 [H, W]."""
+    return np.rint(frame @ _LUMA).astype(np.uint8)

@@ -1,0 +1,50 @@
+"""A part of each observation instead of the whole: tasks whose state cannot be seen at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.spaces import Box
+
+from relaax.client import command
+
+
+class Observe:
+    """Keeps these elements of the observation, in this order: of one environment, or of a vector of them."""
+
+    def __init__(self, chosen: Sequence[int]) -> None:
+        self._chosen = list(chosen)
+
+    def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
+        """Wrap one environment. Raises command.UsageError where its observation has no such elements."""
+        space = self.part_of(env.observation_space)
+        return gymnasium.wrappers.TransformObservation(env, self._of_one, space)
+
+    def vector(self, env: gymnasium.vector.VectorEnv) -> gymnasium.vector.VectorEnv:
+        """Wrap a vector. Raises command.UsageError, also for one that resets in the step that ends an episode.
+
+        gymnasium's wrappers of vectors do not reach the final observations of those.
+        """
+        space = self.part_of(env.single_observation_space)
+        try:
+            return gymnasium.wrappers.vector.TransformObservation(env, self._of_all, single_observation_space=space)
+        except ValueError as error:
+            raise command.UsageError(f"--observe: {error}; --vectorization sync has no such limit") from None
+
+    def part_of(self, space: Any) -> Box:
+        """The space of what is kept."""
+        option, last = f"--observe {','.join(map(str, self._chosen))}", max(self._chosen)
+        if not isinstance(space, Box) or len(space.shape) != 1:
+            raise command.UsageError(f"{option}: the observation is no vector of numbers, but {space}")
+        (size,) = space.shape
+        if last >= size:
+            raise command.UsageError(f"{option}: there is no element {last}; the observation has 0 to {size - 1}")
+        return Box(space.low[self._chosen], space.high[self._chosen], dtype=space.dtype.type)
+
+    def _of_one(self, observation: Any) -> Any:
+        return observation[self._chosen]
+
+    def _of_all(self, observations: Any) -> Any:
+        return observations[:, self._chosen]

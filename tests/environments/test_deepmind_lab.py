@@ -1,0 +1,117 @@
+"""environments/DeepMind_Lab against the Lab's documented API: the engine itself can be built with Bazel only."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import gymnasium
+import numpy as np
+import pytest
+
+from environments.DeepMind_Lab.level import ACTIONS, Level, gray
+from relaax import rlx
+from support.documented_lab.deepmind_lab import LEVEL, SPEC, Lab
+from support.programs import ROOT, program
+from support.rlx_peer import Conversation, RlxPeer, serve
+
+FAMILY = "DeepMind_Lab"
+DOCUMENTED = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "documented_lab")])
+FORWARD = 6
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab(LEVEL, ["RGB_INTERLEAVED"], config={"width": "84", "height": "84"})
+
+
+def test_an_episode_from_its_first_frame_to_its_end(lab):
+    level = Level(lambda: lab)
+    seen, _ = level.reset(seed=1)
+    assert (seen.shape, seen.dtype, seen[0, 0]) == ((84, 84), np.uint8, 0)
+    outcomes = []
+    for _ in range(3):
+        seen, reward, terminated, truncated, _ = level.step(FORWARD)
+        outcomes.append((int(seen[5, 7]), reward, terminated, truncated))
+    # Four frames a step; the third one is cut by the end after ten, where there is no frame to be seen.
+    assert outcomes == [(4, 4.0, False, False), (8, 4.0, False, False), (8, 2.0, True, False)]
+    assert level.reset()[0][0, 0] == 0
+    level.close()
+    assert lab.is_closed
+    level.close()
+
+
+def test_every_action_moves_one_control_within_its_bounds(lab):
+    level = Level(lambda: lab, frame_skip=1)
+    assert level.action_space.n == len(ACTIONS) == 11
+    level.reset()
+    for action in range(11):
+        if not lab.is_running():
+            level.reset()
+        level.step(np.int64(action))
+    moved = [{SPEC[i]["name"]: value for i, value in enumerate(action) if value} for action in lab.actions]
+    assert moved == [{control: value} for _, control, value in ACTIONS]
+    assert len({(control, value > 0) for _, control, value in ACTIONS}) == 11
+
+
+def test_seeds_differ_from_episode_to_episode_and_not_from_run_to_run(lab):
+    for _ in range(2):
+        level = Level(lambda: lab)
+        level.reset(seed=7)
+        level.reset()
+    first, second, again, and_again = lab.seeds
+    assert (first, second) == (again, and_again)
+    assert first != second
+
+
+def test_no_engine_is_started_for_the_spaces():
+    level = Level(lambda: pytest.fail("started"))
+    assert level.observation_space == gymnasium.spaces.Box(0, 255, (84, 84), np.uint8)
+    level.close()
+
+
+def test_gray_weighs_the_colours_as_an_eye_does():
+    frame = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255], [0, 0, 0]]], np.uint8)
+    assert gray(frame).tolist() == [[76, 150, 29, 255, 0]]  # 0.299, 0.587 and 0.114 of 255
+    assert gray(frame).dtype == np.uint8
+
+
+def forward(talk: Conversation) -> None:
+    talk.policy = lambda message, talk: [np.full(talk.hello.environments, FORWARD)]
+    serve(talk)
+
+
+@pytest.mark.parametrize(("count", "options"), [(1, []), (2, []), (2, ["--vectorization", "sync"])])
+def test_levels_against_a_server(count, options):
+    with RlxPeer(forward) as peer:
+        steps = str(6 * count)
+        done = program(FAMILY, peer.address, LEVEL, str(count), "--steps", steps, *options, PYTHONPATH=DOCUMENTED)
+        hello, init, *rest = peer.talks[0].heard
+    assert done.returncode == 0, done.stderr
+    assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
+    assert (hello.environment, hello.environments, hello.frame_skip) == (LEVEL, count, 4)
+    assert hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
+    assert hello.action_space == rlx.Discrete(11)
+    assert init.observation[0].shape == (count, 84, 84)
+    heard = [message for message in rest if isinstance(message, rlx.Step)]
+    assert [step.reward.tolist() for step in heard] == [[reward] * count for reward in (4.0, 4.0, 2.0) * 2]
+    ended = [step for step in heard if step.terminated is not None]
+    assert [step.terminated.tolist() for step in ended] == [[True] * count] * 2
+    assert "mean return 10.0" in done.stdout
+
+
+def test_a_level_that_is_not_there_is_told_in_a_sentence():
+    with RlxPeer(forward) as peer:
+        done = program(FAMILY, peer.address, "corridr", PYTHONPATH=DOCUMENTED)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("cannot open the level 'corridr': Level not found: corridr")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is installed")
+def test_without_the_lab_a_sentence_says_how_it_is_built():
+    done = program(FAMILY, "127.0.0.1:1", "seekavoid_arena_01", "2")
+    assert done.returncode == 2
+    assert done.stderr.startswith("DeepMind_Lab/main: this Python has no deepmind_lab")
+    assert "bazel build" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,137 @@
+"""What gymnasium has beyond its own small environments: Box2D, MuJoCo, and a part of an observation."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from environments.OpenAI_Gym import main as gym
+from environments.OpenAI_Gym.observe import Observe
+from relaax import rlx
+from relaax.client.command import UsageError
+from support.programs import program
+from support.rlx_peer import Conversation, RlxPeer, serve
+
+GYM = "OpenAI_Gym"
+POSITION, ANGLE = 0, 2  # of CartPole-v1, whose elements 1 and 3 are velocities
+
+
+def actor(talk: Conversation) -> None:
+    """Serves with random actions of whatever space the client has."""
+    rng = np.random.default_rng(3)
+
+    def act(message: object, talk: Conversation) -> list[np.ndarray]:
+        space, count = talk.hello.action_space, talk.hello.environments
+        if isinstance(space, rlx.Discrete):
+            return [rng.integers(space.n, size=count)]
+        return [rng.uniform(-1, 1, (count, *space.shape)).astype(np.float32)]
+
+    talk.policy = act
+    serve(talk)
+
+
+def made(name: str, *options: str) -> gymnasium.vector.VectorEnv:
+    arguments = gym.parser().parse_args(["localhost:1", name, "2", *options])
+    return gym.make(gym.find(name), 2, False, arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "observation", "action"),
+    [
+        ("BipedalWalker-v3", (24,), rlx.Box(-1, 1, (4,))),
+        ("LunarLander-v3", (8,), rlx.Discrete(4)),
+        ("Hopper-v5", (11,), rlx.Box(-1, 1, (3,))),
+        ("Walker2d-v5", (17,), rlx.Box(-1, 1, (6,))),
+    ],
+)
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_physics_runs_with_warnings_as_errors(name, observation, action, vectorization):
+    with RlxPeer(actor) as peer:
+        done = program(GYM, peer.address, name, "2", "--steps", "400", "--seed", "3", "--vectorization", vectorization)
+        hello, *rest = peer.talks[0].heard
+    assert done.returncode == 0, done.stderr
+    assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
+    assert hello.observation_space.shape == observation
+    assert hello.action_space == action
+    steps = [message for message in rest if isinstance(message, rlx.Step)]
+    assert len(steps) == 200
+    assert all(np.isfinite(step.observation[0]).all() for step in steps)
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_unbounded_observations_in_double_precision_arrive_as_they_are(codec):
+    with RlxPeer(actor) as peer:
+        done = program(GYM, peer.address, "Hopper-v5", "2", "--steps", "20", "--seed", "5", "--codec", codec)
+        hello, init, *_ = peer.talks[0].heard
+    assert done.returncode == 0, done.stderr
+    assert hello.observation_space == rlx.Box(-np.inf, np.inf, (11,), np.float64)
+    expected, _ = made("Hopper-v5").reset(seed=5)
+    assert init.observation[0].dtype == np.float64
+    np.testing.assert_array_equal(init.observation[0], expected)
+
+
+@pytest.mark.parametrize("vectorization", ["vector_entry_point", "sync", "async"])
+def test_hidden_velocities_are_not_sent(vectorization):
+    options = ["--vectorization", vectorization]
+    with RlxPeer(actor) as peer:
+        done = program(
+            GYM, peer.address, "CartPole-v1", "2", "--steps", "200", "--seed", "3", "--observe", "0,2", *options
+        )
+        hello, init, *rest = peer.talks[0].heard
+    assert done.returncode == 0, done.stderr
+    whole = made("CartPole-v1", *options)
+    space = whole.single_observation_space
+    kept = [POSITION, ANGLE]
+    assert hello.observation_space == rlx.Box(space.low[kept], space.high[kept], (2,), np.float32)
+    assert hello.environment == "CartPole-v1"
+    expected, _ = whole.reset(seed=3)
+    whole.close()
+    np.testing.assert_array_equal(init.observation[0], expected[:, kept])
+    steps = [message for message in rest if isinstance(message, rlx.Step)]
+    assert len(steps) >= 100  # its own vector form uses a step to begin anew
+    assert all(step.observation[0].shape == (2, 2) for step in steps)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_final_observation_hides_the_same(vectorization):
+    options = ["--vectorization", vectorization]
+    whole, part = made("CartPole-v1", *options), made("CartPole-v1", *options, "--observe", "2,0")
+    whole.reset(seed=1), part.reset(seed=1)
+    finals = 0
+    for _ in range(60):
+        seen, _, over, _, infos = whole.step(np.ones(2, np.int64))
+        kept, _, _, _, fewer = part.step(np.ones(2, np.int64))
+        np.testing.assert_array_equal(kept, seen[:, [2, 0]])
+        for index in np.flatnonzero(over):
+            finals += 1
+            np.testing.assert_array_equal(fewer["final_obs"][index], infos["final_obs"][index][[2, 0]])
+    assert finals >= 4  # pushed one way only, a pole falls within ten steps
+    whole.close(), part.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "observe", "sentence"),
+    [
+        ("CartPole-v1", "0,4", "--observe 0,4: there is no element 4; the observation has 0 to 3"),
+        ("CartPole-v1", "0,,2", "'0,,2' is no list of positions"),
+        ("CartPole-v1", "0,-1", "'0,-1' is no list of positions"),
+        ("CartPole-v1", "1,1", "'1,1' names a position twice"),
+        ("FrozenLake-v1", "0", "--observe 0: the observation is no vector of numbers, but Discrete(16)"),
+        ("ALE/Boxing-v5", "0", "the observation is no vector of numbers, but Box(0, 255, (84, 84), uint8)"),
+    ],
+)
+@pytest.mark.parametrize("vectorization", [[], ["--vectorization", "async"]])
+def test_what_cannot_be_observed_is_told_in_a_sentence(name, observe, sentence, vectorization):
+    done = program(GYM, "127.0.0.1:1", name, "2", "--observe", observe, *vectorization)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_vector_that_resets_within_the_step_is_refused():
+    # gymnasium's wrappers would leave its final observations whole.
+    whole = made("Acrobot-v1")
+    with pytest.raises(UsageError, match="--vectorization sync"):
+        Observe([0]).vector(whole)
+    whole.close()
