@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import glob
+import math
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,36 +17,92 @@ Curve = list[tuple[int, float, float]]
 """Global step, seconds since the run's first value, value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run to draw; the runs of a group share a colour and a name in the legend."""
+
+    name: str
+    curve: Curve
+    group: str | None = None
+
+
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders with TensorBoard files.")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run directories, or folders with TensorBoard files.")
+    ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its name in TensorBoard.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")] = Path("plot.png"),
     csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the numbers here as well.")] = None,
     x: Annotated[str, typer.Option(help="'steps' (the global step) or 'minutes'.")] = "steps",
     title: Annotated[str | None, typer.Option(help="Above the picture.")] = None,
     target: Annotated[float | None, typer.Option(help="A dashed line at this height.")] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATTERN", help="Runs of one colour and name, as in 'LSTM=runs/lstm-*'; repeatable."),
+    ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A dotted line at this height, with its name; repeatable."),
+    ] = None,
 ) -> None:
     """Draw one scalar of one or more runs."""
     if x not in ("steps", "minutes"):
         _refuse(f"--x {x}: 'steps' or 'minutes' is expected")
-    curves = {}
-    for run in runs:
-        curves[run.name] = read_curve(run / "metrics" if (run / "metrics").is_dir() else run, scalar)
+    heights = dict(_height(text) for text in reference or [])
+    folders = _folders(runs or [], group or [])
+    if not folders:
+        _refuse("name a run directory, or some with --group NAME=PATTERN")
+    drawn = [
+        Run(name, read_curve(folder / "metrics" if (folder / "metrics").is_dir() else folder, scalar), of)
+        for name, (folder, of) in folders.items()
+    ]
     try:
         if csv_file is not None:
-            _write_csv(csv_file, curves, scalar)
-        _draw(curves, scalar, output, x, title, target)
+            _write_csv(csv_file, drawn, scalar)
+        figure = draw(drawn, scalar, x=x, title=title, target=target, references=heights)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, dpi=120)
     except (OSError, ValueError) as error:
         _refuse(str(error))
-    for name, curve in curves.items():
-        step, seconds, value = curve[-1]
-        print(f"{name}: {scalar} {value:.1f} at step {step:,} after {seconds / 60:.1f} minutes")
+    for run in drawn:
+        step, seconds, value = run.curve[-1]
+        print(f"{run.name}: {scalar} {value:.1f} at step {step:,} after {seconds / 60:.1f} minutes")
     print(f"drawn into {output}")
 
 
-def _refuse(sentence: str) -> None:
+def _refuse(sentence: str) -> NoReturn:
     print(f"relaax plot: {sentence}", file=sys.stderr)
     raise typer.Exit(2)
+
+
+def _height(text: str) -> tuple[str, float]:
+    """Name and height of `--reference`: the name may hold an equals sign, the height cannot."""
+    name, equals, value = text.rpartition("=")
+    try:
+        height = float(value)
+    except ValueError:
+        height = math.nan
+    if not equals or not name or not math.isfinite(height):
+        _refuse(f"--reference {text}: NAME=VALUE is expected, such as 'random agent=22.1'")
+    return name, height
+
+
+def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str | None]]:
+    """Folder and group of each run by its name: the folder's, behind its group's; the path where that name is taken."""
+    folders: dict[str, tuple[Path, str | None]] = {}
+    for run in runs:
+        folders[str(run) if run.name in folders else run.name] = run, None
+    for text in groups:
+        group, equals, pattern = text.partition("=")
+        if not equals or not group or not pattern:
+            _refuse(f"--group {text}: NAME=PATTERN is expected, such as 'LSTM=runs/lstm-*'")
+        found = sorted(Path(path) for path in glob.glob(pattern))
+        if not found:
+            _refuse(f"--group {text}: no folder is named so")
+        for run in found:
+            name = f"{group}/{run.name}"
+            folders[f"{group}/{run}" if name in folders else name] = run, group
+    return folders
 
 
 def read_curve(folder: Path, scalar: str) -> Curve:
@@ -64,38 +123,50 @@ def read_curve(folder: Path, scalar: str) -> Curve:
     return [(event.step, event.wall_time - start, event.value) for event in values]
 
 
-def _write_csv(path: Path, curves: dict[str, Curve], scalar: str) -> None:
+def _write_csv(path: Path, runs: list[Run], scalar: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["run", "step", "seconds", scalar])
-        for name, curve in curves.items():
-            writer.writerows((name, step, f"{seconds:.1f}", f"{value:.4f}") for step, seconds, value in curve)
+        for run in runs:
+            writer.writerows((run.name, step, f"{seconds:.1f}", f"{value:.4f}") for step, seconds, value in run.curve)
 
 
-def _draw(curves: dict[str, Curve], scalar: str, output: Path, x: str, title: str | None, target: float | None) -> None:
+def draw(
+    runs: list[Run],
+    scalar: str,
+    *,
+    x: str = "steps",
+    title: str | None = None,
+    target: float | None = None,
+    references: dict[str, float] | None = None,
+) -> Any:
+    """The picture, a matplotlib Figure. Raises ValueError where matplotlib cannot draw it."""
     try:
-        import matplotlib as mpl
+        from matplotlib.figure import Figure
     except ModuleNotFoundError:
         _refuse("matplotlib is not installed; pip install 'relaax[plot]'")
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure: Any
-    axes: Any
-    figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    for name, curve in curves.items():
-        steps, seconds, values = zip(*curve, strict=True)
-        axes.plot(steps if x == "steps" else [second / 60 for second in seconds], values, label=name)
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    colours: dict[str, str] = {}
+    for run in runs:
+        steps, seconds, values = zip(*run.curve, strict=True)
+        name = run.group or run.name
+        # A leading underscore keeps a line out of the legend: a group has one entry.
+        label = f"_{run.name}" if name in colours else name
+        colour = colours.setdefault(name, f"C{len(colours) % 10}")
+        xs = steps if x == "steps" else [second / 60 for second in seconds]
+        axes.plot(xs, values, label=label, color=colour, linewidth=1.0 if run.group else 1.5)
     if target is not None:
         axes.axhline(target, linestyle="--", color="grey", linewidth=1)
+    for index, (name, height) in enumerate((references or {}).items()):
+        colour = f"C{(len(colours) + index) % 10}"
+        axes.axhline(height, linestyle=":", color=colour, linewidth=1.5, label=f"{name} ({height:g})")
     axes.set_xlabel("environment steps" if x == "steps" else "minutes")
     axes.set_ylabel(scalar)
     axes.grid(alpha=0.3)
     if title:
         axes.set_title(title)
-    if len(curves) > 1:
+    if len(runs) > 1 or references or any(run.group for run in runs):
         axes.legend()
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=120)
-    pyplot.close(figure)
+    return figure

@@ -1,0 +1,121 @@
+"""`relaax plot`: pictures and tables of runs, singly and in groups."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import matplotlib.colors
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from typer.testing import CliRunner, Result
+
+from relaax.cli.app import app
+from relaax.cli.plot import Run, draw
+
+SCALAR = "episode/mean_return_100"
+CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
+
+
+def a_run(folder: Path, *values: float) -> Path:
+    """A run directory with one value every 100 steps and 30 seconds."""
+    writer = EventFileWriter(str(folder / "metrics"))
+    for index, value in enumerate(values):
+        summary = Summary(value=[Summary.Value(tag=SCALAR, simple_value=value)])
+        writer.add_event(Event(wall_time=1000.0 + 30 * index, step=100 * index, summary=summary))
+    writer.close()
+    return folder
+
+
+def plot(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["plot", *map(str, arguments)])
+
+
+def test_a_picture_and_a_table_of_two_groups_and_a_run(tmp_path):
+    for seed in (1, 2):
+        a_run(tmp_path / f"lstm-{seed}", 10.0, 20.0 + seed)
+        a_run(tmp_path / f"dense-{seed}", 5.0, 6.0 + seed)
+    a_run(tmp_path / "other", 1.5)
+    done = plot(
+        tmp_path / "other",
+        *("--group", f"LSTM={tmp_path}/lstm-*", "--group", f"feed-forward={tmp_path}/dense-*"),
+        *("--reference", "a public result=17.5", "--target", "25", "--title", "Two"),
+        *("--output", tmp_path / "pictures" / "plot.png", "--csv", tmp_path / "plot.csv"),
+    )
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "pictures" / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "LSTM/lstm-2: episode/mean_return_100 22.0 at step 100 after 0.5 minutes" in done.output
+    with (tmp_path / "plot.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert rows == [
+        ["run", "step", "seconds", SCALAR],
+        ["other", "0", "0.0", "1.5000"],
+        ["LSTM/lstm-1", "0", "0.0", "10.0000"],
+        ["LSTM/lstm-1", "100", "30.0", "21.0000"],
+        ["LSTM/lstm-2", "0", "0.0", "10.0000"],
+        ["LSTM/lstm-2", "100", "30.0", "22.0000"],
+        ["feed-forward/dense-1", "0", "0.0", "5.0000"],
+        ["feed-forward/dense-1", "100", "30.0", "7.0000"],
+        ["feed-forward/dense-2", "0", "0.0", "5.0000"],
+        ["feed-forward/dense-2", "100", "30.0", "8.0000"],
+    ]
+
+
+def test_runs_of_one_name_in_two_places_are_both_there(tmp_path):
+    first, second = (a_run(tmp_path / place / "seed-1", 1.0) for place in ("a", "b"))
+    done = plot(first, second, "--output", tmp_path / "plot.svg", "--csv", tmp_path / "plot.csv")
+    assert done.exit_code == 0, done.output
+    names = [line.split(",")[0] for line in (tmp_path / "plot.csv").read_text().splitlines()[1:]]
+    assert names == ["seed-1", str(second)]
+
+
+def test_a_group_has_one_colour_and_one_entry_in_the_legend():
+    runs = [Run(f"{name}/{seed}", CURVE, name) for name in ("LSTM", "feed-forward") for seed in range(3)]
+    (axes,) = draw(runs, SCALAR, references={"paper": 2.0}).axes
+    colours = [matplotlib.colors.to_hex(line.get_color()) for line in axes.get_lines()]
+    assert len(set(colours[:3])) == len(set(colours[3:6])) == 1
+    assert len(set(colours)) == 3
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["LSTM", "feed-forward", "paper (2)"]
+
+
+def test_references_are_dotted_the_target_is_dashed():
+    (axes,) = draw([Run("one", CURVE)], SCALAR, x="minutes", target=4.0, references={"A2C": 2.5, "random": -1}).axes
+    curve, target, *references = axes.get_lines()
+    assert list(curve.get_xdata()) == [0.0, 1.0]
+    assert list(curve.get_ydata()) == [1.0, 3.0]
+    assert (target.get_linestyle(), list(target.get_ydata())) == ("--", [4.0, 4.0])
+    assert [(line.get_linestyle(), line.get_ydata()[0]) for line in references] == [(":", 2.5), (":", -1)]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["one", "A2C (2.5)", "random (-1)"]
+    assert axes.get_xlabel() == "minutes"
+
+
+def test_one_run_alone_needs_no_legend():
+    (axes,) = draw([Run("one", CURVE)], SCALAR).axes
+    assert axes.get_legend() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name a run directory, or some with --group NAME=PATTERN"),
+        (["{run}", "--x", "hours"], "--x hours: 'steps' or 'minutes' is expected"),
+        (["{run}", "--reference", "A2C"], "--reference A2C: NAME=VALUE is expected"),
+        (["{run}", "--reference", "=3"], "--reference =3: NAME=VALUE is expected"),
+        (["{run}", "--reference", "A2C=nan"], "--reference A2C=nan: NAME=VALUE is expected"),
+        (["--group", "{run}"], "NAME=PATTERN is expected"),
+        (["--group", "LSTM={folder}/nothing-*"], "no folder is named so"),
+        (["{folder}/nothing"], "/nothing: no such folder"),
+        (["{run}", "--scalar", "loss/polic"], f"has no scalar loss/polic; it has {SCALAR}"),
+        (["{run}", "-o", "{folder}/plot.doc"], "doc"),
+    ],
+)
+def test_what_cannot_be_drawn_is_told_in_a_sentence(tmp_path, arguments, said):
+    run = a_run(tmp_path / "run", 1.0)
+    done = plot(*(text.format(run=run, folder=tmp_path) for text in arguments))
+    assert done.exit_code == 2
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("relaax plot: ")
+    assert said in sentence
+    assert "Traceback" not in done.output
