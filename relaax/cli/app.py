@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from relaax import __version__
+from relaax.cli.new.command import new
 from relaax.cli.plot import plot
 from relaax.cli.run.command import run
 
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(plot)
+app.add_typer(new, name="new")
 
 
 @app.command()

@@ -1,0 +1,1 @@
+"""The commands `relaax new algorithm` and `relaax new environment`."""

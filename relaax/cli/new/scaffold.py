@@ -1,0 +1,64 @@
+"""Names that may be given to something new, and its files."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.resources
+import keyword
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from relaax.bundled import bundled_folder, bundled_names
+
+ALGORITHM = "reinforce"
+ENVIRONMENT = "docking"
+"""The templates, by the names that they have in their own text."""
+
+
+class Refused(Exception):
+    """Nothing was written. The message says why, and what to do instead."""
+
+
+def check_name(name: str, kind: str) -> None:
+    """`kind`: algorithms or environments. Raises Refused where `name` cannot or should not be one of them."""
+    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+        guess = re.sub(r"\W", "_", name, flags=re.ASCII).lstrip("_0123456789")
+        hint = f"; try {guess!r}" if guess and not keyword.iskeyword(guess) else ""
+        raise Refused(
+            f"{name!r} cannot be a name: it is made of letters, digits and _, begins with no digit and is no keyword"
+            f" of Python{hint}"
+        )
+    if name in bundled_names(kind):
+        raise Refused(
+            f"{name!r} is one of the bundled {kind}, which the new one would hide: choose another name, or take a copy"
+            f" of it with `cp -r {bundled_folder(kind) / name} .`"
+        )
+    if name in sys.stdlib_module_names or name in importlib.metadata.packages_distributions():
+        raise Refused(f"{name!r} is a module of Python, which the new file would hide: choose another name")
+
+
+def filled(template: str, suffix: str, name: str) -> str:
+    """The text of a template with `name` in it."""
+    file = importlib.resources.files("relaax.cli.new.templates") / f"{template}{suffix}"
+    return re.sub(rf"\b{template}\b", name, file.read_text(encoding="utf-8"))
+
+
+def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Mapping[Path, str] | None = None) -> None:
+    """Write new files and links. Raises Refused, before the first, where one of them is there already."""
+    links = links or {}
+    taken = [str(path) for path in (*files, *links) if path.exists() or path.is_symlink()]
+    if taken:
+        raise Refused(f"there is already {' and '.join(taken)}, and nothing is overwritten: choose another name")
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        for path in executables:
+            path.chmod(path.stat().st_mode | 0o111)
+        for path, target in links.items():
+            path.symlink_to(target)
+    except OSError as error:
+        raise Refused(f"cannot write {error.filename}: {error.strerror}") from None

@@ -1,0 +1,119 @@
+"""REINFORCE (Williams 1992): whole episodes, and nothing but their returns to learn from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from pydantic import Field, PositiveInt
+
+from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, Step
+from relaax.algorithm_base.feed_forward import FeedForward
+from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
+from relaax.tf.losses import clip_by_norm, policy_gradient_loss
+from relaax.tf.networks import NetworkSpec, orthogonal_parameters
+from relaax.tf.policies import Categorical
+from relaax.tf.returns import n_step_returns
+
+
+class Config(ConfigBase):
+    """The keys of the section `algorithm`, beside those that every algorithm has."""
+
+    rewards_gamma: float = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
+    episodes_per_update: int = Field(8, ge=1, description="Whole episodes that a gradient is computed from.")
+    dense: list[PositiveInt] = Field([64], description="Widths of the fully connected layers.")
+
+
+def policy_network(config: Config, observation_space: Any, action_space: Any) -> NetworkSpec:
+    """From an observation to one number for each action."""
+    heads = Categorical(action_space.n).heads
+    return NetworkSpec(input_shape(observation_space, 1), heads, tuple(config.dense), activation="tanh")
+
+
+class ParameterServer(ParameterServerBase):
+    """The model: a flat vector of numbers. Gradients are applied by the optimizer that the configuration names."""
+
+    def initial_parameters(self, seed: int) -> Any:
+        spec = policy_network(self.config, self.observation_space, self.action_space)
+        return orthogonal_parameters(spec, seed, {"policy": 0.01})  # a head so small prefers no action
+
+
+class Agent(AgentBase):
+    """Acts in N environments at once, and pushes a gradient whenever enough of their episodes have ended."""
+
+    def __init__(self, config: Config, context: AgentContext) -> None:
+        super().__init__(config, context)
+        assert isinstance(context.action_space, Discrete)  # the others were refused
+        self._network = FeedForward(policy_network(config, context.observation_space, context.action_space))
+        self._policy = Categorical(context.action_space.n)
+        self._first_action = context.action_space.start
+        self._encoder = ObservationEncoder(context.observation_space, context.environments, history=1)
+        self._rng = np.random.default_rng([context.seed, *context.actors])
+        vector, inputs = tf.TensorSpec([None]), tf.TensorSpec([None, *self._network.spec.inputs])
+        signature = [tf.TensorSpec([self._network.size]), inputs, tf.TensorSpec([None], tf.int32), vector]
+        self._gradient = tf.function(self._loss_gradient, input_signature=signature)
+        self._ended: list[list[Any]] = []
+        self._env_steps = self._pushes = 0
+        self._parameters = context.bridge.pull().parameters
+
+    @classmethod
+    def refusal(cls, config: Any, observation_space: Any, action_space: Any) -> str | None:
+        if not isinstance(action_space, Discrete):
+            return f"reinforce cannot handle the action space {action_space}; it handles Discrete"
+        if is_image(observation_space):
+            return f"reinforce cannot handle the observation space {observation_space}; it has no convolutions"
+        return input_refusal(observation_space)
+
+    def reset(self, observations: Leaves) -> Leaves:
+        self._under_way: list[list[Any]] = [[] for _ in range(self.context.environments)]
+        return self._act(self._encoder.reset(observations))
+
+    def step(self, step: Step) -> Leaves:
+        if self.context.exploit:
+            if step.ended.any():
+                self._parameters = self.context.bridge.pull().parameters
+        else:
+            self._record(step)
+        return self._act(self._encoder.push(step.observations, step.ended | step.first))
+
+    def _act(self, inputs: Any) -> Leaves:
+        outputs = self._network.act(self._parameters, inputs)
+        actions = self._policy.mode(outputs) if self.context.exploit else self._policy.sample(outputs, self._rng)
+        self._inputs, self._actions = inputs, actions
+        return [actions.astype(np.int64) + self._first_action]
+
+    def _record(self, step: Step) -> None:
+        self._env_steps += step.env_steps
+        for i in np.flatnonzero(~step.first):  # at the first of an episode nothing was acted on
+            self._under_way[i].append((self._inputs[i], self._actions[i], step.rewards[i]))
+            if step.ended[i]:
+                self._ended.append(self._under_way[i])
+                self._under_way[i] = []
+        if len(self._ended) >= self.config.episodes_per_update:
+            self._update()
+
+    def _update(self) -> None:
+        steps = [step for episode in self._ended for step in episode]
+        inputs, actions, _ = (np.array(column) for column in zip(*steps, strict=True))
+        returns = np.concatenate([self._returns(episode) for episode in self._ended])
+        advantages = (returns - returns.mean()) / (returns.std() + 1e-6)
+        gradient, norm = self._gradient(self._parameters, inputs, actions, advantages)
+        self.context.bridge.scalar("gradient/norm", float(norm))
+        self._pushes += 1
+        fetch = self._pushes % self.config.sync_interval == 0
+        pushed = self.context.bridge.push(gradient.numpy(), self._env_steps, want_parameters=fetch)
+        if pushed.pulled is not None:
+            self._parameters = pushed.pulled.parameters
+        self._ended, self._env_steps = [], 0
+
+    def _returns(self, episode: list[Any]) -> Any:
+        r_t = np.array([[reward] for _, _, reward in episode], np.float32)
+        return n_step_returns(r_t, np.full_like(r_t, self.config.rewards_gamma), np.zeros(1, np.float32))[:, 0]
+
+    def _loss_gradient(self, parameters: Any, inputs: Any, actions: Any, advantages: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(parameters)
+            log_probabilities = self._policy.log_probability(self._network.outputs(parameters, inputs), actions)
+            loss = tf.reduce_mean(policy_gradient_loss(log_probabilities, advantages))
+        return clip_by_norm(tape.gradient(loss, parameters), self.config.gradient_norm_clipping)

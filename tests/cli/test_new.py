@@ -1,0 +1,190 @@
+"""`relaax new`: what it writes trains, and what is there already it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from relaax.algorithm_base import Box, load_algorithm
+from relaax.cli.app import app
+from support.processes import Processes, project_command
+from support.run import Runs
+
+KINDS = ("algorithm", "environment")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is empty."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def new(kind: str, name: str) -> Result:
+    return CliRunner().invoke(app, ["new", kind, name], prog_name="relaax")
+
+
+def files() -> dict[str, str]:
+    """Everything in the working directory, by its path."""
+    return {path.as_posix(): path.read_text() for path in Path().rglob("*") if path.is_file()}
+
+
+def expect_refused(kind: str, name: str, sentence: str) -> None:
+    result = new(kind, name)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"relaax new {kind}: ")
+    assert re.search(sentence, line), line
+
+
+def test_an_algorithm() -> None:
+    result = new("algorithm", "mine")
+    assert result.exit_code == 0, result.stderr
+    assert files().keys() == {"mine.py", "mine.yaml", "mine.Procfile"}
+    assert result.stdout.splitlines() == [
+        "wrote mine.py, mine.yaml and mine.Procfile",
+        "next:",
+        "  relaax run mine.yaml           trains it on this machine and says how that goes",
+        "  honcho -f mine.Procfile start  the same as servers and an environment of their own",
+        "  edit mine.py                   the algorithm is in this file",
+    ]
+    algorithm = load_algorithm("mine.py", Path())
+    config = algorithm.configure({"path": "mine.py"})
+    sentence = algorithm.Agent.refusal(config, Box(shape=(4,)), Box(shape=(1,)))
+    assert sentence is not None
+    assert sentence.startswith("mine cannot handle the action space")
+
+
+def test_an_environment() -> None:
+    result = new("environment", "mine")
+    assert result.exit_code == 0, result.stderr
+    assert files().keys() == {"mine/main", "mine/main.py", "mine.yaml", "mine.Procfile"}
+    assert result.stdout.splitlines() == [
+        "wrote mine/main.py, mine.yaml and mine.Procfile",
+        "next:",
+        "  relaax run mine.yaml           trains it on this machine and says how that goes",
+        "  honcho -f mine.Procfile start  the same as servers and an environment of their own",
+        "  edit mine/main.py              the environment is in this file",
+    ]
+    assert os.access("mine/main.py", os.X_OK)
+    assert Path("mine/main").readlink() == Path("main.py")
+
+
+@pytest.mark.parametrize(("kind", "template"), [("algorithm", "reinforce"), ("environment", "docking")])
+def test_the_name_is_everywhere_that_of_the_new_one(kind: str, template: str) -> None:
+    assert new(kind, "mine").exit_code == 0
+    for path, text in files().items():
+        assert template not in text.replace("reinforcement", ""), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("my-own", "'my-own' cannot be a name: .*; try 'my_own'"),
+        ("2nd.try", "'2nd.try' cannot be a name: .*; try 'nd_try'"),
+        ("../up", "'../up' cannot be a name: .*; try 'up'"),
+        ("größe", "'größe' cannot be a name: .*; try 'gr__e'"),
+        ("", "'' cannot be a name: [^;]*$"),
+        ("class", "'class' cannot be a name: [^;]*$"),
+        ("random", "'random' is a module of Python, which the new file would hide"),
+        ("numpy", "'numpy' is a module of Python, which the new file would hide"),
+        ("relaax", "'relaax' is a module of Python, which the new file would hide"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(kind: str, name: str, sentence: str) -> None:
+    expect_refused(kind, name, sentence)
+    assert files() == {}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("algorithm", "da3c"), ("environment", "OpenAI_Gym")])
+def test_what_is_bundled_is_not_hidden(kind: str, name: str) -> None:
+    expect_refused(kind, name, rf"'{name}' is one of the bundled {kind}s.*`cp -r /.*/{kind}s/{name} \.`")
+    assert files() == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("suffix", ["yaml", "Procfile"])
+def test_nothing_is_overwritten(kind: str, suffix: str) -> None:
+    Path(f"mine.{suffix}").write_text("precious")
+    expect_refused(kind, "mine", rf"there is already mine\.{suffix}, and nothing is overwritten")
+    assert files() == {f"mine.{suffix}": "precious"}
+
+
+def test_a_link_that_leads_nowhere_is_left_alone() -> None:
+    Path("mine.py").symlink_to("elsewhere.py")
+    expect_refused("algorithm", "mine", r"there is already mine\.py, and")
+    assert not Path("elsewhere.py").exists()
+
+
+def test_one_of_each_kind_cannot_have_the_same_name() -> None:
+    assert new("algorithm", "mine").exit_code == 0
+    before = files()
+    expect_refused("environment", "mine", r"there is already mine\.yaml and mine\.Procfile, and")
+    assert files() == before
+
+
+def test_a_file_where_the_directory_should_be() -> None:
+    Path("mine").write_text("precious")
+    expect_refused("environment", "mine", "cannot write mine")
+    assert files()["mine"] == "precious"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help_teaches(kind: str) -> None:
+    shown = CliRunner().invoke(app, ["new", kind, "--help"], prog_name="relaax").stdout
+    for words in ("relaax run NAME.yaml", "NAME.Procfile", "Nothing is ever overwritten", "Exit code 2"):
+        assert words in " ".join(shown.split())
+
+
+def test_a_new_environment_trains(runs: Runs) -> None:
+    """Random play returns 17, pushing nowhere 59."""
+    assert new("environment", "mine").exit_code == 0
+    run = runs.start("--target-return", "75", "--seed", "1", "--no-progress", config=Path("mine.yaml").resolve())
+    assert run.running.wait(240) == 0, run.running.report()
+    assert run.summary["mean_return_100"] >= 75
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("kind", "target"), [("algorithm", 475), ("environment", 90)])
+def test_as_written_it_reaches_its_target(kind: str, target: float, runs: Runs, short: bool) -> None:
+    assert new(kind, "mine").exit_code == 0
+    less = ("--target-return", str(0.8 * target)) if short else ()
+    run = runs.start("--seed", "2", "--no-progress", *less, config=Path("mine.yaml").resolve())
+    assert run.running.wait(300) == 0, run.running.report()
+    assert run.summary["mean_return_100"] >= target * (0.8 if short else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_procfile_trains_until_training_has_finished(kind: str, processes: Processes) -> None:
+    assert new(kind, "mine").exit_code == 0
+    give_free_ports(Path("mine.yaml"), Path("mine.Procfile"))
+    shorten(Path("mine.yaml"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    honcho = processes.start(project_command("honcho"), "-f", "mine.Procfile", "start", env={"PATH": path})
+    assert honcho.wait(240) == 0, honcho.report()
+    assert any("training has ended at global step" in line for line in honcho.lines), honcho.report()
+    assert list(Path("checkpoints/mine").rglob("manifest.json"))
+
+
+def give_free_ports(*paths: Path) -> None:
+    """A Procfile's environment must know the port before its server does: take two that were free a moment ago."""
+    with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as other:
+        free = {"7000": str(one.getsockname()[1]), "7001": str(other.getsockname()[1])}
+    for path in paths:
+        path.write_text(re.sub("7000|7001", lambda port: free[port[0]], path.read_text()))
+
+
+def shorten(path: Path) -> None:
+    text, found = re.subn("max_global_step: .*", "max_global_step: 3000", path.read_text())
+    assert found == 1
+    path.write_text(text)

@@ -1,0 +1,56 @@
+"""The algorithm of docs/write-an-algorithm.md is taken from the page and does what the page says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.cli.new.scaffold import ALGORITHM, filled
+from support.processes import Processes
+from support.run import Runs
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-an-algorithm.md"
+
+
+def listing(name: str) -> str:
+    """The blocks that the page gives this name, one below the other, with the blank lines that are usual between."""
+    blocks = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)\n```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks, f"the page has no {name}"
+    methods = [block.startswith(" ") for block in blocks[1:]]
+    between = ["\n\n" if method else "\n\n\n" for method in methods]
+    return "".join(text for pair in zip(blocks, [*between, "\n"], strict=True) for text in pair)
+
+
+@pytest.fixture
+def extracted(tmp_path: Path) -> Path:
+    """A folder with the files of the page."""
+    for name in ("reinforce.py", "reinforce.yaml", "test_reinforce.py"):
+        (tmp_path / name).write_text(listing(name), encoding="utf-8")
+    return tmp_path
+
+
+def test_it_is_one_short_file() -> None:
+    assert len(listing("reinforce.py").splitlines()) <= 120
+
+
+@pytest.mark.parametrize("suffix", [".py", ".yaml"])
+def test_it_is_what_relaax_new_writes(suffix: str) -> None:
+    assert listing(f"reinforce{suffix}") == filled(ALGORITHM, suffix, "reinforce")
+
+
+def test_its_tests_pass(extracted: Path, processes: Processes) -> None:
+    options = ("-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(extracted))
+    pytest_run = processes.start(sys.executable, "-m", "pytest", *options, "test_reinforce.py", cwd=extracted)
+    assert pytest_run.wait(240) == 0, pytest_run.report()
+    assert re.search(r"\b1[0-9] passed", pytest_run.lines[-1]), pytest_run.lines
+
+
+def test_it_learns_cartpole_through_the_ports(extracted: Path, runs: Runs) -> None:
+    """Random play returns 20."""
+    options = ("--target-return", "150", "--max-steps", "2e5", "--seed", "1", "--no-progress")
+    run = runs.start(*options, config=extracted / "reinforce.yaml")
+    assert run.running.wait(240) == 0, run.running.report()
+    assert run.summary["mean_return_100"] >= 150
