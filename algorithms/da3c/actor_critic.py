@@ -112,10 +112,15 @@ class ActorCritic(AgentBase):
         return rewards if self._clip is None else np.clip(rewards, -self._clip, self._clip)
 
     def _final_values(self, step: Step) -> Array | None:
-        """Values of the final observations, with the history and the state of the episodes that they ended."""
+        """Values of the final observations, with the history and the state of the episodes that they ended.
+
+        Only where one was truncated: elsewhere they may hold anything, and what is seen next stands in for them.
+        """
         if step.final_observations is None or not step.truncated.any():
             return None
-        inputs = self._normalization.observations(self._encoder.peek(step.final_observations))
+        leaves = zip(step.final_observations, step.observations, strict=True)
+        final = [np.where(step.truncated.reshape(-1, *[1] * (f.ndim - 1)), f, seen) for f, seen in leaves]
+        inputs = self._normalization.observations(self._encoder.peek(final))
         return self._values(inputs, self._state_after)
 
     def _values(self, inputs: Inputs, state: Array) -> Array:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from relaax.algorithm_base import Space
+from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, Space
 from relaax.algorithm_base.observations import input_refusal, input_shape, is_image
 from relaax.tf.networks import Convolution, NetworkSpec
 from relaax.tf.policies import Policy
 
 from .config import Config
+from .normalization import declared
 
 ATARI_CONVOLUTIONS = (Convolution(16, 8, 4), Convolution(32, 4, 2))
 """Mnih et al. 2013, and the feed-forward agent of Mnih et al. 2016."""
@@ -38,9 +39,13 @@ def observation_refusal(config: Config, observation_space: Space, policy: Policy
     if sentence:
         return sentence
     try:
-        actor_critic(config, observation_space, policy).layout()
+        parameters = actor_critic(config, observation_space, policy).layout().size
     except ValueError as error:
         return str(error)
+    if parameters > MAX_PARAMETERS:
+        return f"the network would have {parameters} parameters, outputs included; at most {MAX_PARAMETERS} are handled"
+    if sum(declared(config, observation_space).values()) > MAX_STATISTICS:
+        return f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.normalize_observations to false"
     return None
 
 

@@ -114,7 +114,7 @@ class Normalization:
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
     def rewards(self, step: Step) -> Array:
-        """Rewards float64 [N] as they are learned; those of void transitions are 0."""
+        """Rewards float64 [N] as they are learned. Those of void transitions are void, but finite."""
         rewards = np.where(step.first, 0.0, step.rewards)
         if self._reward:
             return self._reward.standardized(rewards)

@@ -18,6 +18,7 @@ from relaax.bridge.base import (
     TrainingEnded,
 )
 from relaax.bridge.moments import Moments
+from relaax.bridge.options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.configuration import Section
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
@@ -35,6 +36,8 @@ __all__ = [
     "Discrete",
     "FlatVector",
     "Leaves",
+    "MAX_PARAMETERS",
+    "MAX_STATISTICS",
     "Mask",
     "Moments",
     "MultiBinary",

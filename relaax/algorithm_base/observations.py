@@ -14,6 +14,8 @@ from relaax.rlx import Box, Discrete, MultiBinary, Space
 
 Inputs = npt.NDArray[Any]
 
+_LARGEST = np.finfo(np.float32).max
+
 
 class ObservationEncoder:
     """Network inputs for the N environments of a connection, with the frame history that images need.
@@ -62,6 +64,8 @@ class ObservationEncoder:
                 # No indexing: rows of final observations where no episode ended may hold anything.
                 parts.append((leaf[:, None] - element.start == np.arange(element.n)).astype(np.float32))
             else:
+                if leaf.dtype == np.float64:  # of which float32 holds a part only
+                    leaf = np.clip(leaf, -_LARGEST, _LARGEST)
                 parts.append(leaf.reshape(len(leaf), -1).astype(np.float32, copy=False))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 

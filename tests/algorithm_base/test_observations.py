@@ -88,3 +88,11 @@ def test_refusals_name_the_part() -> None:
     assert sentence is not None
     assert sentence.startswith("observations in MultiDiscrete([3, 4]) are not handled")
     assert "at most 10000" in (input_refusal(Discrete(10_001)) or "")
+
+
+def test_what_float32_cannot_hold_is_cut_to_what_it_can() -> None:
+    encoder = ObservationEncoder(Box(shape=(3,), dtype="float64"), 1, 1)
+    inputs = encoder.reset([np.array([[1e300, -1e300, 0.5]])])
+    largest = np.finfo(np.float32).max
+    assert inputs.dtype == np.float32
+    assert inputs.tolist() == [[largest, -largest, 0.5]]

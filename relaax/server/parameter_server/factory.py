@@ -61,6 +61,8 @@ class AlgorithmModels:
             statistics = check_lengths(declared.statistics())
         except ValueError as error:  # spaces that the algorithm cannot handle, in its own words
             raise ModelRefused(str(error)) from error
+        except MemoryError as error:
+            raise ModelRefused(f"the model does not fit into memory: {error}") from error
         if len(initial) > MAX_PARAMETERS:
             raise ModelRefused(f"the model has {len(initial)} parameters, one shard holds up to {MAX_PARAMETERS}")
         end = config.max_global_step if config.anneal_learning_rate else None

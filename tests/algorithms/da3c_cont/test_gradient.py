@@ -95,6 +95,34 @@ def test_observations_are_normalised_with_what_was_known_when_they_were_acted_on
     np.testing.assert_allclose([sent.mean, sent.m2], [whole.mean, whole.m2], rtol=1e-12)
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("anything", [0.0, np.inf, np.nan, 1e300])
+def test_final_observations_where_no_episode_was_cut_off_may_be_anything(anything: float, normalized: bool) -> None:
+    space = Box(-9, 9, shape=(2,), dtype="float64")
+    s = Scene(DA3C_CONT, space, FORCES, 3, LSTM, episode_len=2, normalize_observations=normalized)
+    three = np.concatenate([O, O[:, :1] + 1], axis=1).astype(np.float64)
+    s.reset(three[0])
+    final = np.array([[anything] * 2, F[1], [-anything] * 2])
+    s.step([1, -2, 3], three[1], terminated=[2], truncated=[1], final=final)
+    s.step([3, 0.5, 4], three[2])
+    n0, n1, n2 = normal([], three[0]), three[1], three[2]
+    end = F[1]
+    if normalized:
+        first = three[0]
+        n1, n2, end = normal(first, three[1]), normal(three[:2], three[2]), normal(first, F[1])
+    go_on = 3 + GAMMA * s.value([n0[0], n1[0], n2[0]])
+    s.expect(
+        0,
+        [
+            Stretch([n0[0], n1[0]], s.act(0, 0, 1), [1 + GAMMA * go_on, go_on]),
+            Stretch([n0[1]], s.act(1, 0), [-2 + GAMMA * s.value([n0[1], end])]),
+            Stretch([n1[1]], s.act(1, 1), [0.5 + GAMMA * s.value([n1[1], n2[1]])]),
+            Stretch([n0[2]], s.act(2, 0), [3.0]),
+            Stretch([n1[2]], s.act(2, 1), [4 + GAMMA * s.value([n1[2], n2[2]])]),
+        ],
+    )
+
+
 def test_after_a_fetch_the_statistics_are_those_of_all_workers() -> None:
     s = scene(1, FEED_FORWARD, episode_len=2, normalize_observations=True, learning_rate=0.0)
     others = np.random.default_rng(3).normal(-5, 3, size=(40, 2))

@@ -32,8 +32,20 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             "da3c_cont cannot handle the observation space Box(uint8, [84, 7], 0..255): an image of [84, 7, 4] is too"
             " small for convolution 0, Convolution(filters=16, kernel=8, stride=4)",
         ),
+        (
+            VECTOR,
+            Box(-1, 1, shape=(2**20,)),
+            "da3c_cont cannot handle the observation space Box(float32, [24]): the network would have 270667521"
+            " parameters, outputs included; at most 50000000 are handled",
+        ),
+        (
+            Box(-1, 1, shape=(200, 200)),
+            FORCES,
+            "da3c_cont cannot handle the observation space Box(float32, [200, 200], -1..1): at most 32768 numbers are"
+            " normalised; set algorithm.normalize_observations to false",
+        ),
     ],
-    ids=["discrete", "small"],
+    ids=["discrete", "small", "too many actions", "too much to normalise"],
 )
 def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
     refused = DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), observation_space, action_space)
