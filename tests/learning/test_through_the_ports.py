@@ -18,3 +18,21 @@ def test_cartpole_is_solved(runs: Runs, short: bool) -> None:
     assert summary["status"] == "target_reached"
     assert summary["mean_return_100"] >= target
     assert summary["env_steps"] < 400_000
+
+
+VARIANTS = {
+    # The mean return to reach in the short form and in the whole one: docs/results has what full training gives.
+    "da3c_lstm_cartpole": (60, 200),  # random play returns 20, feed-forward at most 60
+    "da3cc_gym_pendulum": (-900, -500),  # random play returns -1200
+    "da3c_gym_acrobot": (-300, -150),  # random play returns -500
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("config", VARIANTS)
+def test_its_configuration_learns(runs: Runs, short: bool, config: str) -> None:
+    easy, hard = VARIANTS[config]
+    run = runs.start("--target-return", str(easy if short else hard), "--seed", "5", "--no-progress", config=config)
+    assert run.running.wait(280) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
