@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relaax.configuration import Section
 from relaax.rlx import Discrete, Space
@@ -66,6 +66,16 @@ class ConfigBase(Section):
     def gradient_norm_clipping(self) -> float | None:
         """That of the optimizer in use."""
         return self.adam.gradient_norm_clipping if self.optimizer == "adam" else self.rms_prop.gradient_norm_clipping
+
+    @model_validator(mode="after")
+    def _own_gradients_are_not_too_stale(self) -> ConfigBase:
+        if self.max_staleness is not None and self.max_staleness < self.sync_interval - 1:
+            raise ValueError(
+                f"with sync_interval {self.sync_interval} a worker's own gradients are up to {self.sync_interval - 1} "
+                f"versions old, and max_staleness {self.max_staleness} would discard them; raise it, or fetch more "
+                "often"
+            )
+        return self
 
     def optimizer_spec(self) -> OptimizerSpec:
         """The optimizer that this configuration describes."""

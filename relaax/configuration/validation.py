@@ -78,14 +78,16 @@ def _sentences(model: type[pydantic.BaseModel], error: pydantic.ValidationError,
     refused: dict[str, list[str]] = {}
     lines: list[str] = []
     for item in error.errors(include_url=False):
-        *outer, last = item["loc"]
         if item["type"] == "extra_forbidden":
+            *outer, last = item["loc"]
             keys, owner = _follow(model, outer)
             lines.append(f"{'.'.join([where, *keys])}: {unknown('key', str(last), _names(owner))}")
             continue
         path = ".".join([where, *_follow(model, item["loc"])[0]])
         if item["type"] == "missing":
             lines.append(f"{path}: is needed and has no default")
+        elif item["type"] == "value_error" and isinstance(item["input"], Mapping):  # keys that do not go together
+            lines.append(f"{path}: {_reason(item)}")
         else:
             refused.setdefault(f"{path}: {item['input']!r} cannot be used", []).append(_reason(item))
     return [*lines, *(f"{what}: {', or '.join(reasons)}" for what, reasons in refused.items())]

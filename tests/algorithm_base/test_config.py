@@ -100,3 +100,13 @@ def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -
     with pytest.raises(ConfigurationError) as refused:
         config(**keys)
     assert str(refused.value).startswith(sentence)
+
+
+def test_a_worker_must_not_outdate_its_own_gradients() -> None:
+    assert config(sync_interval=3, max_staleness=2).sync_interval == 3
+    with pytest.raises(ConfigurationError) as refused:
+        config(sync_interval=3, max_staleness=1)
+    assert str(refused.value) == (
+        "algorithm: with sync_interval 3 a worker's own gradients are up to 2 versions old, and max_staleness 1 would"
+        " discard them; raise it, or fetch more often"
+    )
