@@ -57,6 +57,13 @@ def test_stop_returns_the_exit_code(processes: Processes) -> None:
     assert unheeding.stop(signal.SIGKILL) == -signal.SIGKILL
 
 
+def test_what_it_said_last_is_there_when_it_has_ended(processes: Processes) -> None:
+    running = processes.start_python("print('line\\n' * 10_000 + 'last')")
+    assert running.wait() == 0
+    assert len(running.lines) == 10_001
+    assert running.lines[-1] == "last"
+
+
 def test_wait_until_returns_what_became_true_or_says_what_did_not() -> None:
     answers = iter([0, None, "there"])
     assert wait_until(lambda: next(answers), "it is there") == "there"

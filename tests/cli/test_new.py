@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -177,11 +179,17 @@ def test_the_procfile_trains_until_training_has_finished(kind: str, processes: P
 
 
 def give_free_ports(*paths: Path) -> None:
-    """A Procfile's environment must know the port before its server does: take two that were free a moment ago."""
-    with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as other:
-        free = {"7000": str(one.getsockname()[1]), "7001": str(other.getsockname()[1])}
+    """A Procfile's environment must know the port before its server does: take two that were free a moment ago.
+
+    They are below those that systems give to whoever asks for any: other tests do so until the servers have loaded.
+    """
+    free: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 20):
+        with suppress(OSError), socket.create_server(("localhost", port)):
+            free.append(port)
+    names = dict(zip(("7000", "7001"), map(str, free), strict=False))
     for path in paths:
-        path.write_text(re.sub("7000|7001", lambda port: free[port[0]], path.read_text()))
+        path.write_text(re.sub("7000|7001", lambda port: names[port[0]], path.read_text()))
 
 
 def shorten(path: Path) -> None:

@@ -102,16 +102,18 @@ class Running:
                     raise AssertionError(f"no line with {text!r}: {reason}\n{self.report()}")
                 self._news.wait(left)
 
-    def wait_for_address(self, timeout: float = 60.0) -> str:
+    def wait_for_address(self, timeout: float = 120.0) -> str:
         """Return the HOST:PORT of the line that a server prints when it is ready."""
         return self.wait_for_line(" listening on ", timeout).rsplit(" ", 1)[-1]
 
     def wait(self, timeout: float = 30.0) -> int:
-        """Wait for the process to end by itself and return its exit code."""
+        """Wait for the process to end by itself and return its exit code. `lines` has all that it printed then."""
         try:
-            return self.process.wait(timeout)
+            code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout:g} s\n{self.report()}") from None
+        self._reader.join(5)  # bounded: a child that lives on may hold the same output open
+        return code
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the process, not to its children."""
@@ -204,7 +206,7 @@ class Processes:
         """Start Python on a few lines of code."""
         return self.start(sys.executable, "-c", code, *arguments, env=env)
 
-    def start_server(self, *command: str | Path, timeout: float = 60.0) -> tuple[Running, str]:
+    def start_server(self, *command: str | Path, timeout: float = 120.0) -> tuple[Running, str]:
         """Start a server and wait until it is ready; return it and its HOST:PORT."""
         running = self.start(*command)
         return running, running.wait_for_address(timeout)

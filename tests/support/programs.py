@@ -13,7 +13,7 @@ from pathlib import Path
 import relaax
 
 ROOT = Path(relaax.__file__).parent.parent
-PATIENCE = 60.0
+PATIENCE = 120.0  # seconds for what takes a few on an idle machine
 
 
 def _command(family: str, *arguments: str) -> list[str]:

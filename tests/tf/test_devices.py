@@ -47,6 +47,6 @@ def test_what_tensorflow_does_not_find_is_refused() -> None:
 
 def test_vectors_and_optimizers_on_another_device() -> None:
     """A process of its own: devices cannot be changed once TensorFlow has run."""
-    answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=120)
+    answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=240)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == ["RMSProp", "Adam", "done"]

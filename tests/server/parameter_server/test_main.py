@@ -182,7 +182,7 @@ def test_what_cannot_be_used_is_said_in_a_sentence(
 ) -> None:
     given = arguments if "--config" in arguments else ["--config", str(config), *arguments]
     server = processes.start("relaax-parameter-server", *given)
-    assert server.wait(60) == 2
+    assert server.wait(120) == 2
     assert sentence in server.stderr
     assert "Traceback" not in server.stderr
     assert server.lines == []
@@ -192,7 +192,7 @@ def test_a_port_in_use(processes: Processes, config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         server = processes.start("relaax-parameter-server", "--config", config, "--bind", address)
-        assert server.wait(60) == 2
+        assert server.wait(120) == 2
     assert f"{address} cannot be listened at" in server.stderr
 
 

@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "relaax.server.rlx_server.main")
 def refused(processes: Processes, *arguments: str | Path) -> str:
     """What the command says before it exits with code 2, in one line."""
     server = processes.start(*COMMAND, *arguments)
-    assert server.wait(60) == 2, server.report()
+    assert server.wait(120) == 2, server.report()
     assert server.lines == []
     assert "Traceback" not in server.stderr
     lines = [line for line in server.stderr.splitlines() if line.startswith("relaax-rlx-server: ")]

@@ -32,7 +32,7 @@ print(os.waitpid(pid, 0)[1])
 def test_the_child_looks_and_the_parent_stays_as_it_was() -> None:
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
     answer = subprocess.run(
-        [sys.executable, "-c", LOOK], capture_output=True, text=True, env=environment, timeout=120, check=True
+        [sys.executable, "-c", LOOK], capture_output=True, text=True, env=environment, timeout=240, check=True
     )
     cpu, missing, crashed, failed, there, parent, forked = answer.stdout.splitlines()
     assert (cpu, there) == ("None", "None")
