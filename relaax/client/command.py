@@ -21,6 +21,7 @@ from relaax.client.base import TOKEN_VARIABLE
 from relaax.client.failure import Failure
 from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
+from relaax.rlx import ErrorCode
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -98,7 +99,7 @@ def execute(
     main: Callable[[argparse.Namespace], RunSummary],
     line: Sequence[str] | None = None,
 ) -> NoReturn:
-    """Run a program and exit: 0 done (also on SIGTERM), 1 failed, 2 not as asked for, 130 interrupted."""
+    """Run a program and exit: 0 done (also on SIGTERM), 1 failed, 2 cannot be done as asked for, 130 interrupted."""
     signal.signal(signal.SIGTERM, _terminate)
     name = described.prog
     try:
@@ -116,7 +117,8 @@ def execute(
         code = USAGE
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
-        code = FAILED
+        # No algorithm of that server's will ever handle these spaces: starting again cannot help.
+        code = USAGE if failure.code is ErrorCode.UNSUPPORTED_SPACE else FAILED
     sys.exit(code)
 
 

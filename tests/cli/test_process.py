@@ -58,6 +58,16 @@ def test_a_refused_configuration_is_told_apart(process: Process) -> None:
         process.restart(python(SERVER))
 
 
+def test_its_last_words_are_not_those_of_an_earlier_run(tmp_path: Path) -> None:
+    log = tmp_path / "it.log"
+    log.write_text("an earlier mistake\n")
+    process = Process("it", log)
+    process.start(python("print('this one')"))
+    assert process.wait(60)
+    assert process.last_words() == "  this one"
+    assert "an earlier mistake" in log.read_text()
+
+
 def test_who_is_told_to_stop_does_not_wait_for_what_is_starting(process: Process) -> None:
     process.start(python("import signal; signal.pause()"))
     stopping = threading.Event()

@@ -208,6 +208,15 @@ def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs:
     run.expect_nothing_left()
 
 
+def test_an_environment_that_the_algorithm_cannot_handle_ends_the_run_with_its_sentence(runs: Runs) -> None:
+    run = runs.start(*SMALL, "--set", "algorithm.path=da3c_cont")
+    assert run.running.wait(150) == 2, run.running.report()
+    assert "da3c_cont cannot handle the action space Discrete(2); it handles Box of real numbers" in run.running.stderr
+    assert "started again" not in run.running.stderr
+    assert "Traceback" not in run.running.stderr
+    run.expect_nothing_left()
+
+
 @pytest.mark.parametrize("arguments", [[], ["run"], ["version"]])
 def test_every_command_has_help(processes: Processes, arguments: list[str]) -> None:
     command = processes.start(*RELAAX, *arguments, "--help")

@@ -47,6 +47,7 @@ class Process:
         self._server = server
         self._popen: subprocess.Popen[str] | None = None
         self._started_at = 0.0
+        self._log_begins = log.stat().st_size if log.exists() else 0
         self._quick_failures = 0
         self._ready = threading.Event()
         self._announced = False
@@ -148,9 +149,9 @@ class Process:
         return StartError(f"{self.name} {what}:\n{words}", words if self.exit_code() == EXIT_REFUSED else None)
 
     def last_words(self, lines: int = 5) -> str:
-        """The end of its log."""
+        """The end of its log, without what earlier runs have written to it."""
         try:
-            text = self.log.read_text(encoding="utf-8", errors="replace")
+            text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
         except OSError:
             return "(no log)"
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])

@@ -58,8 +58,8 @@ class Supervisor:
         for index, client in enumerate(self.clients):
             code = client.exit_code()
             if code not in (None, 0):
-                _log.warning("%s has died (%s); restarting", client.name, code)
                 client.restart(self._plan.client_command(self.rlx_server.address or "", index))
+                _log.warning("%s had died (%s) and was started again", client.name, code)
 
     def _restart(self, server: Process, what: str, command: list[str]) -> None:
         _log.warning("%s (%s); restarting", what, server.exit_code())

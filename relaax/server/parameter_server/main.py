@@ -114,9 +114,9 @@ def _assemble(configuration: Configuration, ends: Ends) -> Server:
         _give_up(f"relaax-parameter-server.device: {error}", 2)
     try:
         return assemble(configuration, ends)
-    except (ConfigurationError, AddressError) as error:
+    except (ConfigurationError, AddressError, ModelRefused) as error:
         _give_up(error, 2)
-    except (ModelRefused, StoreError) as error:
+    except StoreError as error:
         _give_up(error, 1)
 
 

@@ -159,7 +159,7 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
         trained(bridge, 1)
     server.stop()
     other = processes.start("relaax-parameter-server", "--config", config, "--set", "algorithm.network.dense=[17]")
-    assert other.wait(60) == 1
+    assert other.wait(120) == 2
     assert "does not fit this configuration" in other.stderr
     assert "Traceback" not in other.stderr
 
