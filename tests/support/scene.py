@@ -7,15 +7,45 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, Leaves, Space, Step
+from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, Step
 from relaax.algorithm_base.testing import FakeBridge, make_agent
 from support.reference_actor_critic import Network, Stretch, loss_gradient
 
 GAMMA, BETA, WEIGHT = 0.9, 0.05, 0.25
 
 
-class Scene:
-    """Observations are one array [N, D], and rewards and masks are written as short as can be."""
+class Script:
+    """What an agent is told, written as short as can be, and what it did. Observations are one array [N, ...]."""
+
+    def __init__(self, agent: AgentBase, environments: int) -> None:
+        self.agent = agent
+        self.n = environments
+        self.actions: list[np.ndarray] = []
+
+    def reset(self, observations: Any) -> None:
+        self.actions.clear()
+        self._take(self.agent.reset([np.asarray(observations)]))
+
+    def step(
+        self,
+        rewards: Sequence[float],
+        observations: Any,
+        terminated: Sequence[int] = (),
+        truncated: Sequence[int] = (),
+        first: Sequence[int] = (),
+        final: Any = None,
+    ) -> None:
+        """`terminated`, `truncated` and `first` are indices of environments."""
+        masks = [np.isin(np.arange(self.n), indices) for indices in (terminated, truncated, first)]
+        finals = None if final is None else [np.asarray(final)]
+        self._take(self.agent.step(Step(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals)))
+
+    def _take(self, actions: Leaves) -> None:
+        self.actions.append(actions[0].copy())
+
+
+class Scene(Script):
+    """A small actor-critic on observations [N, D], with parameters that the reference network knows as well."""
 
     def __init__(
         self,
@@ -42,13 +72,12 @@ class Scene:
             },
             "lstm": bool(network.cells),
         }
-        self.n = environments
         self.network = network
         self.theta = np.random.default_rng(7).normal(size=network.size).astype(np.float32)
         config = algorithm.configure(section | keys)
         statistics = algorithm.ParameterServer(config, observation_space, action_space).statistics()
         self.bridge = FakeBridge(self.theta, learning_rate=learning_rate, statistics=statistics)
-        self.agent, _ = make_agent(
+        agent, _ = make_agent(
             algorithm,
             config,
             observation_space,
@@ -57,28 +86,7 @@ class Scene:
             bridge=self.bridge,
             exploit=exploit,
         )
-        self.actions: list[np.ndarray] = []
-
-    def reset(self, observations: Any) -> None:
-        self.actions.clear()
-        self._take(self.agent.reset([np.asarray(observations)]))
-
-    def step(
-        self,
-        rewards: Sequence[float],
-        observations: Any,
-        terminated: Sequence[int] = (),
-        truncated: Sequence[int] = (),
-        first: Sequence[int] = (),
-        final: Any = None,
-    ) -> None:
-        """`terminated`, `truncated` and `first` are indices of environments."""
-        masks = [np.isin(np.arange(self.n), indices) for indices in (terminated, truncated, first)]
-        finals = None if final is None else [np.asarray(final)]
-        self._take(self.agent.step(Step(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals)))
-
-    def _take(self, actions: Leaves) -> None:
-        self.actions.append(actions[0].copy())
+        super().__init__(agent, environments)
 
     def act(self, environment: int, *times: int) -> list[Any]:
         """What one environment's actions were."""

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Box, Discrete, Leaves, Space, Step, load_algorithm
+from relaax.algorithm_base import Box, Discrete, Space, load_algorithm
 from relaax.algorithm_base.testing import FakeBridge, make_agent
 from support.reference_a3c import Forward, a3c_gradient, convolution_network, dense_network, pixel_network
+from support.scene import Script
 
 DA3C = load_algorithm("da3c", Path())
 GAMMA, BETA, WEIGHT = 0.9, 0.05, 0.25
 
 
-class Scene:
+class Scene(Script):
     """An agent, its bridge, and what it did."""
 
     def __init__(
@@ -30,12 +31,11 @@ class Scene:
             "value_loss_weight": WEIGHT,
             "RMSProp": {"gradient_norm_clipping": None},
         }
-        self.n = environments
         self.theta = np.random.default_rng(7).normal(size=theta).astype(np.float32)
         if "network" in keys and keys["network"].get("convolutions"):
             self.theta = np.abs(self.theta)  # no filter is silent: every pixel matters
         self.bridge = FakeBridge(self.theta, learning_rate=0.5)
-        self.agent, _ = make_agent(
+        agent, _ = make_agent(
             DA3C,
             DA3C.configure(section | keys),
             observation_space,
@@ -43,27 +43,7 @@ class Scene:
             environments=environments,
             bridge=self.bridge,
         )
-        self.actions: list[list[int]] = []
-
-    def reset(self, observations: Any) -> None:
-        self._take(self.agent.reset([np.asarray(observations)]))
-
-    def step(
-        self,
-        rewards: Sequence[float],
-        observations: Any,
-        terminated: Sequence[int] = (),
-        truncated: Sequence[int] = (),
-        first: Sequence[int] = (),
-        final: Any = None,
-    ) -> None:
-        """`terminated`, `truncated` and `first` are indices of environments."""
-        masks = [np.isin(np.arange(self.n), indices) for indices in (terminated, truncated, first)]
-        finals = None if final is None else [np.asarray(final)]
-        self._take(self.agent.step(Step(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals)))
-
-    def _take(self, actions: Leaves) -> None:
-        self.actions.append(actions[0].tolist())
+        super().__init__(agent, environments)
 
 
 def expected(forward: Forward, theta: np.ndarray, examples: Sequence[tuple[Any, int, float]], n: int) -> np.ndarray:
