@@ -12,6 +12,7 @@ from relaax.bundled import bundled_folder
 from support.run import Runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "name", "configuration"),
     [("da3c", "da3c", "da3c_gym_cartpole"), ("da3c_cont", "renamed", "da3cc_gym_pendulum")],
