@@ -49,11 +49,7 @@ def make(arguments: argparse.Namespace) -> Any:
     """The levels in one vector."""
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-    if __package__:
-        from . import level
-    else:
-        import level  # type: ignore[import-not-found,no-redef]
-
+    level = command.beside(__package__, "level")
     opener = partial(level.open_lab, arguments.name, arguments.renderer)
     quiet = command.quiet_child()
     makers = [lambda: quiet(level.Level(opener, arguments.frame_skip))] * arguments.environments

@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
             env,
             environment=spec.id,
             frame_skip=ATARI_FRAME_SKIP if atari else 1,
-            whole_episodes=_beside("life_loss").whole_games if arguments.life_loss else None,
+            whole_episodes=command.beside(__package__, "life_loss").whole_games if arguments.life_loss else None,
             **settings,
         )
     except BaseException:
@@ -86,7 +86,7 @@ def make(spec: Any, count: int, atari: bool, arguments: argparse.Namespace) -> A
         if mode == "vector_entry_point":
             raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
         wrappers, options = _atari(arguments)
-    observe = _beside("observe").Observe(arguments.observe) if arguments.observe else None
+    observe = command.beside(__package__, "observe").Observe(arguments.observe) if arguments.observe else None
     if observe is not None and mode != "vector_entry_point":
         wrappers.append(observe)
     if mode == "async":
@@ -119,16 +119,11 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     cv2.setNumThreads(1)  # the images are small, and there are other processes
     wrappers: list[Any] = [lambda env: AtariPreprocessing(env, noop_max=30, frame_skip=ATARI_FRAME_SKIP)]
     if arguments.life_loss:
-        wrappers.append(_beside("life_loss").LifeLoss)
+        wrappers.append(command.beside(__package__, "life_loss").LifeLoss)
     options: dict[str, Any] = {"frameskip": 1}
     if arguments.sticky is not None:
         options["repeat_action_probability"] = arguments.sticky
     return wrappers, options
-
-
-def _beside(module: str) -> Any:
-    """A module beside this one, whether this one runs as a script or was imported."""
-    return importlib.import_module(f"{__package__}.{module}" if __package__ else module)
 
 
 def _positions(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ A program describes its arguments with `parser`, and hands `execute` a function 
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from relaax.client.address import parse_address
@@ -120,6 +122,11 @@ def execute(
         # No algorithm of that server's will ever handle these spaces: starting again cannot help.
         code = USAGE if failure.code is ErrorCode.UNSUPPORTED_SPACE else FAILED
     sys.exit(code)
+
+
+def beside(package: str | None, module: str) -> ModuleType:
+    """A module beside the program, whether the program runs as a script or was imported as a part of `package`."""
+    return importlib.import_module(f"{package}.{module}" if package else module)
 
 
 def quiet_child() -> Callable[[Any], Any]:
