@@ -40,7 +40,11 @@ MAX_SENTENCE = 2000
 
 
 def shortened(sentence: str) -> str:
-    """The sentence, or its start where it is longer than `MAX_SENTENCE` characters."""
+    """The sentence, or its start where it is longer than `MAX_SENTENCE` characters; lone surrogates become "?".
+
+    A JSON peer can send those, a sentence may quote them, and UTF-8 cannot say them.
+    """
+    sentence = sentence.encode("utf-8", "replace").decode("utf-8")
     return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 3] + "..."
 
 

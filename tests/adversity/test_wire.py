@@ -2,74 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
-import gymnasium
 import pytest
 
-from relaax.client import Client, Failure
+from relaax.client import Failure
 from relaax.rlx import ErrorCode
 from support.processes import wait_until
 from support.proxy import Proxy
 from support.service import Service, started_service
+from support.trainee import Training
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     with started_service(tmp_path_factory.mktemp("wire")) as started:
         yield started
-
-
-class Training:
-    """A client that trains over `address` until it is told to stop, in a thread of its own."""
-
-    def __init__(self, address: str) -> None:
-        self.steps = 0
-        self.error: BaseException | None = None
-        self._address = address
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        env = gymnasium.make("CartPole-v1")
-        try:
-            spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-            with Client(self._address, **spaces, response_timeout=5.0, retry_seconds=60) as client:
-                while not self._stop.is_set():
-                    state, _ = env.reset()
-                    action = client.init(state)
-                    ended = False
-                    while not ended and not self._stop.is_set():
-                        state, reward, terminated, truncated, _ = env.step(action)
-                        self.steps += 1
-                        ended = terminated or truncated
-                        if ended:
-                            client.reset(float(reward), truncated=not terminated, state=state)
-                        else:
-                            action = client.send(float(reward), state)
-        except BaseException as error:
-            self.error = error
-        finally:
-            env.close()
-
-    def expect_more(self, steps: int = 50) -> None:
-        """The environment goes on, which means that actions come."""
-        wanted = self.steps + steps
-
-        def gone_on() -> bool:
-            if self.error is not None:
-                raise AssertionError("the client gave up") from self.error
-            return self.steps >= wanted
-
-        wait_until(gone_on, f"{steps} more steps", 60)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the client hangs"
-        assert self.error is None, self.error
 
 
 @pytest.fixture

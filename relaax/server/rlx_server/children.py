@@ -38,10 +38,15 @@ class Children:
         """How many workers have not let their client in yet."""
         return sum(news >= 0 for news in self._news_of.values())
 
+    @property
+    def refusing(self) -> int:
+        """How many workers are there only to tell their clients why they are not let in."""
+        return len(self._refusing)
+
     def add(self, pid: int, news: int, serves: bool = True) -> None:
         """A worker was started; `news` becomes readable when its client was let in.
 
-        One that does not serve is there to tell its client that there is no room, and takes up none.
+        One that does not serve is there to tell its client why, and takes up no room.
         """
         self._news_of[pid] = news
         if not serves:

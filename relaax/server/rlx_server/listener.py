@@ -1,4 +1,16 @@
-"""Accepts connections and has a worker made for each. Single-threaded; creates no gRPC object, runs no TensorFlow."""
+"""Accepts connections and has a worker made for each. Single-threaded; creates no gRPC object, runs no TensorFlow.
+
+How it stays open to honest clients whatever others do:
+
+- A connection becomes a process when its whole hello is there to be read (see `arrivals`): saying nothing, or a byte a
+  second, takes no place from those who introduce themselves.
+- So a place among `max_handshakes` is held by computation, never by the client's pace. A first frame of an impossible
+  length gets a process too, which answers it, but comes after every whole hello and has a quarter of the places.
+- What waits is bounded: past `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
+  for the newcomer, first among those that have not said their hello.
+- Each turn does bounded work: it accepts at most 64, looks at what the kernel calls for, and starts at most
+  `max_handshakes` workers.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from relaax.server.rlx_server.arrivals import Arrival, Arrivals
 from relaax.server.rlx_server.children import Children
 
 _log = logging.getLogger(__name__)
@@ -43,11 +56,7 @@ class Admitter(Protocol):
 
 
 class Listener:
-    """The server's loop.
-
-    An accepted connection costs a descriptor and nothing else until its first byte is there; a load balancer's
-    probe never becomes a process. The parent looks whether there is a byte, and reads none.
-    """
+    """The server's loop. It looks at what connections say first, and reads nothing."""
 
     def __init__(
         self,
@@ -62,11 +71,12 @@ class Listener:
         self._sock = sock
         self._spawner = spawner
         self._admission = admission
-        self._handshake_timeout = handshake_timeout
         self._max_handshakes = max_handshakes
+        self._max_wrong = max(1, max_handshakes // 4)
         self._selector = selectors.DefaultSelector()
-        self._pending: dict[socket.socket, float] = {}
-        self._ready: deque[socket.socket] = deque()
+        self._arrivals = Arrivals(self._selector, handshake_timeout)
+        self._whole: deque[socket.socket] = deque()  # have said a hello, and wait for a worker
+        self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._children = Children(self._selector)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -94,7 +104,7 @@ class Listener:
         self._signal = number
 
     def _training_is_over(self) -> bool:
-        idle = not self._children.pids and not self._ready
+        idle = not self._children.pids and not self._whole
         return self._children.training_finished and idle and time.monotonic() - self._quiet_since > LINGER_SECONDS
 
     def _turn(self) -> None:
@@ -105,17 +115,19 @@ class Listener:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_read.recv(4096)
             elif isinstance(key.fileobj, socket.socket):
-                if key.fileobj in self._pending:  # it may have made room for another in this very turn
-                    self._look(key.fileobj)
+                if key.fileobj in self._arrivals:  # it may have made room for another in this very turn
+                    self._sort(key.fileobj, self._arrivals.look(key.fileobj))
             else:
                 self._children.news(key.fd)
         if self._children.reap():
             self._quiet_since = time.monotonic()
-        self._expire()
-        while self._ready and self._children.handshakes < self._max_handshakes:
-            if not self._start(self._ready[0]):
+        for sock, arrival in self._arrivals.look_again():
+            self._sort(sock, arrival)
+        self._arrivals.expire()
+        while queue := self._next_in_turn():
+            if not self._start(queue[0], wrong=queue is self._wrong):
                 break
-            self._ready.popleft()
+            queue.popleft()
 
     def _accept(self) -> None:
         """Take in what has come; past the bound, or without a descriptor, the longest waiting is dropped for it."""
@@ -126,70 +138,55 @@ class Listener:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._make_room():
                     continue
                 return
-            sock.setblocking(False)
-            if len(self._pending) + len(self._ready) >= self._max_waiting:
+            if len(self._arrivals) + len(self._whole) + len(self._wrong) >= self._max_waiting:
                 self._make_room()
-            self._pending[sock] = time.monotonic() + self._handshake_timeout
-            self._selector.register(sock, selectors.EVENT_READ)
+            self._arrivals.add(sock)
+
+    def _sort(self, sock: socket.socket, arrival: Arrival) -> None:
+        if arrival is Arrival.WHOLE:
+            self._whole.append(sock)
+        elif arrival is Arrival.WRONG:
+            self._wrong.append(sock)
 
     def _make_room(self) -> bool:
-        if self._pending:
-            self._drop(next(iter(self._pending)))
-        elif self._ready:
-            self._ready.popleft().close()
-        else:
-            return False
-        return True
+        if self._arrivals.drop_oldest():
+            return True
+        for queue in (self._wrong, self._whole):
+            if queue:
+                queue.popleft().close()
+                return True
+        return False
 
-    def _look(self, sock: socket.socket) -> None:
-        """There is a byte, or the connection has ended."""
-        try:
-            byte = sock.recv(1, socket.MSG_PEEK)
-        except OSError:
-            byte = b""
-        if not byte:
-            self._drop(sock)
-            return
-        self._selector.unregister(sock)
-        del self._pending[sock]
-        self._ready.append(sock)
+    def _next_in_turn(self) -> deque[socket.socket] | None:
+        """The queue whose first connection is to have a worker now."""
+        if self._children.handshakes >= self._max_handshakes:
+            return None
+        if self._whole:
+            return self._whole
+        return self._wrong if self._wrong and self._children.refusing < self._max_wrong else None
 
-    def _drop(self, sock: socket.socket) -> None:
-        del self._pending[sock]
-        self._selector.unregister(sock)
-        sock.close()
-
-    def _expire(self) -> None:
-        now = time.monotonic()
-        while self._pending:
-            sock, deadline = next(iter(self._pending.items()))  # the oldest comes first
-            if deadline > now:
-                return
-            self._drop(sock)
-
-    def _start(self, sock: socket.socket) -> bool:
+    def _start(self, sock: socket.socket, wrong: bool) -> bool:
         """Have a worker made; False where the system could not, and it is to be tried again."""
-        refusal = self._admission.refusal(self._children.serving)
+        refusal = None if wrong else self._admission.refusal(self._children.serving)
         if refusal is not None:
             _log.warning("refused a connection: %s", refusal)
         finished = self._children.training_finished
         try:
             pid, news = self._spawner.spawn(sock, refusal, finished, self._close_in_child(sock))
         except OSError as error:
-            if error.errno == errno.EMFILE and self._pending:
-                self._make_room()
+            if error.errno == errno.EMFILE and self._arrivals.drop_oldest():
                 return False
             _log.error("no worker could be started (%s); trying again", error)
             time.sleep(FORK_RETRY_SECONDS)
             return False
-        self._children.add(pid, news, serves=refusal is None)
+        self._children.add(pid, news, serves=refusal is None and not wrong)
         self._quiet_since = time.monotonic()
         sock.close()
         return True
 
     def _close_in_child(self, own: socket.socket) -> Callable[[], None]:
         def close() -> None:
-            for sock in (self._sock, self._wake_read, self._wake_write, *self._pending, *self._ready):
+            for sock in (self._sock, self._wake_read, self._wake_write, *self._arrivals, *self._whole, *self._wrong):
                 if sock is not own:
                     sock.close()
             self._children.close_descriptors()
@@ -200,7 +197,7 @@ class Listener:
     def _stop(self) -> None:
         """First no new connections, then the workers, told; then the workers that did not listen."""
         signal.set_wakeup_fd(-1)
-        for sock in (self._sock, *self._pending, *self._ready):
+        for sock in (self._sock, *self._arrivals, *self._whole, *self._wrong):
             sock.close()
         self._spawner.stop_workers()
         deadline = time.monotonic() + STOP_SECONDS

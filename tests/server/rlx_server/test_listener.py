@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import socket
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from relaax import rlx
-from relaax.rlx import ErrorCode
+from relaax.rlx import ErrorCode, rlx_pb2
+from support.offline_algorithm import HELD
 from support.processes import Running, wait_until
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
+from support.rlx_vector_talk import framed, varint
 
 Server = tuple[Running, str]
 
@@ -29,6 +33,12 @@ def sockets_of(pid: int) -> list[Path]:
 
 def descriptors_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def expect_dropped(line: Line) -> None:
+    """Closed with unread bytes, which TCP tells as a reset."""
+    with contextlib.suppress(ConnectionResetError):
+        line.expect_end()
 
 
 def settled(server: Running, address: str) -> None:
@@ -64,21 +74,51 @@ def test_a_connection_that_says_nothing_expires_without_a_process(serve) -> None
         assert not server.children()
 
 
-def test_a_hello_that_never_ends_expires_with_its_process(serve) -> None:  # type: ignore[no-untyped-def]
+def test_a_hello_that_never_ends_expires_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=1.0)
     with Line(address) as line:
         line.socket.sendall(line.connection.send(make_hello())[:-1])
-        assert line.expect(rlx.Error).code is ErrorCode.TIMEOUT
-        line.expect_end()
-    wait_until(lambda: not server.children(), "the worker has ended")
+        expect_dropped(line)
+        assert not server.children()
 
 
-def test_no_more_than_max_handshakes_are_under_way(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(max_handshakes=2, handshake_timeout=100)
+@pytest.mark.parametrize("said", [1, 4, 5, -1], ids=["byte", "length", "more", "all but one"])
+def test_a_hello_that_breaks_off_is_given_up_at_once(serve, said: int) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(handshake_timeout=300)
+    with Line(address) as line:
+        line.socket.sendall(line.connection.send(make_hello())[:said])
+        line.socket.shutdown(socket.SHUT_WR)
+        expect_dropped(line)
+
+
+def test_a_hello_that_comes_byte_by_byte_is_heard(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve()
+    with Line(address) as line:
+        for byte in line.connection.send(make_hello()):
+            line.socket.sendall(bytes([byte]))
+        line.expect(rlx.Welcome)
+        assert line.init() == 0
+
+
+def test_the_longest_hello_is_heard(serve) -> None:  # type: ignore[no-untyped-def]
+    """It is more than the kernel's buffer has room for at first."""
+    _, address = serve()
+    with Line(address) as line:
+        hello = rlx_pb2.ClientMessage.FromString(line.connection.send(make_hello())[4:]).SerializeToString()
+        padding = rlx.HANDSHAKE_FRAME_BYTES - len(hello) - 5
+        unknown = bytes([0xA2, 0x06]) + varint(padding)  # field 100, which is to be skipped
+        line.socket.sendall(framed(hello + unknown + bytes(padding)))
+        line.expect(rlx.Welcome)
+
+
+def test_no_more_than_max_handshakes_are_under_way(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    gate = tmp_path / "closed"
+    gate.touch()
+    server, address = serve(max_handshakes=2, handshake_timeout=100, algorithm={"hold": str(gate)})
     with contextlib.ExitStack() as stack:
-        halves = [stack.enter_context(Line(address)) for _ in range(2)]
-        for line in halves:
-            line.socket.sendall(b"\0")
+        held = [stack.enter_context(Line(address)) for _ in range(2)]
+        for line in held:
+            line.say(make_hello(action_space=rlx.Discrete(HELD)))
         wait_until(lambda: len(server.children()) == 2, "both have a process")
         waiting = [stack.enter_context(Line(address)) for _ in range(3)]
         for line in waiting:
@@ -87,11 +127,26 @@ def test_no_more_than_max_handshakes_are_under_way(serve) -> None:  # type: igno
         with pytest.raises(TimeoutError):
             waiting[0].hear()
         assert len(server.children()) == 2
-        halves[0].socket.close()
-        for line in waiting:  # one place is enough for one after the other: who was let in needs none
+        gate.unlink()
+        for line in (*held, *waiting):  # one place is enough for one after the other: who was let in needs none
             line.socket.settimeout(20)
             line.expect(rlx.Welcome)
-        wait_until(lambda: len(server.children()) == 4, "who left has made room")
+        assert len(server.children()) == 5
+
+
+def test_lengths_that_no_hello_has_are_answered_after_every_hello(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(max_handshakes=4)
+    with contextlib.ExitStack() as stack:
+        wrong = [stack.enter_context(Line(address)) for _ in range(5)]
+        for line in wrong:
+            line.socket.sendall(b"\xff\xff\xff\xff")
+        with Line(address) as line:
+            line.open()
+            assert len(server.children()) <= 2, "the wrong ones have one place"
+        for line in wrong:
+            assert line.expect(rlx.Error).code is ErrorCode.FRAME_TOO_LARGE
+            line.expect_end()
+            line.socket.close()
 
 
 def test_past_max_workers_a_client_is_told_when_to_come_again(serve) -> None:  # type: ignore[no-untyped-def]
@@ -170,12 +225,21 @@ def test_silent_connections_that_use_up_all_descriptors_shut_nobody_out(serve) -
             early.expect_end()
 
 
-def test_connections_that_say_a_byte_and_wait_do_not_pile_up(serve) -> None:  # type: ignore[no-untyped-def]
-    """They are past the parent's look, and each costs a place for no longer than the handshake may last."""
-    server, address = serve(handshake_timeout=1.0, max_handshakes=2)
+def test_connections_that_say_a_byte_and_wait_cost_no_process_and_no_time(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(handshake_timeout=300, max_handshakes=2)
+    parent = psutil.Process(server.pid)
     with contextlib.ExitStack() as stack:
-        for _ in range(6):
-            stack.enter_context(Line(address)).socket.sendall(b"\0")
+        for said in (b"\0", b"\0\0\0", b"\0\0\0\x20", b"\0\0\xff\xff" + bytes(20_000)) * 5:
+            stack.enter_context(Line(address)).socket.sendall(said)
         with Line(address) as line:
             line.open()
-            assert len(server.children()) <= 3
+            assert len(server.children()) == 1
+            before = sum(parent.cpu_times()[:2])
+            for _ in range(20):
+                assert line.init() == 0
+                line.say(rlx.Reset(np.zeros(1)))
+                line.expect(rlx.EpisodeReturns)
+            line.socket.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                line.hear()
+            assert sum(parent.cpu_times()[:2]) - before < 0.5, "the parent waits, and does not turn"

@@ -1,0 +1,193 @@
+"""Crowds of connections that do no good: silent, slow, half-closed, lying, never reading, coming and going."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relaax import rlx
+from support.crowd import Crowd, Loiterers, connected
+from support.fuzz_run import ALGORITHM
+from support.fuzz_wire import guests
+from support.leftovers import Holdings, expect_clean_log, expect_no_more, holdings
+from support.offline import start_offline_server
+from support.processes import Processes, Running, wait_until
+from support.rlx_line import Line
+from support.rlx_pair import make_hello
+from support.service import started_service
+from support.trainee import Training
+
+COMER = Path(__file__).parents[1] / "support" / "comer.py"
+
+
+class Served:
+    """A server, what it held once it had served somebody, and its address."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        self.running: Running
+        self.running, self.address = start_offline_server(
+            processes,
+            folder,
+            algorithm={"path": str(ALGORITHM)},
+            max_frame_megabytes=1,
+            log_level="WARNING",
+            memory_reserve=0,
+            handshake_timeout=300,
+        )
+        for _ in range(5):
+            with Line(self.address) as line:
+                line.open()
+                line.init()
+                line.say(rlx.Bye())
+                line.expect_end()
+        self.before: Holdings = holdings(self.running)
+
+    def expect_nothing_left(self) -> None:
+        expect_no_more(self.running, self.before)
+        expect_clean_log(self.running)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for all: what one crowd left behind would spoil the next one's test as well."""
+    folder = tmp_path_factory.mktemp("crowds")
+    with Processes(folder) as processes:
+        yield Served(processes, folder)
+
+
+@pytest.fixture
+def server(started: Served) -> Iterator[Served]:
+    yield started
+    started.expect_nothing_left()
+
+
+def hello() -> bytes:
+    return rlx.ClientConnection().send(make_hello())
+
+
+CROWDS: dict[str, Callable[[], bytes]] = {
+    "silent": lambda: b"",
+    "a byte": lambda: b"\0",
+    "a length and no more": lambda: b"\0\0\1\0",
+    "a long length and a part": lambda: b"\0\0\xff\xff" + bytes(3000),
+    "all but a byte of a hello": lambda: hello()[:-1],
+}
+
+
+@pytest.mark.parametrize("said", CROWDS.values(), ids=CROWDS)
+def test_a_crowd_that_does_not_introduce_itself(server: Served, said: Callable[[], bytes]) -> None:
+    """More of them than may wait: the longest waiting are dropped, and honest clients are served at once."""
+    with Crowd(server.address, 1200, said()) as crowd:
+        with guests(server.address) as honest:
+            wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
+        assert len(server.running.children()) <= 2, "nobody but honest clients has a process"
+        wait_until(lambda: crowd.dropped() >= 1200 - 1024, "those that waited longest made room")
+
+
+def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
+    word = hello()
+    with Crowd(server.address, 300, word[:1]) as crowd, guests(server.address) as honest:
+        for index in range(1, len(word) - 1):
+            crowd.say(word[index : index + 1])
+        wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
+        assert len(server.running.children()) <= 4
+
+
+def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
+    with Crowd(server.address, 200, b"\0\0\0") as crowd, guests(server.address) as honest:
+        crowd.half_close()
+        wait_until(lambda: crowd.dropped() == 200, "all of them were dropped")
+        wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
+
+
+def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
+    """Each is told, and holds its place for as long as it keeps its end open, a second at most: others have theirs."""
+    lies = struct.pack(">I", 2**32 - 1) + b"x" * 100
+    with Crowd(server.address, 12, lies) as crowd, guests(server.address) as honest:
+        wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
+        wait_until(lambda: crowd.dropped() == 12, "each was answered", 120)
+
+
+def test_clients_that_never_read_their_answers(server: Served) -> None:
+    """A worker whose answers nobody takes waits, alone; its memory does not grow with what it is sent."""
+    ping = rlx.ClientConnection()
+    ping.send(make_hello())
+    pings = ping.send(rlx.Ping(7)) * 20_000
+    with guests(server.address) as honest, contextlib.ExitStack() as stack:
+        deaf = [stack.enter_context(connected(server.address)) for _ in range(4)]
+        for sock in deaf:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.sendall(hello())
+        for sock in deaf:
+            sock.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(50):  # until nobody takes any more
+                    sock.sendall(pings)
+        for worker in server.running.children():
+            with contextlib.suppress(psutil.Error):
+                assert worker.memory_full_info().uss < 100 * 2**20
+        steps = [guest.steps for guest in honest]
+        wait_until(lambda: all(g.steps > s + 50 for g, s in zip(honest, steps, strict=True)), "others are served", 60)
+
+
+@pytest.mark.slow
+def test_training_goes_on_beside_five_hundred_that_say_next_to_nothing(tmp_path: Path) -> None:
+    """Half of them say nothing, half a byte a second. What that costs: tests/benchmarks/hostile_connections.py."""
+    with started_service(tmp_path) as service, contextlib.ExitStack() as stack:
+        training = [Training(service.address) for _ in range(8)]
+        try:
+            for each in training:
+                each.expect_more()
+            stack.enter_context(Loiterers(service.address, 500))
+            for each in training:
+                each.expect_more(300)
+            newcomer = Training(service.address)
+            training.append(newcomer)
+            newcomer.expect_more()
+            assert len(service.rlx_server.children()) == 9, "nobody else has a process"
+        finally:
+            for each in training:
+                each.stop()
+        expect_clean_log(service.rlx_server)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_some_hundreds_of_connections_come_and_go(server: Served, short: bool) -> None:
+    """Clean, by a reset, in the middle of a word, and as a process that is killed."""
+    with guests(server.address) as honest:
+        for number in range(100 if short else 600):
+            _come_and_go(server.address, number)
+        assert all(guest.connections > 0 for guest in honest)
+
+
+def _come_and_go(address: str, number: int) -> None:
+    way = number % 5
+    if way == 4:
+        with subprocess.Popen([sys.executable, str(COMER), address], stdout=subprocess.PIPE) as comer:
+            assert comer.stdout is not None
+            assert comer.stdout.readline() == b"acting\n"
+            os.kill(comer.pid, signal.SIGKILL)
+        return
+    with Line(address, "json" if number % 2 else "protobuf") as line:
+        line.open()
+        line.init()
+        if way == 0:
+            line.say(rlx.Bye())
+            line.expect_end()
+        elif way == 1:
+            line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+        elif way == 2:
+            line.socket.sendall(b"\0\0\0\x50ab")
+        else:
+            line.step()

@@ -1,0 +1,45 @@
+"""Spoiled frames by the thousand at a real server, beside honest clients. `fuzz.py` sends as many as one likes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relaax.rlx import Sender
+from support.fuzz_cases import case
+from support.fuzz_memory import at_a_client, expected
+from support.fuzz_run import fuzz
+from support.processes import Processes
+
+SEED = 20
+
+
+def test_cases_are_the_same_again() -> None:
+    for number in range(20):
+        assert case(SEED, number) == case(SEED, number)
+        assert case(SEED, number) != case(SEED + 1, number)
+
+
+def test_a_thousand_frames_in_memory() -> None:
+    """Nothing but RemoteProtocolError comes out of either end: `expected` and `at_a_client` let nothing else pass."""
+    number = frames = errors = 0
+    while frames < 1000 or number < 60:
+        spoken = case(SEED, number)
+        frames += len(spoken.frames)
+        errors += expected(spoken).error is not None
+        at_a_client(case(SEED, number, Sender.SERVER), number)
+        number += 1
+    assert 0 < errors < number, "some cases are legal, and some are not"
+
+
+def test_a_thousand_frames_at_a_server(processes: Processes, tmp_path: Path) -> None:
+    report, _ = fuzz(processes, tmp_path, frames=1000, seed=SEED)
+    assert report.read > 300, "most of what is sent is read"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, short: bool) -> None:
+    report, _ = fuzz(processes, tmp_path, frames=5_000 if short else 20_000, seed=SEED + 1)
+    assert len(report.ends) >= 4, "several kinds of mistakes were found"

@@ -1,0 +1,114 @@
+"""Many connections at once that do no good."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from types import TracebackType
+
+from relaax import rlx
+from support.rlx_pair import make_hello
+
+
+def connected(address: str, timeout: float = 20.0) -> socket.socket:
+    """A connection to HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=timeout)
+
+
+class Crowd:
+    """So many connections that say the same at once, and then what they are told to."""
+
+    def __init__(self, address: str, count: int, first_words: bytes = b"") -> None:
+        self._address, self._count, self._first_words = address, count, first_words
+        self.sockets: list[socket.socket] = []
+
+    def __enter__(self) -> Crowd:
+        try:
+            for _ in range(self._count):
+                sock = connected(self._address)
+                self.sockets.append(sock)
+                _say(sock, self._first_words)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def say(self, words: bytes) -> None:
+        """Whoever is still connected says it."""
+        for sock in self.sockets:
+            _say(sock, words)
+
+    def half_close(self) -> None:
+        """They will say no more, and still listen."""
+        for sock in self.sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+
+    def dropped(self) -> int:
+        """How many the server has closed, whatever it said before."""
+        return sum(map(_is_over, self.sockets))
+
+    def close(self) -> None:
+        """All leave."""
+        for sock in self.sockets:
+            sock.close()
+
+
+def _say(sock: socket.socket, words: bytes) -> None:
+    with contextlib.suppress(OSError):  # it may have been dropped
+        sock.sendall(words)
+
+
+def _is_over(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+class Loiterers:
+    """Half of `count` connections say nothing, half a byte a second of a good hello. Who is dropped comes again."""
+
+    def __init__(self, address: str, count: int) -> None:
+        self.reconnects = 0
+        self._address, self._count = address, count
+        self._word = rlx.ClientConnection().send(make_hello())
+        self._said: dict[socket.socket, int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Loiterers:
+        for _ in range(self._count):
+            self._come()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        for sock in self._said:
+            sock.close()
+
+    def _come(self) -> None:
+        self._said[connected(self._address)] = 0
+
+    def _run(self) -> None:
+        while not self._stop.wait(1.0):
+            for index, (sock, said) in enumerate(list(self._said.items())):
+                if _is_over(sock) or said == len(self._word) - 1:
+                    del self._said[sock]
+                    sock.close()
+                    self._come()
+                    self.reconnects += 1
+                elif index % 2:
+                    _say(sock, self._word[said : said + 1])
+                    self._said[sock] = said + 1

@@ -1,0 +1,154 @@
+"""What clients say, to be spoiled: the golden conversations, and legal ones made up at random."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from google.protobuf import json_format
+
+from relaax.rlx import (
+    Autoreset,
+    Box,
+    Bye,
+    Dict,
+    Discrete,
+    Episode,
+    Hello,
+    Init,
+    Message,
+    Metrics,
+    Mode,
+    MultiBinary,
+    MultiDiscrete,
+    Ping,
+    Pong,
+    Reset,
+    Sender,
+    Space,
+    Step,
+    Tuple,
+    rlx_pb2,
+)
+from relaax.rlx.encoding import Wire, to_wire
+from support.rlx_pair import batch
+from support.rlx_vectors import load
+
+OBSERVATIONS: tuple[Space, ...] = (
+    Box(shape=(2,)),
+    Box(-1, 1, (4,)),
+    Box(0, 255, (6, 6), np.uint8),
+    Box(shape=(), dtype=np.float64),
+    Box(shape=(3,), dtype=np.float16),
+    Box(0, 1, (2,), np.bool_),
+    Discrete(5, -2),
+    MultiDiscrete([2, 3]),
+    MultiBinary(3),
+    Dict({"b": Discrete(3), "a": Tuple([Box(shape=(2,)), MultiBinary((2, 2))])}),
+)
+ACTIONS: tuple[Space, ...] = (
+    Discrete(3),
+    Discrete(4, 7),
+    Box(-1, 1, (2,)),
+    MultiDiscrete([3, 2]),
+    Tuple([Discrete(2), Box(1, 2, (1,))]),
+)
+REWARDS = (0.0, 1.0, -1.0, 0.1, 1e308, -1e308, 5e-324, -0.0)
+
+
+@dataclass(frozen=True)
+class Talk:
+    """One side of a conversation. A golden mistake is a frame in bytes, which may be no message at all."""
+
+    codec: str
+    said: tuple[Wire | bytes, ...]
+
+
+@cache
+def golden(sender: Sender) -> list[Talk]:
+    """The golden conversations in which `sender` says something."""
+    envelope = rlx_pb2.ClientMessage if sender is Sender.CLIENT else rlx_pb2.ServerMessage
+    talks = []
+    for conversation in load():
+        said: list[Wire | bytes] = [
+            json_format.ParseDict(e["message"], envelope()) if "message" in e else bytes.fromhex(e["bytes"])
+            for e in conversation.entries
+            if e["from"] == sender.value and "end_of_stream" not in e
+        ]
+        if said:
+            talks.append(Talk(conversation.codec, tuple(said)))
+    return talks
+
+
+def random_talk(rng: random.Random) -> Talk:
+    """A legal conversation of 4 to 600 messages."""
+    environments = rng.choice((1, 1, 2, 3))
+    autoreset = [rng.choice(list(Autoreset)) for _ in range(rng.choice((1, environments)))]
+    hello = Hello(
+        rng.choice(OBSERVATIONS),
+        rng.choice(ACTIONS),
+        environments,
+        autoreset,
+        mode=rng.choice(list(Mode)),
+        reports_episodes=rng.random() < 0.3,
+        environment="fuzz",
+    )
+    messages = [hello, *_episodes(rng, hello, rng.choice((3, 10, 40, 200, 600)))]
+    return Talk(rng.choice(("protobuf", "json")), tuple(to_wire(message, Sender.CLIENT) for message in messages))
+
+
+def _episodes(rng: random.Random, hello: Hello, count: int) -> Iterator[Message]:
+    modes = np.broadcast_to(np.array(hello.autoreset), hello.environments)
+    starting = np.zeros(hello.environments, np.bool_)
+    awaits_init = True
+    for _ in range(count):
+        chance = rng.random()
+        if chance < 0.05:
+            yield rng.choice((Ping(rng.getrandbits(32)), Pong(rng.getrandbits(32)), Metrics((("a/b", rng.random()),))))
+        elif awaits_init:
+            yield Init(_observation(rng, hello), _mask(rng, hello) if chance < 0.3 else None)
+            awaits_init, starting = False, np.zeros_like(starting)
+        elif chance < 0.12:
+            truncated = _mask(rng, hello) & ~starting
+            yield Reset(_rewards(rng, hello), truncated, _observation(rng, hello) if truncated.any() else None)
+            awaits_init = True
+        else:
+            message, starting = _step(rng, hello, modes, starting)
+            yield message
+    if rng.random() < 0.5:
+        yield Bye("enough")
+
+
+def _step(rng: random.Random, hello: Hello, modes: np.ndarray, starting: np.ndarray) -> tuple[Step, np.ndarray]:
+    may_end = (modes != Autoreset.DISABLED) & ~starting & (rng.random() < 0.3)
+    terminated, truncated = _mask(rng, hello) & may_end, _mask(rng, hello) & may_end
+    ended = terminated | truncated
+    replaced = ended & (modes == Autoreset.SAME_STEP)
+    episodes = []
+    if hello.reports_episodes:
+        episodes = [Episode(int(i), rng.choice(REWARDS), rng.randrange(1, 2**32)) for i in np.flatnonzero(ended)]
+    step = Step(
+        _rewards(rng, hello),
+        _observation(rng, hello),
+        terminated,
+        truncated,
+        _observation(rng, hello) if replaced.any() else None,
+        starting,
+        episodes,
+    )
+    return step, ended & (modes == Autoreset.NEXT_STEP)
+
+
+def _mask(rng: random.Random, hello: Hello) -> np.ndarray:
+    return np.array([rng.random() < 0.5 for _ in range(hello.environments)], np.bool_)
+
+
+def _rewards(rng: random.Random, hello: Hello) -> np.ndarray:
+    return np.array([rng.choice(REWARDS) for _ in range(hello.environments)])
+
+
+def _observation(rng: random.Random, hello: Hello) -> list[np.ndarray]:
+    return batch(hello.observation_space, hello.environments, rng.randrange(2))

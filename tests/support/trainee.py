@@ -1,0 +1,61 @@
+"""A client that trains until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+
+import gymnasium
+
+from relaax.client import Client
+from support.processes import wait_until
+
+
+class Training:
+    """A client that trains over `address` until it is told to stop, in a thread of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.steps = 0
+        self.error: BaseException | None = None
+        self._address = address
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        env = gymnasium.make("CartPole-v1")
+        try:
+            spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+            with Client(self._address, **spaces, response_timeout=5.0, retry_seconds=60) as client:
+                while not self._stop.is_set():
+                    state, _ = env.reset()
+                    action = client.init(state)
+                    ended = False
+                    while not ended and not self._stop.is_set():
+                        state, reward, terminated, truncated, _ = env.step(action)
+                        self.steps += 1
+                        ended = terminated or truncated
+                        if ended:
+                            client.reset(float(reward), truncated=not terminated, state=state)
+                        else:
+                            action = client.send(float(reward), state)
+        except BaseException as error:
+            self.error = error
+        finally:
+            env.close()
+
+    def expect_more(self, steps: int = 50) -> None:
+        """The environment goes on, which means that actions come."""
+        wanted = self.steps + steps
+
+        def gone_on() -> bool:
+            if self.error is not None:
+                raise AssertionError("the client gave up") from self.error
+            return self.steps >= wanted
+
+        wait_until(gone_on, f"{steps} more steps", 60)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the client hangs"
+        assert self.error is None, self.error
