@@ -2,7 +2,7 @@
 
 from relaax.algorithm_base.agent import AgentBase, AgentContext
 from relaax.algorithm_base.config import AdamConfig, ConfigBase, RMSPropConfig, size_mismatch, space_size
-from relaax.algorithm_base.fingerprint import fingerprint, first_difference, parse_fingerprint
+from relaax.algorithm_base.fingerprint import fingerprint, first_difference, parse_fingerprint, without_bounds
 from relaax.algorithm_base.loader import Algorithm, find_algorithm, load_algorithm
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.step import Leaves, Mask, Step
@@ -58,6 +58,7 @@ __all__ = [
     "first_difference",
     "load_algorithm",
     "parse_fingerprint",
+    "without_bounds",
     "size_mismatch",
     "space_size",
 ]

@@ -11,12 +11,15 @@ from relaax.rlx import Space, space_from_dict, space_to_dict
 
 
 def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, action_space: Space) -> str:
-    """Canonical JSON of algorithm, configuration and spaces: the same text where they are the same."""
+    """Canonical JSON of algorithm, configuration and spaces: the same text where they are the same.
+
+    Observations may exceed their bounds, and clients in other languages often announce none: they are left out.
+    """
     return json.dumps(
         {
             "algorithm": algorithm,
             "configuration": config.model_description(),
-            "observation_space": space_to_dict(observation_space),
+            "observation_space": without_bounds(space_to_dict(observation_space)),
             "action_space": space_to_dict(action_space),
         },
         sort_keys=True,
@@ -24,8 +27,15 @@ def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, ac
     )
 
 
+def without_bounds(space: Any) -> Any:
+    """A space in the form of `space_to_dict`, without the bounds of its boxes, however deep they lie."""
+    if isinstance(space, Mapping):
+        return {key: without_bounds(value) for key, value in space.items() if key not in ("low", "high")}
+    return [without_bounds(part) for part in space] if isinstance(space, list) else space
+
+
 def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
-    """The description as a dict, the observation space and the action space. Raises ValueError."""
+    """The description as a dict, the observation space without bounds, and the action space. Raises ValueError."""
     try:
         description = json.loads(text)
         return (

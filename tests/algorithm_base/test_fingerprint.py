@@ -33,6 +33,14 @@ def test_the_same_is_the_same_however_it_was_written() -> None:
     assert make(Box(np.full(4, -1.0), np.full(4, 1.0))) == make(VECTOR)
 
 
+def test_bounds_of_observations_do_not_matter_those_of_actions_do() -> None:
+    assert make(Box(shape=(4,))) == make(VECTOR)
+    assert make(Dict({"low": Box(-1, 1, shape=(2,)), "y": Discrete(3)})) == make(
+        Dict({"low": Box(shape=(2,)), "y": Discrete(3)})
+    )
+    assert first_difference(make(action_space=Box(-2, 1, shape=(4,))), make(action_space=VECTOR)) is not None
+
+
 def test_where_things_are_and_the_seed_do_not_matter() -> None:
     assert make(path="../elsewhere/da3c", seed=7) == make()
 
@@ -43,7 +51,7 @@ def test_it_is_canonical_json() -> None:
 
 
 def test_there_and_back() -> None:
-    spaces = (Dict({"x": VECTOR, "y": Discrete(3, start=2)}), Discrete(5))
+    spaces = (Dict({"x": Box(shape=(4,)), "y": Discrete(3, start=2)}), Discrete(5))
     description, observation_space, action_space = parse_fingerprint(make(*spaces, entropy_beta=0.5))
     assert (observation_space, action_space) == spaces
     assert description["algorithm"] == "da3c"

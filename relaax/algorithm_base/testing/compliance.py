@@ -89,7 +89,8 @@ class AgentCompliance:
         text = fingerprint(self.algorithm.name, self.config(), self.observation_space, self.action_space)
         description, observation_space, action_space = parse_fingerprint(text)
         assert description["algorithm"] == self.algorithm.name
-        assert (observation_space, action_space) == (self.observation_space, self.action_space)
+        assert action_space == self.action_space
+        assert fingerprint(self.algorithm.name, self.config(), observation_space, action_space) == text
 
     def test_its_own_spaces_are_accepted(self) -> None:
         refusal = self.algorithm.Agent.refusal(self.config(), self.observation_space, self.action_space)

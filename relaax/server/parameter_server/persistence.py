@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base import without_bounds
 from relaax.bridge.moments import Moments
 from relaax.checkpoint import Arrays, Checkpoint
 from relaax.server.parameter_server.model import ModelRefused
@@ -73,7 +74,8 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
 
     Raises ModelRefused.
     """
-    there: Mapping[str, Any] = checkpoint.manifest["fingerprint"]
+    there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
+    there["observation_space"] = without_bounds(there["observation_space"])  # older versions wrote them
     here: Mapping[str, Any] = json.loads(fingerprint)
     for key in _MUST_AGREE:
         if there.get(key) != here.get(key):
