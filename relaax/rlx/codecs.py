@@ -17,6 +17,9 @@ from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import Message
 from relaax.rlx.transitions import Sender
 
+# Objects and lists within each other: the deepest space of a hello needs about 70.
+MAX_JSON_NESTING = 100
+
 JSON_FIRST_BYTE = 0x7B  # "{"; in Protobuf the start of field 15 as a group, and that number is reserved
 
 
@@ -71,6 +74,8 @@ class JsonCodec:
         wire = _ENVELOPES[sender]()
         try:
             tree = json.loads(payload.decode("utf-8"), object_pairs_hook=_no_duplicates)
+            if payload.count(b"{") + payload.count(b"[") > MAX_JSON_NESTING:
+                _refuse_nesting(tree)
             self._format.ParseDict(tree, wire, ignore_unknown_fields=True)
         except Exception as error:  # whatever two parsers that are not ours make of hostile text, nesting included
             reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
@@ -84,6 +89,17 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) != len(pairs):
         raise ValueError("a key appears twice in an object")
     return result
+
+
+def _refuse_nesting(tree: Any) -> None:
+    """Raises RecursionError. Whether the parsers do differs between versions of Python."""
+    level = [tree]
+    for _ in range(MAX_JSON_NESTING):
+        inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
+        level = [child for child in inner if isinstance(child, dict | list)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def _refuse_dropped_names(tree: dict[str, Any], wire: Wire) -> None:

@@ -65,7 +65,10 @@ def test_an_unknown_error_code_is_still_an_error() -> None:
         b'{"metrics": {"scalars": {}}}',
         b'{"step": {"observation": [{"data": 7}]}}',
     ]
-    + [b'{"bye": {"reason": "\\ud800"}}', b'{"hello": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001, b"[" * 60000],
+    + [b'{"bye": {"reason": "\\ud800"}}', b'{"hello": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001, b"[" * 60000]
+    + [
+        b'{"hello": ' + opened * 100 + b"1" + closed * 100 + b"}" for opened, closed in ((b'{"a":', b"}"), (b"[", b"]"))
+    ],
 )
 def test_what_is_no_json_of_a_message_is_malformed(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
