@@ -33,6 +33,11 @@ def use_device(device: str) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
 
 
+def computes_on_gpu() -> bool:
+    """Whether this process computes on a GPU. As for `use_device`: not where processes are yet to be forked."""
+    return bool(tf.config.get_visible_devices("GPU"))
+
+
 def chosen(device: str, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Those of `gpus` that a process on `device` may see: one, or none for `cpu`. Raises NoSuchDevice."""
     if device == CPU:

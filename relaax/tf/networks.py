@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from relaax.tf.convolution import convolution_numpy
 from relaax.tf.flat import FlatLayout
 from relaax.tf.lstm import lstm, lstm_numpy
 
@@ -149,8 +150,8 @@ def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x
 def forward_numpy(
     spec: NetworkSpec, parameters: Mapping[str, Array], inputs: Array, state: Array
 ) -> tuple[dict[str, Array], Array]:
-    """One step of `forward` for networks without convolutions, in numpy: about 20 times faster for small ones, because
-    a call of TensorFlow costs 200 microseconds whatever its size.
+    """One step of `forward` in numpy: about 20 times faster for small networks and 4 times for one image, because a
+    call of TensorFlow costs 200 microseconds whatever its size.
 
     Args:
       spec: the network.
@@ -160,20 +161,11 @@ def forward_numpy(
 
     Returns:
       head name -> float32 [N, width], and the new state, float32 [N, spec.state_size].
-
-    Raises:
-      ValueError: where the network has convolutions.
     """
-    if spec.convolutions:
-        raise ValueError("convolutions are left to TensorFlow")
     outputs: dict[str, Array] = {}
     new_state = np.empty_like(state) if spec.lstm else state
     for place, (trunk, heads) in enumerate(spec.trunks().items()):
-        x: Array = inputs.reshape(len(inputs), -1)
-        for index in range(len(spec.dense)):
-            x = x @ parameters[f"{trunk}dense{index}/kernel"]
-            x += parameters[f"{trunk}dense{index}/bias"]
-            np.tanh(x, out=x) if spec.activation == "tanh" else np.maximum(x, 0, out=x)
+        x = _features_numpy(spec, parameters, trunk, inputs)
         if spec.lstm:
             at_h, at_c = (slice(start * spec.lstm, (start + 1) * spec.lstm) for start in (2 * place, 2 * place + 1))
             kernel, bias = parameters[f"{trunk}lstm/kernel"], parameters[f"{trunk}lstm/bias"]
@@ -182,6 +174,25 @@ def forward_numpy(
         for head in heads:
             outputs[head] = x @ parameters[f"{head}/kernel"] + parameters[f"{head}/bias"]
     return outputs, new_state
+
+
+def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: str, x: Array) -> Array:
+    """`_features` in numpy. Each layer's outputs are new, so the activation may be applied in place."""
+    for index, layer in enumerate(spec.convolutions):
+        kernel, bias = parameters[f"{trunk}conv{index}/kernel"], parameters[f"{trunk}conv{index}/bias"]
+        x = _activated(spec, convolution_numpy(x, kernel, bias, layer.stride))
+    x = x.reshape(len(x), -1)
+    for index in range(len(spec.dense)):
+        x = x @ parameters[f"{trunk}dense{index}/kernel"]
+        x += parameters[f"{trunk}dense{index}/bias"]
+        x = _activated(spec, x)
+    return x
+
+
+def _activated(spec: NetworkSpec, x: Array) -> Array:
+    """The activation of `x`, in place."""
+    activated: Array = np.tanh(x, out=x) if spec.activation == "tanh" else np.maximum(x, 0, out=x)
+    return activated
 
 
 def orthogonal_parameters(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +19,13 @@ from relaax.rlx import Box, Discrete, Space
 
 ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID = range(7)
 SLOW_SECONDS = 1.2
+HELD = 99  # actions of a client that is let in when the file `hold` of the configuration has gone
 
 
 class Config(ConfigBase):
     max_global_step: int = 1000
     colour: str = "green"
+    hold: str = ""
 
 
 class ParameterServer(ParameterServerBase):
@@ -36,6 +39,8 @@ class Agent(AgentBase):
         if not isinstance(observation_space, Box):
             return f"the test cannot handle the observation space {observation_space}; it handles Box"
         assert isinstance(action_space, Discrete)
+        while action_space.n == HELD and Path(config.hold).exists():
+            time.sleep(0.01)
         return None
 
     def reset(self, observations: Leaves) -> Leaves:

@@ -1,4 +1,4 @@
-"""The command relaax-rlx-server, whole, but that its workers reach no parameter server."""
+"""The command relaax-rlx-server, whole, but that its workers reach no parameter server, forked or spawned."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.server.rlx_server import main
+from relaax.server.rlx_server import main, planning, spawning
 from support.offline_bridge import OfflineBridge
 
+planning.make_bridge = lambda settings: OfflineBridge()
+
 if __name__ == "__main__":
-    main._bridge = lambda settings: OfflineBridge()
+    # A worker that is spawned runs this module again, as far as the line above.
+    program = spawning.PROGRAM.replace("from relaax", "import support.offline_server; from relaax", 1)
+    spawning.COMMAND = (sys.executable, "-c", program)
     main.main()

@@ -261,9 +261,37 @@ def test_a_state_or_restarts_of_another_rollout_are_refused(state: tuple[int, ..
         forward(spec, parameters, tf.zeros([2, 3, 6]), tf.zeros(state), tf.zeros(restart, tf.bool))
 
 
-def test_numpy_leaves_convolutions_to_tensorflow() -> None:
-    with pytest.raises(ValueError, match="left to TensorFlow"):
-        forward_numpy(ATARI, {}, np.zeros((1, 84, 84, 4), np.float32), no_state(ATARI, 1))
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("lstm", [0, 3])
+@pytest.mark.parametrize("groups", [(), SEPARATE])
+@pytest.mark.parametrize(
+    ("inputs", "convolutions", "batch"),
+    [
+        ((84, 84, 4), (Convolution(16, 8, 4), Convolution(32, 4, 2)), 2),
+        ((84, 84, 1), (Convolution(8, 8, 4), Convolution(8, 4, 2), Convolution(4, 3, 1)), 1),
+        ((5, 9, 2), (Convolution(3, 3, 2),), 7),
+    ],
+)
+def test_numpy_equals_tensorflow_on_images(
+    activation: str,
+    lstm: int,
+    groups: tuple[tuple[str, ...], ...],
+    inputs: tuple[int, ...],
+    convolutions: tuple[Convolution, ...],
+    batch: int,
+) -> None:
+    spec = NetworkSpec(inputs, HEADS, (16,), convolutions, activation=activation, groups=groups, lstm=lstm)
+    vector = orthogonal_parameters(spec, 1, {}) + 0.01 * random_vector(spec)
+    images = np.random.default_rng(5).random((batch, *inputs), np.float32)
+    state = np.random.default_rng(6).normal(size=(batch, spec.state_size)).astype(np.float32)
+    kept = images.copy()
+    ours, after = forward_numpy(spec, spec.layout().views(vector), images, state)
+    theirs, last = roll(spec, vector, images[np.newaxis], state, np.zeros((1, batch), bool))
+    for head, width in HEADS.items():
+        assert ours[head].shape == (batch, width)
+        np.testing.assert_allclose(ours[head], theirs[head][0], atol=1e-4)
+    np.testing.assert_allclose(after, last, atol=1e-4)
+    np.testing.assert_array_equal(images, kept)
 
 
 @pytest.mark.parametrize("groups", [(), SEPARATE])

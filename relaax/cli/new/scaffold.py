@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import importlib.resources
 import keyword
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def check_name(name: str, kind: str) -> None:
             f"{name!r} is one of the bundled {kind}, which the new one would hide: choose another name, or take a copy"
             f" of it with `cp -r {bundled_folder(kind) / name} .`"
         )
-    if name in sys.stdlib_module_names or name in importlib.metadata.packages_distributions():
+    if name in sys.stdlib_module_names or _is_installed(name):
         raise Refused(f"{name!r} is a module of Python, which the new file would hide: choose another name")
 
 
@@ -62,3 +64,10 @@ def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Ma
             path.symlink_to(target)
     except OSError as error:
         raise Refused(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a library has a module of this name. Python 3.10 knows those only that keep a list of theirs."""
+    places = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    listed = name in importlib.metadata.packages_distributions()
+    return listed or importlib.machinery.PathFinder.find_spec(name, places) is not None

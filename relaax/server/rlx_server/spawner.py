@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -13,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
-from relaax.server.rlx_server.worker import Worker, WorkerPlan
+from relaax.server.rlx_server.running import Lifeline, run_worker
+from relaax.server.rlx_server.worker import WorkerPlan
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,13 @@ def _require_one_thread(algorithm: Path) -> None:
         )
 
 
+def _import_for_workers() -> None:
+    """Load what every worker needs sooner or later, so that all share one copy of it. Nothing of it is run."""
+    import numpy.random  # noqa: F401
+
+    import relaax.bridge.grpc_bridge  # noqa: F401
+
+
 class ForkSpawner:
     """Forks workers: the parent has imported everything and run nothing, so a child is ready in a quarter second.
 
@@ -45,9 +52,10 @@ class ForkSpawner:
     """
 
     def __init__(self, plan: WorkerPlan) -> None:
+        _import_for_workers()
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
-        self._lifeline_read, self._lifeline_write = os.pipe()
+        self._lifeline = Lifeline()
         gc.collect()
         gc.freeze()  # what is there now is never collected, so that children do not copy its pages
 
@@ -68,9 +76,9 @@ class ForkSpawner:
             code = EXIT_FAILED
             try:
                 os.close(news_read)
-                os.close(self._lifeline_write)
+                self._lifeline.let_go()
                 close_in_child()
-                code = self._run(sock, refusal, training_finished, news_write)
+                code = run_worker(self._plan, sock, self._lifeline.read, news_write, refusal, training_finished)
             except BaseException:
                 _log.exception("the worker failed")
             finally:
@@ -80,21 +88,6 @@ class ForkSpawner:
         os.set_blocking(news_read, False)
         return pid, news_read
 
-    def _run(self, sock: socket.socket, refusal: str | None, training_finished: bool, news: int) -> int:
-        # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-        def admitted() -> None:
-            os.write(news, b"1")
-            os.close(news)
-
-        return Worker(self._plan, sock, self._lifeline_read, admitted).serve(refusal, training_finished)
-
     def stop_workers(self) -> None:
-        """Tell every worker to end: the lifeline's other end closes, as it would if this process died."""
-        if self._lifeline_write >= 0:
-            os.close(self._lifeline_write)
-            self._lifeline_write = -1
+        """Tell every worker to end."""
+        self._lifeline.cut()

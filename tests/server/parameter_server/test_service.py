@@ -93,6 +93,22 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
         ({"env_steps": 2**63}, "INVALID_ARGUMENT", "too many"),
         ({"statistics": [pb.Moments(name="x")]}, "INVALID_ARGUMENT", "no statistic named 'x'"),
         ({"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="/")])}, "INVALID_ARGUMENT", "no metric name"),
+        ({"report": pb.MetricsReport(histograms=[pb.Histogram(name="/")])}, "INVALID_ARGUMENT", "no metric name"),
+        (
+            {"report": pb.MetricsReport(histograms=[pb.Histogram(name="a", buckets=[1], counts=[1, 2])])},
+            "INVALID_ARGUMENT",
+            "1 buckets and 2 counts",
+        ),
+        (
+            {"report": pb.MetricsReport(histograms=[pb.Histogram(name="a", buckets=[501], counts=[1])])},
+            "INVALID_ARGUMENT",
+            "from -300 to 500",
+        ),
+        (
+            {"report": pb.MetricsReport(gauges=[pb.Gauge(name="worker/memory_mb", value=np.inf)])},
+            "INVALID_ARGUMENT",
+            "'worker/memory_mb' is inf",
+        ),
         (
             {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=np.nan)])},
             "INVALID_ARGUMENT",

@@ -13,11 +13,17 @@ Serve = Callable[..., tuple[Running, str]]
 
 
 @pytest.fixture
-def serve(processes: Processes, tmp_path: Path) -> Serve:
+def worker_start() -> str:
+    """How servers start their workers; tests that hold for both ways are parametrised over it."""
+    return "fork"
+
+
+@pytest.fixture
+def serve(processes: Processes, tmp_path: Path, worker_start: str) -> Serve:
     """Starts an RLX server with settings of the test's own."""
 
     def start(*options: str, **settings: Any) -> tuple[Running, str]:
-        return start_offline_server(processes, tmp_path, *options, **settings)
+        return start_offline_server(processes, tmp_path, *options, **{"worker_start": worker_start, **settings})
 
     return start
 

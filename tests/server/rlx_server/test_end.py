@@ -13,6 +13,9 @@ from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until
 from support.rlx_line import Line
 
+# A spawned worker takes seconds to start.
+pytestmark = pytest.mark.parametrize("worker_start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+
 
 def start_episode(line: Line) -> None:
     line.open()
@@ -66,12 +69,13 @@ def test_a_worker_in_the_middle_of_something_may_finish_it(serve) -> None:  # ty
 
 def test_workers_do_not_outlive_a_server_that_was_killed(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
-    with Line(address) as line, Line(address) as half:
+    with Line(address) as line, Line(address) as idle:
         start_episode(line)
-        half.socket.sendall(b"\0")
-        wait_until(lambda: len(server.children()) == 2, "both have a process")
+        idle.open()
+        assert len(server.children()) == 2
         server.kill()
         expect_goodbye(line)
+        expect_goodbye(idle)
     wait_until(lambda: not server.children(), "the workers have ended")
 
 

@@ -12,6 +12,11 @@ def mask(*values: int) -> np.ndarray:
     return np.array(values, np.bool_)
 
 
+def ended(counter: EpisodeCounter, where: np.ndarray) -> list[tuple[float, int]]:
+    """Return and length of the episodes that ended."""
+    return [(value, length) for value, length, _ in counter.end(where)]
+
+
 def rewards(*values: float) -> np.ndarray:
     return np.array(values, np.float64)
 
@@ -21,9 +26,9 @@ def test_returns_and_lengths_are_those_of_each_environment() -> None:
     counter.start(None)
     counter.count(rewards(1, 10), mask(1, 1))
     counter.count(rewards(2, 20), mask(1, 1))
-    assert list(counter.end(mask(1, 0))) == [(3.0, 2)]
+    assert ended(counter, mask(1, 0)) == [(3.0, 2)]
     counter.count(rewards(4, 40), mask(1, 1))
-    assert list(counter.end(mask(1, 1))) == [(4.0, 1), (70.0, 3)]
+    assert ended(counter, mask(1, 1)) == [(4.0, 1), (70.0, 3)]
 
 
 def test_what_is_not_valid_counts_neither_as_reward_nor_as_step() -> None:
@@ -31,16 +36,16 @@ def test_what_is_not_valid_counts_neither_as_reward_nor_as_step() -> None:
     counter.start(None)
     counter.count(rewards(1, 99), mask(1, 0))
     counter.count(rewards(1, 5), mask(1, 1))
-    assert list(counter.end(mask(1, 1))) == [(2.0, 2), (5.0, 1)]
+    assert ended(counter, mask(1, 1)) == [(2.0, 2), (5.0, 1)]
 
 
 def test_an_episode_that_was_under_way_already_is_no_whole_one() -> None:
     counter = EpisodeCounter(2)
     counter.start(mask(1, 0))
     counter.count(rewards(1, 2), mask(1, 1))
-    assert list(counter.end(mask(1, 1))) == [(2.0, 1)]
+    assert ended(counter, mask(1, 1)) == [(2.0, 1)]
     counter.count(rewards(3, 4), mask(1, 1))
-    assert list(counter.end(mask(1, 1))) == [(3.0, 1), (4.0, 1)]
+    assert ended(counter, mask(1, 1)) == [(3.0, 1), (4.0, 1)]
 
 
 def test_a_start_forgets_what_was_counted() -> None:
@@ -49,7 +54,7 @@ def test_a_start_forgets_what_was_counted() -> None:
     counter.count(rewards(7), mask(1))
     counter.start(None)
     counter.count(rewards(1), mask(1))
-    assert list(counter.end(mask(1))) == [(1.0, 1)]
+    assert ended(counter, mask(1)) == [(1.0, 1)]
 
 
 def test_small_rewards_are_not_lost_in_large_returns() -> None:
@@ -58,4 +63,22 @@ def test_small_rewards_are_not_lost_in_large_returns() -> None:
     counter.count(rewards(2.0**24), mask(1))
     for _ in range(4):
         counter.count(rewards(1), mask(1))  # a float32 sum would stand still
-    assert list(counter.end(mask(1))) == [(pytest.approx(2.0**24 + 4, abs=0), 5)]
+    assert ended(counter, mask(1)) == [(pytest.approx(2.0**24 + 4, abs=0), 5)]
+
+
+def test_an_episode_lasts_from_its_first_observation_to_its_end() -> None:
+    counter = EpisodeCounter(2)
+    counter.start(None, 10.0)
+    assert [seconds for *_, seconds in counter.end(mask(1, 0), 12.0)] == [2.0]
+    counter.begin(mask(1, 0), 13.0)  # NEXT_STEP: the reset came a step later
+    assert [seconds for *_, seconds in counter.end(mask(1, 1), 16.0)] == [3.0, 6.0]
+    assert [seconds for *_, seconds in counter.end(mask(1, 1), 17.0)] == [1.0, 1.0]
+
+
+def test_a_sum_past_float64_stays_at_its_end() -> None:
+    counter = EpisodeCounter(2)
+    counter.start(None)
+    for _ in range(3):
+        counter.count(rewards(1e308, -1e308), mask(1, 1))
+    largest = np.finfo(np.float64).max
+    assert counter.returns.tolist() == [largest, -largest]

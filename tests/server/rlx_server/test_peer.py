@@ -159,3 +159,10 @@ def test_a_refusal_to_a_client_that_has_gone_is_no_error(pair: Pair) -> None:
     pair.client.close()
     pair.peer.refuse(rlx.ErrorCode.OVERLOADED, "full")
     pair.peer.close()
+
+
+def test_a_refusal_after_a_bye_is_no_error(pair: Pair) -> None:
+    pair.client.sendall(rlx.ClientConnection().send(rlx.Bye()))
+    assert isinstance(pair.peer.receive(20), rlx.Bye)
+    pair.peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the server is stopping")
+    pair.peer.close()

@@ -56,10 +56,11 @@ class Played:
     ) -> None:
         self.agent = Recorder(environments)
         self.bridge = OfflineBridge()
+        self.now = 0.0
         hello = Hello(
             **SPACES, environments=environments, autoreset=autoreset, reports_episodes=reports_episodes, mode=mode
         )
-        self.session = Session(hello, self.agent, self.bridge)
+        self.session = Session(hello, self.agent, self.bridge, clock=lambda: self.now)
 
 
 def obs(*values: float) -> Leaves:
@@ -233,9 +234,43 @@ def test_a_client_that_reports_episodes_is_believed_and_not_counted_after() -> N
 def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> None:
     played = Played(SAME, mode=Mode.EXPLOIT)
     played.session.init(Init(obs(0, 0)))
+    played.now = 2.0
     played.session.step(Step(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
     assert played.bridge.episodes == []
-    assert played.bridge.scalars == [("exploit/episode_return", 4.0), ("exploit/episode_length", 1)]
+    assert played.bridge.scalars == [
+        ("exploit/episode_return", 4.0),
+        ("exploit/episode_length", 1),
+        ("exploit/episode_seconds", 2.0),
+        ("exploit/episode_reward_per_second", 2.0),
+    ]
+
+
+def test_an_episodes_seconds_and_its_reward_per_second() -> None:
+    played = Played(NEXT, environments=1)
+    played.session.init(Init(obs(0)))
+    played.now = 4.0
+    played.session.step(Step(rewards(2), obs(1), terminated=mask(1)))
+    played.now = 5.0
+    played.session.step(Step(rewards(99), obs(0), first=mask(1)))
+    played.now = 5.5
+    played.session.step(Step(rewards(3), obs(1), terminated=mask(1)))
+    assert played.bridge.scalars == [
+        ("episode/seconds", 4.0),
+        ("episode/reward_per_second", 0.5),
+        ("episode/seconds", 0.5),
+        ("episode/reward_per_second", 6.0),
+    ]
+
+
+def test_an_episode_that_the_client_reports_lasts_since_the_one_before() -> None:
+    played = Played(SAME, environments=2, reports_episodes=True)
+    played.session.init(Init(obs(0, 0), partial=mask(0, 1)))
+    for now in (3.0, 7.0):
+        played.now = now
+        played.session.step(Step(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
+    scalars = played.bridge.scalars
+    assert [value for name, value in scalars if name == "episode/seconds"] == [3.0, 4.0, 4.0]  # the partial one: none
+    assert [value for name, value in scalars if name == "episode/reward_per_second"] == [2.0, 1.5, 2.0]
 
 
 def test_scalars_of_the_environment_live_under_client() -> None:

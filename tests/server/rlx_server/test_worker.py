@@ -18,6 +18,7 @@ from support.offline_algorithm import CRASH, FINISH, ILLEGAL, PROCESS_ID, RAISE,
 from support.processes import Running, wait_until
 from support.rlx_line import Line
 from support.rlx_pair import batch, make_hello, make_step
+from support.rlx_vector_talk import framed
 
 Server = tuple[Running, str]
 PROCESS_IDS = rlx.Discrete(2**30)
@@ -151,6 +152,32 @@ def test_bytes_that_go_bad_in_the_middle_are_answered(shared: Server) -> None:
         line.open()
         line.init()
         line.socket.sendall(struct.pack(">I", 4) + b"\xff\xff\xff\xff")
+        assert line.expect(rlx.Error).code is ErrorCode.MALFORMED
+
+
+def test_a_client_that_only_says_bye_is_let_go(shared: Server) -> None:
+    server, address = shared
+    with Line(address) as line:
+        line.say(rlx.Bye("wrong door"))
+        line.expect_end()
+    assert "Traceback" not in server.stderr
+
+
+def test_rewards_whose_sum_no_float64_can_hold_harm_nobody(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        for _ in range(2):
+            line.step(reward=np.array([1e308]))
+        line.say(rlx.Reset(np.array([1e308])))
+        assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [np.finfo(np.float64).max]
+
+
+def test_a_mistake_that_utf8_cannot_quote_is_told_all_the_same(shared: Server) -> None:
+    _, address = shared
+    with Line(address, "json") as line:
+        line.socket.sendall(framed(b'{"hello": {"environments": "\\ud800"}}'))
         assert line.expect(rlx.Error).code is ErrorCode.MALFORMED
 
 

@@ -52,7 +52,7 @@ class Agent(AgentBase):
         self._rng = np.random.default_rng([context.seed, *context.actors])
         vector, inputs = tf.TensorSpec([None]), tf.TensorSpec([None, *self._network.spec.inputs])
         signature = [tf.TensorSpec([self._network.size]), inputs, tf.TensorSpec([None], tf.int32), vector]
-        self._gradient = tf.function(self._loss_gradient, input_signature=signature)
+        self._gradient = tf.function(self._loss_gradient, input_signature=signature, autograph=False)
         self._ended: list[list[Any]] = []
         self._env_steps = self._pushes = 0
         self._parameters = context.bridge.pull().parameters

@@ -1,0 +1,45 @@
+"""From the configuration to what workers do: once in a server that forks them, once in each worker that is spawned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.server.native_messages import import_tensorflow
+from relaax.server.rlx_server.worker import Plan, WorkerPlan
+
+
+def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
+    """Import TensorFlow and the algorithm at `path`, seen from `folder`, and check its `section`.
+
+    Raises ConfigurationError. An exception of the algorithm's own code passes through.
+    """
+    import_tensorflow()
+    algorithm = load_algorithm(path, folder)
+    config = algorithm.configure(section)
+    return WorkerPlan(settings, algorithm, config, _device(settings, config), lambda: make_bridge(settings))
+
+
+def device_error(plan: Plan, refusal: str) -> ConfigurationError:
+    """The error that says why workers cannot compute on their device, and which key chose it."""
+    by = "" if plan.settings.device else " (by algorithm.gpu)"
+    return ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")
+
+
+def _device(settings: RlxServerSection, config: ConfigBase) -> str:
+    """What workers compute on: `algorithm.gpu` counts where the server's own section says nothing."""
+    return settings.device or ("gpu" if config.gpu else "cpu")
+
+
+def make_bridge(settings: RlxServerSection) -> BridgeBase:
+    """A worker's way to the parameter server. Called in the worker: a gRPC object does not survive a fork."""
+    import tensorflow as tf
+
+    from relaax.bridge.grpc_bridge import GrpcBridge
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    return GrpcBridge(settings.parameter_server)

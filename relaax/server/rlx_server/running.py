@@ -1,0 +1,53 @@
+"""What a worker process does, however it was started, and the line that ties it to its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+
+from relaax.bridge.memory import share_one_arena
+from relaax.server.rlx_server.worker import Plan, Worker
+
+
+class Lifeline:
+    """A pipe whose other end closes when the server wants its workers to end, or has died."""
+
+    def __init__(self) -> None:
+        self.read, self._write = os.pipe()
+
+    def let_go(self) -> None:
+        """In a worker that was forked: the server alone holds the other end."""
+        os.close(self._write)
+
+    def cut(self) -> None:
+        """In the server: tell every worker to end."""
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
+
+
+def run_worker(
+    plan: Plan, sock: socket.socket, lifeline: int, news: int, refusal: str | None, training_finished: bool
+) -> int:
+    """Serve the connection `sock` to its end (see `Worker.serve`); the process's exit code.
+
+    `lifeline` is the reading end of one; `news` the writing end of a pipe that is written to when the client is let in.
+    """
+    # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+    share_one_arena()
+
+    def admitted() -> None:
+        os.write(news, b"1")
+        os.close(news)
+
+    # What a library leaves for the interpreter's end to remove would stay: a worker ends without one.
+    with tempfile.TemporaryDirectory(prefix="relaax-worker-") as folder:
+        tempfile.tempdir = folder
+        return Worker(plan, sock, lifeline, admitted).serve(refusal, training_finished)

@@ -1,0 +1,93 @@
+"""The process of a spawned worker: from its orders to its exit code (see `relaax.server.rlx_server.spawning`)."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from relaax.algorithm_base import Algorithm, BridgeBase, ConfigBase
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.server.logs import configure_logging
+from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
+from relaax.server.rlx_server.planning import device_error, plan_workers
+from relaax.server.rlx_server.running import run_worker
+from relaax.server.rlx_server.spawning import NONE
+from relaax.server.rlx_server.worker import Plan
+
+_log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """The last four arguments are descriptors: of the connection (or NONE), the lifeline, the news and the orders."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    connection, lifeline, news, orders = map(int, sys.argv[-4:])
+    code = EXIT_FAILED
+    try:
+        with os.fdopen(orders, encoding="utf-8") as given:
+            code = _follow(json.load(given), connection, lifeline, news)
+    except BaseException:
+        _log.exception("the worker failed")
+    finally:
+        logging.shutdown()
+        os._exit(code)  # as a forked worker does: threads of libraries are not waited for
+
+
+def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -> int:
+    settings = RlxServerSection.model_validate(orders["settings"])
+    configure_logging(settings.log_level)
+    plan = _Deferred(settings, orders["section"], orders["path"], Path(orders["folder"]))
+    if connection == NONE:
+        os.write(news, _refusal(plan).encode())
+        return EXIT_DONE
+    sock = socket.socket(fileno=connection)
+    return run_worker(plan, sock, lifeline, news, orders["refusal"], orders["training_finished"])
+
+
+class _Deferred:
+    """A plan that is loaded when more than the settings is needed: not by a worker that is there to refuse.
+
+    So a client has introduced itself before seconds are spent on importing, and its deadline is none for that.
+    """
+
+    def __init__(self, settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> None:
+        self.settings = settings
+        self._load = functools.cache(functools.partial(plan_workers, settings, section, path, folder))
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self._load().algorithm
+
+    @property
+    def config(self) -> ConfigBase:
+        return self._load().config
+
+    @property
+    def device(self) -> str:
+        return self._load().device
+
+    @property
+    def make_bridge(self) -> Callable[[], BridgeBase]:
+        return self._load().make_bridge
+
+
+def _refusal(plan: Plan) -> str:
+    """Why workers could not do their work, in one sentence; empty where they could."""
+    try:
+        device = plan.device
+        from relaax.tf.devices import NoSuchDevice, use_device
+
+        use_device(device)
+    except ConfigurationError as error:
+        return str(error)
+    except NoSuchDevice as error:
+        return str(device_error(plan, str(error)))
+    return ""

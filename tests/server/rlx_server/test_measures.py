@@ -1,0 +1,52 @@
+"""What a worker measures while it serves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.metrics.system import Sampler
+from relaax.rlx import Actions, EpisodeReturns, Init, Ping, Pong, Reset, Step
+from relaax.server.rlx_server.measures import Measures
+from support.offline_bridge import OfflineBridge
+
+INIT, STEP, RESET = Init([np.zeros((1, 1))]), Step(np.zeros(1), [np.zeros((1, 1))]), Reset(np.zeros(1))
+ACTIONS, RETURNS = Actions([np.zeros(1)]), EpisodeReturns(np.zeros(1))
+
+
+class Bridge(OfflineBridge):
+    """Remembers gauges too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gauges: dict[str, float] = {}
+
+    def gauge(self, name: str, value: float) -> None:
+        self.gauges[name] = value
+
+
+def test_answers_to_steps_and_the_ways_between_them() -> None:
+    bridge = Bridge()
+    measures = Measures(bridge, Sampler())
+    measures.answered(INIT, ACTIONS, 1.0, 1.5)  # the first answer of an episode is no step's
+    measures.answered(STEP, ACTIONS, 2.0, 2.01)
+    measures.answered(Ping(1), Pong(1), 2.015, 2.016)  # may come between
+    measures.answered(STEP, ACTIONS, 2.03, 2.05)
+    measures.answered(RESET, RETURNS, 3.0, 3.1)
+    measures.answered(INIT, ACTIONS, 9.0, 9.1)
+    measures.answered(STEP, ACTIONS, 9.2, 9.3)
+    of = {name: [value for other, value in bridge.scalars if other == name] for name, _ in bridge.scalars}
+    assert of["latency/act_ms"] == pytest.approx([10.0, 20.0, 100.0])
+    assert of["latency/turnaround_ms"] == pytest.approx([500.0, 20.0, 100.0])
+
+
+def test_figures_go_with_the_next_step() -> None:
+    bridge, sampler = Bridge(), Sampler()
+    measures = Measures(bridge, sampler)
+    measures.answered(STEP, ACTIONS, 1.0, 1.1)
+    assert bridge.gauges == {}
+    sampler.beat()
+    measures.answered(INIT, ACTIONS, 2.0, 2.1)
+    assert bridge.gauges == {}
+    measures.answered(STEP, ACTIONS, 3.0, 3.1)
+    assert {"worker/memory_mb", "server/memory_mb", "machine/available_memory_mb"} <= bridge.gauges.keys()
