@@ -116,6 +116,16 @@ class BridgeBase(ABC):
     def scalar(self, name: str, value: float) -> None:
         """A sample of a named scalar; samples are averaged and sent in batches."""
 
+    def sample(self, name: str, value: float) -> None:
+        """A positive sample of a named quantity whose quantiles are wanted, such as a time, rather than its mean.
+
+        A bridge that keeps no quantiles takes it for a scalar's.
+        """
+        self.scalar(name, value)
+
+    def gauge(self, name: str, value: float) -> None:  # noqa: B027
+        """How this worker, its server or its machine stands now (see `relaax.metrics.fleet`); the newest counts."""
+
     @abstractmethod
     def statistic(self, name: str, moments: Moments) -> None:
         """Samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).

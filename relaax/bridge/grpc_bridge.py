@@ -142,6 +142,12 @@ class GrpcBridge(BridgeBase):
     def scalar(self, name: str, value: float) -> None:
         self._gathered.scalar(name, value)
 
+    def sample(self, name: str, value: float) -> None:
+        self._gathered.sample(name, value)
+
+    def gauge(self, name: str, value: float) -> None:
+        self._gathered.gauge(name, value)
+
     def statistic(self, name: str, moments: Moments) -> None:
         self._gathered.statistic(name, moments)
 

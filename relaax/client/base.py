@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from relaax import rlx
+from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.session import Patience, Session
 from relaax.client.values import values_of
@@ -36,6 +37,7 @@ class ClientBase:
     `retry_seconds`: how long to go on trying after a connection was lost; None for ever, 0 for not at all.
     `reports_episodes`: the environment gives whole episodes itself (`episodes` of send, step and reset), because what
     it calls an episode for learning is not one; otherwise the server adds up rewards.
+    `report_latency`: seconds between the client's own metrics, client/latency/...: what answers take; None for none.
 
     Raises ValueError where an argument makes no sense. Connecting is left to `connect`, or to the first `init`.
     """
@@ -55,6 +57,7 @@ class ClientBase:
         response_timeout: float = 60.0,
         retry_seconds: float | None = 300.0,
         reports_episodes: bool = False,
+        report_latency: float | None = 5.0,
         _environments: int = 1,
         _autoreset: Sequence[rlx.Autoreset] = (rlx.Autoreset.DISABLED,),
     ) -> None:
@@ -74,7 +77,7 @@ class ClientBase:
             reports_episodes=reports_episodes,
         )
         patience = Patience(connect_timeout, response_timeout, retry_seconds)
-        self._session = Session(address, hello, codec=codec, patience=patience)
+        self._session = Session(address, hello, codec=codec, patience=patience, latency=Latency(report_latency))
         self._in_episode = False
         self._interrupted = False
 

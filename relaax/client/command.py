@@ -21,8 +21,11 @@ from typing import Any, NoReturn
 from relaax.client.address import parse_address
 from relaax.client.base import TOKEN_VARIABLE
 from relaax.client.failure import Failure
+from relaax.client.random_agent import RANDOM
+from relaax.client.scalars import check_name
 from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
+from relaax.extras import missing
 from relaax.rlx import ErrorCode
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -35,7 +38,9 @@ class UsageError(Exception):
 def parser(program: str, description: str, name: str) -> argparse.ArgumentParser:
     """A parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
-    result.add_argument("address", metavar="HOST:PORT", help="where an RLX server listens")
+    result.add_argument(
+        "address", metavar="HOST:PORT", help="where an RLX server listens; random: no server, random actions"
+    )
     result.add_argument("name", metavar="NAME", help=name)
     result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
     result.add_argument("--seed", type=int, help="seed of the first environment; the others' follow it")
@@ -48,6 +53,14 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
     result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
     result.add_argument(
         "--token-file", type=Path, help=f"file with the server's token (else the variable {TOKEN_VARIABLE})"
+    )
+    result.add_argument("--measure", type=Path, metavar="FILE", help="write how fast it goes there, as JSON lines")
+    result.add_argument(
+        "--metric",
+        metavar="NAME",
+        type=metric,
+        action="append",
+        help="send this entry of the environment's infos as the metric client/NAME; repeatable",
     )
     levels = ("debug", "info", "warning", "error")
     result.add_argument("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
@@ -78,20 +91,33 @@ def probability(text: str) -> float:
     return number
 
 
+def metric(text: str) -> str:
+    """The name of a metric, for argparse."""
+    try:
+        return check_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `relaax.client.run` that `parser` asks for, but for the environment. Raises UsageError."""
     try:
-        parse_address(arguments.address)
+        if arguments.address != RANDOM:
+            parse_address(arguments.address)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if arguments.measure is not None:
+        _require_writable(arguments.measure)
     return {
         "address": arguments.address,
+        "measure": arguments.measure,
         "seed": arguments.seed,
         "episodes": arguments.episodes,
         "steps": arguments.steps,
         "mode": "exploit" if arguments.exploit else "train",
         "retry_seconds": arguments.retry_seconds,
         "codec": arguments.codec,
+        "metrics": arguments.metric,
         "token": None if arguments.token_file is None else _read_token(arguments.token_file),
     }
 
@@ -115,12 +141,18 @@ def execute(
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (UsageError, UnsupportedSpace) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {missing(error) or error}", file=sys.stderr)
         code = USAGE
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         # No algorithm of that server's will ever handle these spaces: starting again cannot help.
         code = USAGE if failure.code is ErrorCode.UNSUPPORTED_SPACE else FAILED
+    except ModuleNotFoundError as error:
+        sentence = missing(error)
+        if sentence is None:
+            raise
+        print(f"{name}: {sentence}", file=sys.stderr)
+        code = USAGE
     sys.exit(code)
 
 
@@ -159,6 +191,13 @@ def abandon(env: Any) -> None:
 
 def _terminate(number: int, frame: object) -> NoReturn:
     sys.exit(DONE)  # as an exception: what is open gets closed
+
+
+def _require_writable(path: Path) -> None:
+    try:
+        path.open("w").close()
+    except OSError as error:
+        raise UsageError(f"cannot write --measure {path}: {error.strerror}") from None
 
 
 def _read_token(path: Path) -> str:

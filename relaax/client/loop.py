@@ -5,17 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from relaax.client.base import ClientBase
 from relaax.client.client import Client
 from relaax.client.failure import TrainingFinished
+from relaax.client.measuring import Measured
+from relaax.client.random_agent import RANDOM, RandomAgent
+from relaax.client.reports import Reports, reporter
 from relaax.client.tally import RunSummary, Tally
 from relaax.client.vector_client import Autoreset, VectorClient
+from relaax.extras import missing
 from relaax.rlx import Episode
 
 WholeEpisodes = Callable[[dict[str, Any]], Sequence[Episode]]
+Report = Callable[[dict[str, Any]], None]
 
 
 def run(
@@ -27,10 +34,14 @@ def run(
     seed: int | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     whole_episodes: WholeEpisodes | None = None,
+    metrics: Reports | None = None,
     environment: str | None = None,
+    measure: str | Path | None = None,
     **settings: Any,
 ) -> RunSummary:
     """Run a gymnasium environment against the RLX server at `address`, until training ends or there was enough of it.
+
+    The address "random" stands for no server: actions are drawn at random, in this process.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
     this call made it also closes.
@@ -40,10 +51,14 @@ def run(
     `on_episode`: told of each whole episode that counts.
     `whole_episodes`: finds the whole episodes that ended in a step's infos, for environments where what ends for
     learning is no whole episode (the loss of a life); their returns are then the ones that the server reports.
+    `metrics`: names of entries of a step's infos, such as "lives", whose mean over the environments that say them is
+    sent as a metric; or a function that takes the infos and returns names and numbers. They appear under client/.
     `environment`: the name that the server is told; by default the environment's id.
+    `measure`: a file for how fast it goes, JSON lines (see `relaax.client.measuring`).
     `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
-    Raises Failure where the agent's side fails for good. The end of training is no failure: the summary says so.
+    Raises Failure where the agent's side fails for good, and ValueError for metrics that cannot be sent. The end of
+    training is no failure: the summary says so.
     """
     with ExitStack() as stack:
         made = _made(env)
@@ -58,7 +73,11 @@ def run(
         start = time.monotonic()
         finished = None
         try:
-            (_run_vector if is_vector else _run_single)(made, address, tally, seed, whole_episodes, settings)
+            agent = _agent(made, is_vector, address, seed, settings)
+            report = reporter(metrics, agent.metrics() if isinstance(agent, ClientBase) else None)
+            if measure is not None:
+                agent = Measured(agent, made.num_envs if is_vector else 1, measure)
+            (_run_vector if is_vector else _run_single)(made, agent, tally, seed, whole_episodes, report)
         except TrainingFinished as end:
             finished = end.message
         return RunSummary(tally.episodes, tally.steps, tuple(tally.returns), time.monotonic() - start, finished)
@@ -66,22 +85,31 @@ def run(
 
 def _made(env: Any) -> Any:
     if isinstance(env, str):
-        import gymnasium  # only an id needs it
-
+        try:
+            import gymnasium  # only an id needs it
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(missing(error) or str(error), name=error.name) from None
         return gymnasium.make(env)
     return env() if isinstance(env, type) or not hasattr(env, "step") else env
 
 
+def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: dict[str, Any]) -> Any:
+    """What acts in `env`: a client of the server at `address`, or nobody in particular."""
+    act = env.single_action_space if is_vector else env.action_space
+    if address == RANDOM:
+        return RandomAgent(act, env.num_envs if is_vector else None, seed)
+    if not is_vector:
+        return Client(address, observation_space=env.observation_space, action_space=act, **settings)
+    # An environment that does not reset by itself is reset here, in the step that ended its episode.
+    habit: Autoreset = "next_step" if autoreset_of(env) == "next_step" else "same_step"
+    spaces = {"observation_space": env.single_observation_space, "action_space": act}
+    return VectorClient(address, environments=env.num_envs, autoreset=habit, **spaces, **settings)
+
+
 def _run_single(
-    env: Any,
-    address: str,
-    tally: Tally,
-    seed: int | None,
-    whole_episodes: WholeEpisodes | None,
-    settings: dict[str, Any],
+    env: Any, agent: Any, tally: Tally, seed: int | None, whole_episodes: WholeEpisodes | None, report: Report
 ) -> None:
-    spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
-    with Client(address, **spaces, **settings) as client:
+    with agent as client:
         while not tally.enough:
             state, _ = env.reset(seed=seed)
             seed = None  # a generator is seeded once; the same seed again would repeat the episode
@@ -89,6 +117,7 @@ def _run_single(
             ended = False
             while not ended and not tally.enough:
                 state, reward, terminated, truncated, infos = env.step(action)
+                report(infos)
                 ended = bool(terminated or truncated)
                 over = tally.step(np.array([reward], np.float64), np.array([ended]), None)
                 whole: Sequence[Episode] = whole_episodes(infos) if whole_episodes else ()
@@ -101,23 +130,16 @@ def _run_single(
 
 
 def _run_vector(
-    env: Any,
-    address: str,
-    tally: Tally,
-    seed: int | None,
-    whole_episodes: WholeEpisodes | None,
-    settings: dict[str, Any],
+    env: Any, agent: Any, tally: Tally, seed: int | None, whole_episodes: WholeEpisodes | None, report: Report
 ) -> None:
     mode = autoreset_of(env)
-    spaces = {"observation_space": env.single_observation_space, "action_space": env.single_action_space}
-    # An environment that does not reset by itself is reset here, in the step that ended its episode.
-    habit: Autoreset = "next_step" if mode == "next_step" else "same_step"
-    with VectorClient(address, environments=env.num_envs, autoreset=habit, **spaces, **settings) as client:
+    with agent as client:
         states, _ = env.reset(seed=seed)
         actions = client.init(states)
         first = np.zeros(env.num_envs, np.bool_)
         while not tally.enough:
             states, rewards, terminated, truncated, infos = env.step(actions)
+            report(infos)
             terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
             ended = terminated | truncated
             begins = first if mode == "next_step" and first.any() else None

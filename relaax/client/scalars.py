@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from relaax import rlx
+from relaax.client import latency
 
 GATHERED_AT_MOST = 256
 
@@ -30,12 +31,19 @@ class Scalars:
         value = float(value)
         if not math.isfinite(value):
             raise ValueError(f"metric {name!r} is {value}: only finite numbers can be sent")
-        if name not in self._names:
+        if name not in self._names or name in latency.NAMES:
             self._check(name)
         if len(self._gathered) >= GATHERED_AT_MOST:
             self._flush()
             del self._gathered[: len(self._gathered) + 1 - GATHERED_AT_MOST]  # no connection: the newest are kept
         self._gathered.append((name, value))
+
+    def own(self, values: Mapping[str, float]) -> None:
+        """Note the client's own metrics, as far as the server has room for more names."""
+        names = self._names.union(values)
+        if len(names) <= self._limits.max_metric_names and all(map(self._fits, values)):
+            self._names = names
+            self._gathered += values.items()
 
     def flush(self) -> None:
         """Send what was gathered now, without waiting for anything. Does nothing while there is no connection."""
@@ -51,17 +59,30 @@ class Scalars:
     def limit(self, limits: rlx.Limits) -> None:
         """Learn what the server will bear; what is too much for it is dropped rather than sent."""
         self._limits = limits
-        self._gathered = [(name, value) for name, value in self._gathered if self._fits(name)]
-        self._names = {name for name, _ in self._gathered}
+        fitting = dict.fromkeys(name for name, _ in self._gathered if self._fits(name))
+        self._names = set(list(fitting)[: limits.max_metric_names])
+        self._gathered = [(name, value) for name, value in self._gathered if name in self._names]
 
     def _fits(self, name: str) -> bool:
         return len(name) <= self._limits.max_metric_name_bytes
 
     def _check(self, name: str) -> None:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"metric name {name!r}: letters, digits and _ - . / are allowed, a letter first")
+        check_name(name)
         if not self._fits(name):
             raise ValueError(f"metric name {name!r} is longer than {self._limits.max_metric_name_bytes} characters")
         if len(self._names) >= self._limits.max_metric_names:
-            raise ValueError(f"metric {name!r} is one too many: the server takes {self._limits.max_metric_names} names")
+            own = len(self._names & latency.NAMES)
+            besides = f", {own} of them the client's own (report_latency=None leaves those to you)" if own else ""
+            raise ValueError(
+                f"metric {name!r} is one too many: the server takes {self._limits.max_metric_names} names{besides}"
+            )
         self._names.add(name)
+
+
+def check_name(name: str) -> str:
+    """`name`, where it can be a metric's. Raises ValueError."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"metric name {name!r}: letters, digits and _ - . / are allowed, a letter first")
+    if name in latency.NAMES:
+        raise ValueError(f"metric name {name!r} is the client's own: choose another one")
+    return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from relaax import rlx
 from relaax.client.address import parse_address
 from relaax.client.backoff import Backoff
 from relaax.client.failure import Failure, Interrupted, TrainingFinished
+from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.wire import Wire
 
@@ -33,7 +34,9 @@ class Patience:
 class Session:
     """Connects when needed, asks, and connects again when a connection is lost. Used by one thread."""
 
-    def __init__(self, address: str, hello: rlx.Hello, *, codec: str, patience: Patience) -> None:
+    def __init__(
+        self, address: str, hello: rlx.Hello, *, codec: str, patience: Patience, latency: Latency | None = None
+    ) -> None:
         if codec not in ("protobuf", "json"):
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
         self.address = address
@@ -44,6 +47,7 @@ class Session:
         )
         self._codec = codec
         self._patience = patience
+        self._latency = latency or Latency(None)
         self._backoff = Backoff(patience.retry_seconds)
         self._wire: Wire | None = None
         self._begun = False  # an episode, on this connection
@@ -72,7 +76,16 @@ class Session:
 
     def step(self, step: rlx.Step) -> rlx.Actions | None:
         """The answer to `step`; None where the connection was lost, and with it the step."""
-        return self._ask_begun(step, rlx.Actions)
+        latency = self._latency
+        before = latency.clock()
+        ping = latency.is_due(before)
+        answer = self._ask_begun(step, rlx.Actions, ping)
+        if answer is not None:
+            now = latency.clock()
+            latency.add(now - before)
+            if ping:
+                self.scalars.own(latency.report(now))
+        return answer
 
     def reset(self, reset: rlx.Reset) -> rlx.EpisodeReturns | None:
         """The answer to `reset`; None where the connection was lost, and with it the message."""
@@ -114,21 +127,24 @@ class Session:
         if wire is not None:
             wire.close()
 
-    def _ask_begun(self, message: rlx.Step | rlx.Reset, kind: type[_Answer]) -> _Answer | None:
+    def _ask_begun(self, message: rlx.Step | rlx.Reset, kind: type[_Answer], ping: bool = False) -> _Answer | None:
         if not self._begun:  # a connection without an episode replaced the one that this message belongs to
             return None
         try:
-            return self._ask(message, kind)
+            return self._ask(message, kind, ping)
         except Interrupted as interrupted:
             self._lost(interrupted)
             return None
 
-    def _ask(self, message: rlx.ClientMessage, kind: type[_Answer]) -> _Answer:
+    def _ask(self, message: rlx.ClientMessage, kind: type[_Answer], ping: bool = False) -> _Answer:
+        """The answer to `message`. `ping`: measure on the way how long the echo of a ping takes."""
         wire = self._wire
         assert wire is not None
         try:
             gathered = None if isinstance(message, rlx.Hello) else self.scalars.take()
-            if gathered is None:
+            if ping:
+                self._ping_along(wire, [message] if gathered is None else [gathered, message])
+            elif gathered is None:
                 wire.tell(message)
             else:
                 wire.tell(gathered, message)
@@ -143,6 +159,15 @@ class Session:
         if isinstance(answer, kind):
             return answer
         raise Interrupted(f"the server answered {type(message).__name__} with {type(answer).__name__}", retryable=False)
+
+    def _ping_along(self, wire: Wire, messages: Sequence[rlx.ClientMessage]) -> None:
+        """Send a ping in front of `messages` in one write, and hear its echo: the server answers in order."""
+        before = self._latency.clock()
+        wire.tell(rlx.Ping(1), *messages)
+        echo = wire.hear()
+        if not isinstance(echo, rlx.Pong):
+            raise Interrupted(f"the server answered Ping with {type(echo).__name__}", retryable=False)
+        self._latency.pinged(self._latency.clock() - before)
 
     def _open(self) -> None:
         if self._finished is not None:

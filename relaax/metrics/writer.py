@@ -7,9 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 _log = logging.getLogger(__name__)
+
+
+class Preface(Protocol):
+    """What a run says of itself when it begins and when it ends (see `relaax.metrics.preface`): values of a Summary."""
+
+    def begun(self) -> list[Any]: ...
+
+    def ended(self) -> list[Any]: ...
+
 
 Source = Callable[[], tuple[int, Mapping[str, float]]]
 """Gives the global step and the scalars to be written at it."""
@@ -21,10 +30,17 @@ class MetricsWriter:
     A directory that cannot be written makes the curves incomplete, and the log says so; nothing else stops.
     """
 
-    def __init__(self, directory: Path | str, source: Source, interval: float = 1.0) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        source: Source,
+        interval: float = 1.0,
+        preface: Preface | None = None,
+    ) -> None:
         self._directory = Path(directory)
         self._source = source
         self._interval = interval
+        self._preface = preface
         self._events: Any = None
         self._failed = False
         self._stop = threading.Event()
@@ -43,17 +59,37 @@ class MetricsWriter:
         while not self._stop.wait(self._interval):
             self._write()
         self._write()
+        if self._events is not None:
+            self._attempt(lambda: self._introduce(lambda preface: preface.ended()))
         self._abandon()
 
     def _write(self) -> None:
         step, scalars = self._source()
         if not scalars:
             return
+        self._attempt(lambda: self._append(step, scalars))
+
+    def _append(self, step: int, scalars: Mapping[str, float]) -> None:
+        if self._events is None:
+            self._events = self._open()
+            self._introduce(lambda preface: preface.begun())
+        self._events.add_event(_event(step, scalars))
+        self._events.flush()
+
+    def _introduce(self, values: Callable[[Preface], list[Any]]) -> None:
+        if self._preface is None:
+            return
         try:
-            if self._events is None:
-                self._events = self._open()
-            self._events.add_event(_event(step, scalars))
-            self._events.flush()
+            event = _event_of(values(self._preface))
+        except Exception as error:  # such as a configuration that TensorBoard has no form for: the curves matter more
+            _log.warning("the metrics go without configuration and hyperparameters: %s", error)
+            self._preface = None
+        else:
+            self._events.add_event(event)
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        try:
+            write()
         except Exception as error:  # whatever the file system does, training goes on
             if not self._failed:
                 _log.warning("metrics cannot be written to %s, trying on: %s", self._directory, error)
@@ -80,8 +116,13 @@ class MetricsWriter:
 
 
 def _event(step: int, scalars: Mapping[str, float]) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    return _event_of([Summary.Value(tag=name, simple_value=value) for name, value in sorted(scalars.items())], step)
+
+
+def _event_of(values: list[Any], step: int = 0) -> Any:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    values = [Summary.Value(tag=name, simple_value=value) for name, value in sorted(scalars.items())]
     return Event(wall_time=time.time(), step=step, summary=Summary(value=values))

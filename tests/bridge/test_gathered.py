@@ -30,6 +30,23 @@ def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -
     assert returns == list(range(1000, 6000))
 
 
+def test_samples_are_counted_and_the_newest_gauge_is_kept() -> None:
+    gathered = Gathered()
+    for value in (1.0, 1.01, 100.0):
+        gathered.sample("latency/act_ms", value)
+    assert gathered
+    for value in (3.0, 4.0):
+        gathered.gauge("worker/memory_mb", value)
+    report = gathered.take()
+    (histogram,) = report.histograms
+    assert histogram.name == "latency/act_ms"
+    assert dict(zip(histogram.buckets, histogram.counts, strict=True)) == {0: 2, 94: 1}
+    assert [(gauge.name, gauge.value) for gauge in report.gauges] == [("worker/memory_mb", 4.0)]
+    assert not gathered
+    with pytest.raises(ValueError, match="no metric name"):
+        gathered.sample("a b", 1.0)
+
+
 def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
     with pytest.raises(ValueError, match="no metric name"):
         Gathered().scalar("a b", 1.0)

@@ -3,9 +3,11 @@ from __future__ import annotations
 import queue
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from relaax.metrics import MetricsWriter
 
@@ -72,3 +74,34 @@ def test_a_directory_that_cannot_be_made_is_said_once(tmp_path: Path, caplog: py
     run(tmp_path / "file" / "run", (1, {"a": 1.0}), (2, {"a": 1.0}), (3, {"a": 1.0}))
     assert len(caplog.records) == 1
     assert "metrics cannot be written" in caplog.text
+
+
+class Said:
+    """A preface of two values, or one that fails."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+
+    def begun(self) -> list[Any]:
+        if self.fails:
+            raise TypeError("it has no form")
+        return [Summary.Value(tag="begun", simple_value=1.0)]
+
+    def ended(self) -> list[Any]:
+        return [Summary.Value(tag="ended", simple_value=2.0)]
+
+
+def test_what_a_run_says_of_itself_is_around_its_scalars(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path, Source((7, {"a": 1.0})), interval=1000, preface=Said())
+    writer.start()
+    writer.close()
+    assert written(tmp_path) == [(0, "begun", 1.0), (7, "a", 1.0), (0, "ended", 2.0)]
+
+
+def test_a_run_that_cannot_describe_itself_has_its_scalars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = MetricsWriter(tmp_path, Source((7, {"a": 1.0})), interval=1000, preface=Said(fails=True))
+    writer.start()
+    writer.close()
+    assert written(tmp_path) == [(7, "a", 1.0)]
+    assert "it has no form" in caplog.text
+    assert len(caplog.records) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import platform
+from pathlib import Path
+from typing import Any
 
 import google.protobuf
 import grpc
@@ -12,11 +14,12 @@ import safetensors
 import tensorflow as tf
 
 import relaax
-from relaax.algorithm_base import first_difference, load_algorithm
+from relaax.algorithm_base import ConfigBase, first_difference, load_algorithm
 from relaax.bridge.options import MAX_PARAMETERS
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.configuration import Configuration, ParameterServerSection
 from relaax.metrics import MetricsWriter
+from relaax.metrics.preface import RunPreface
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.factory import AlgorithmModels
@@ -50,13 +53,28 @@ def assemble(configuration: Configuration, ends: Ends) -> Server:
         checkpointer = Checkpointer(
             manager, core.state, section.checkpoint_interval, core.checkpoint_saved, saved=core.state()
         )
-    metrics = MetricsWriter(section.metrics_dir, core.scalars) if section.metrics_dir is not None else None
+    metrics = None
+    if section.metrics_dir is not None:
+        preface = RunPreface(configuration.as_dict(), _hyperparameters(configuration, config))
+        metrics = MetricsWriter(section.metrics_dir, core.scalars, preface=preface)
     longest = core.model.shard.size if core.model else MAX_PARAMETERS
     server = Server(core, section.bind, longest, ends, checkpointer, metrics)
     if manager is not None:
         # Only now: who holds the port is the one writer of the directory that its configuration names.
         manager.clean()
     return server
+
+
+def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[str, Any]:
+    """What runs are compared by: the algorithm's keys, defaults included, and what its environments are."""
+    run = configuration.run
+    unused = "Adam" if config.optimizer == "rms_prop" else "RMSProp"
+    keys = config.model_dump(mode="json", by_alias=True)
+    return {
+        "algorithm": Path(configuration.algorithm_path).stem,
+        **{key: value for key, value in keys.items() if key not in ("path", unused)},
+        "run": run.model_dump(include={"environment", "name", "clients", "envs_per_client", "arguments"}),
+    }
 
 
 def _manager(section: ParameterServerSection) -> CheckpointManager | None:

@@ -14,6 +14,7 @@ from relaax.bridge.memory import keep_freed_memory
 from relaax.checkpoint import Checkpoint
 from relaax.metrics import Aggregator
 from relaax.server.parameter_server.checkpointing import ModelState, Saved
+from relaax.server.parameter_server.figures import Figures
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused, ModelSpec
 from relaax.server.parameter_server.persistence import (
     PART,
@@ -40,7 +41,10 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How training goes. `training_seconds` is counted from this process's first registration."""
+    """How training goes. `training_seconds` is counted from this process's first registration.
+
+    `act_ms`: median and 99th percentile of the time from a step to its answer, lately.
+    """
 
     incarnation: int
     counters: Counters
@@ -54,6 +58,7 @@ class Status:
     max_global_step: int
     learning_rate: float
     training_seconds: float
+    act_ms: tuple[float | None, float | None] = (None, None)
 
 
 class ParameterServer:
@@ -77,6 +82,7 @@ class ParameterServer:
         # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
         self.metrics = Aggregator()
+        self.figures = Figures(clock)
         self.registry = registry or Registry()
         self._model_factory = model_factory
         self._difference = difference
@@ -176,7 +182,7 @@ class ParameterServer:
         if model is None:
             return 0, {}
         counters, workers = model.shard.counters, self.registry.connected
-        scalars = self.metrics.drain()
+        scalars = {**self.metrics.drain(), **self.figures.scalars()}
         rates = self._rates({"steps": counters.env_steps, "updates": counters.version})
         if scalars or any(rates.values()) or workers != self._workers_written:
             scalars.update((f"speed/{name}_per_second", value) for name, value in rates.items())
@@ -202,6 +208,7 @@ class ParameterServer:
             max_global_step=model.spec.max_global_step if model else 0,
             learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
             training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
+            act_ms=self.figures.act_ms(),
         )
 
     def state(self) -> ModelState | None:
@@ -247,6 +254,7 @@ class ParameterServer:
             raise ModelRefused(f"the worker is set up otherwise than this parameter server: {difference}")
 
     def _forget(self, worker_id: str) -> None:
+        self.figures.forget(worker_id)
         if self._model is not None:
             self._model.shard.forget(worker_id)
 

@@ -16,21 +16,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import typer
 
 from relaax.checkpoint import StoreError
-from relaax.configuration import (
-    Configuration,
-    ConfigurationError,
-    find_configuration,
-    load_configuration,
-    overrides_of,
-)
+from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.extras import named
 from relaax.server.address import AddressError, require_loopback
+from relaax.server.configured import configured, show, whole
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import import_tensorflow
 from relaax.server.options import (
     AllowAnonymousOption,
+    CheckConfigOption,
     ConfigOption,
     DeviceOption,
     LogLevelOption,
+    PrintConfigOption,
     SetOption,
     command_app,
 )
@@ -57,10 +55,12 @@ def serve(
     device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,
     set_: SetOption = None,
+    print_config: PrintConfigOption = False,
+    check_config: CheckConfigOption = False,
 ) -> None:
     """Hold the parameters that workers train, and save them.
 
-    The command line wins over the file.
+    The command line wins over environment variables (RELAAX_PARAMETER_SERVER__BIND=...), and these over the file.
     """
     given = {
         "parameter-server.bind": bind,
@@ -72,7 +72,10 @@ def serve(
         "algorithm.seed": seed,
     }
     try:
-        configuration = load_configuration(find_configuration(config), [*(set_ or []), *overrides_of(given)])
+        configuration = configured(config, [*(set_ or []), *overrides_of(given)])
+        if print_config or check_config:
+            show(config, whole(configuration), print_config)
+            raise typer.Exit(0)
         settings = configuration.parameter_server
         configure_logging(settings.log_level)
         require_loopback(settings.bind, settings.allow_anonymous)
@@ -127,7 +130,8 @@ def _give_up(error: Exception | str, code: int) -> NoReturn:
 
 def main() -> None:
     """Entry point."""
-    app(prog_name="relaax-parameter-server")
+    with named("relaax-parameter-server"):
+        app(prog_name="relaax-parameter-server")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.statistics import statistics_from_messages
 from relaax.metrics import check_name
+from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.server.parameter_server.shard import Push
 
 MAX_TEXT = 256
@@ -57,15 +58,29 @@ def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContex
 
 
 def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> None:
-    """End the call where a name is none or a return is no number."""
+    """End the call where a name is none, a return or a gauge is no number, or a histogram none that could be."""
     for episode in report.episodes:
         if not np.isfinite(episode.episode_return):
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"an episode returned {episode.episode_return}")
     try:
         for scalar in report.scalars:
             check_name(scalar.name)
+        for histogram in report.histograms:
+            check_name(histogram.name)
+            _check_histogram(histogram)
+        for gauge in report.gauges:
+            if not np.isfinite(gauge.value):
+                raise ValueError(f"gauge {gauge.name[:MAX_TEXT]!r} is {gauge.value}")
     except ValueError as error:
         refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def _check_histogram(histogram: pb.Histogram) -> None:
+    buckets, counts = histogram.buckets, histogram.counts
+    if len(buckets) != len(counts):
+        raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets and {len(counts)} counts")
+    if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
+        raise ValueError(f"histogram {histogram.name!r}: buckets are from {LOWEST} to {HIGHEST}")
 
 
 def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, sentence: str) -> NoReturn:

@@ -69,7 +69,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
         if applied is None:
             return pb.PushResponse(global_step=self._core.global_step, finished=True)
         if not applied.repeated:
-            self._take_in(request.report)
+            self._take_in(request.report, worker, request.env_steps)
         return self._answer(applied, request.want_parameters)
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:  # noqa: N802
@@ -95,13 +95,15 @@ class Service(pb_grpc.ParameterServerServiceServicer):
         if worker is None:
             return pb.ReportResponse(incarnation_ended=True)
         if self._core.registry.new_report(worker, request.report_id):
-            self._take_in(request.report)
+            self._take_in(request.report, worker)
         return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.finished)
 
     def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
         check_report(request.report, context)
-        if self._core.leave(request.worker_id) is not None:
-            self._take_in(request.report)
+        worker = self._core.registry.hear(request.worker_id)
+        if worker is not None:
+            self._take_in(request.report, worker)
+            self._core.leave(request.worker_id)
             _log.info("worker %s leaves", request.worker_id[:8])
         return pb.LeaveResponse()
 
@@ -126,6 +128,8 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             max_global_step=status.max_global_step,
             learning_rate=status.learning_rate,
             training_seconds=status.training_seconds,
+            act_ms_p50=status.act_ms[0],
+            act_ms_p99=status.act_ms[1],
         )
 
     def _worker(self, worker_id: str, incarnation: int) -> Worker | None:
@@ -150,9 +154,10 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             statistics=statistics_to_messages(applied.statistics) if want_parameters else (),
         )
 
-    def _take_in(self, report: pb.MetricsReport) -> None:
+    def _take_in(self, report: pb.MetricsReport, worker: Worker, env_steps: int = 0) -> None:
         self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
         self._core.metrics.scalars((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
+        self._core.figures.take_in(worker.worker_id, worker.actors[0], env_steps, report)
 
 
 _DISCARDS = {

@@ -7,33 +7,48 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+_LARGEST = np.finfo(np.float64).max
+
 Mask = npt.NDArray[np.bool_]
 
 
 class EpisodeCounter:
-    """Return and length so far of the episode in each of N environments."""
+    """Return and length so far of the episode in each of N environments, and when it began.
+
+    Times are seconds of one clock.
+    """
 
     def __init__(self, environments: int) -> None:
         self.returns = np.zeros(environments, np.float64)
         self._lengths = np.zeros(environments, np.int64)
+        self._begun = np.zeros(environments, np.float64)
         self._partial = np.zeros(environments, np.bool_)
 
-    def start(self, partial: Mask | None) -> None:
+    def start(self, partial: Mask | None, now: float = 0.0) -> None:
         """Every environment starts an episode; where `partial`, it was under way already."""
+        self._begun[:] = now
         self.returns[:] = 0
         self._lengths[:] = 0
         self._partial[:] = False if partial is None else partial
 
     def count(self, rewards: npt.NDArray[np.float64], valid: Mask) -> None:
-        """One step; it counts where `valid`."""
-        self.returns += np.where(valid, rewards, 0.0)
+        """One step; it counts where `valid`. A sum that float64 cannot hold stays at the largest number that it can."""
+        with np.errstate(over="ignore"):
+            self.returns += np.where(valid, rewards, 0.0)
+        if not np.isfinite(self.returns).all():
+            np.clip(self.returns, -_LARGEST, _LARGEST, out=self.returns)
         self._lengths += valid
 
-    def end(self, ended: Mask) -> Iterator[tuple[float, int]]:
-        """Return and length of each whole episode among those that ended; they begin at zero again."""
+    def begin(self, first: Mask, now: float) -> None:
+        """An episode begins where `first`, later than the one before it ended."""
+        self._begun[first] = now
+
+    def end(self, ended: Mask, now: float = 0.0) -> Iterator[tuple[float, int, float]]:
+        """Return, length and seconds of each whole episode among those that ended; they begin at zero again."""
         for index in np.flatnonzero(ended).tolist():
             if not self._partial[index]:
-                yield float(self.returns[index]), int(self._lengths[index])
+                yield float(self.returns[index]), int(self._lengths[index]), now - float(self._begun[index])
         self.returns[ended] = 0
         self._lengths[ended] = 0
+        self._begun[ended] = now
         self._partial[ended] = False

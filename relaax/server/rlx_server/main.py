@@ -15,30 +15,27 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
-from relaax.configuration import (
-    ConfigurationError,
-    RlxServerSection,
-    find_configuration,
-    load_configuration,
-    overrides_of,
-)
+from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of, require_loopback
+from relaax.server.configured import configured, show, whole
 from relaax.server.logs import configure_logging
-from relaax.server.native_messages import import_tensorflow
 from relaax.server.options import (
     AllowAnonymousOption,
+    CheckConfigOption,
     ConfigOption,
     DeviceOption,
     LogLevelOption,
+    PrintConfigOption,
     SetOption,
     command_app,
 )
 from relaax.server.rlx_server.admission import Admission
-from relaax.server.rlx_server.listener import Listener
+from relaax.server.rlx_server.listener import Listener, Spawner
+from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.probe import device_refusal
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
-from relaax.server.rlx_server.worker import WorkerPlan
+from relaax.server.rlx_server.spawning import SpawnSpawner
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
@@ -57,10 +54,12 @@ def serve(
     device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,
     set_: SetOption = None,
+    print_config: PrintConfigOption = False,
+    check_config: CheckConfigOption = False,
 ) -> None:
     """Accept environments over RLX and run one worker agent for each connection.
 
-    The command line wins over the file.
+    The command line wins over environment variables (RELAAX_RLX_SERVER__BIND=...), and these over the file.
     """
     given = {
         "rlx-server.bind": bind,
@@ -71,18 +70,14 @@ def serve(
         "rlx-server.allow_anonymous": allow_anonymous or None,
     }
     try:
-        configuration = load_configuration(find_configuration(config), [*(set_ or []), *overrides_of(given)])
+        configuration = configured(config, [*(set_ or []), *overrides_of(given)])
+        if print_config or check_config:
+            show(config, whole(configuration), print_config)
+            raise typer.Exit(0)
         settings = configuration.rlx_server
         configure_logging(settings.log_level)
         require_loopback(settings.bind, settings.allow_anonymous)
-        import_tensorflow()
-        algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
-        algorithm_config = algorithm.configure(configuration.algorithm)
-        plan = WorkerPlan(
-            settings, algorithm, algorithm_config, _device(settings, algorithm_config), lambda: _bridge(settings)
-        )
-        spawner = ForkSpawner(plan)
-        _require_device(plan)
+        spawner = _spawner(configuration)
         sock = listen(settings.bind)
     except (ConfigurationError, AddressError, UnsafeFork) as error:
         print(f"relaax-rlx-server: {error}", file=sys.stderr)
@@ -104,33 +99,24 @@ def serve(
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
 
 
-def _device(settings: RlxServerSection, config: ConfigBase) -> str:
-    """What workers compute on: `algorithm.gpu` counts where the server's own section says nothing."""
-    return settings.device or ("gpu" if config.gpu else "cpu")
-
-
-def _require_device(plan: WorkerPlan) -> None:
-    """Raises ConfigurationError where workers would not find their device."""
+def _spawner(configuration: Configuration) -> Spawner:
+    """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
+    settings, section = configuration.rlx_server, configuration.algorithm
+    path, folder = configuration.algorithm_path, configuration.folder
+    if settings.worker_start == "spawn":
+        return SpawnSpawner(settings, section, path, folder)
+    plan = plan_workers(settings, section, path, folder)
+    spawner = ForkSpawner(plan)
     refusal = device_refusal(plan.device)
     if refusal is not None:
-        by = "" if plan.settings.device else " (by algorithm.gpu)"
-        raise ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")
-
-
-def _bridge(settings: RlxServerSection) -> BridgeBase:
-    """A worker's way to the parameter server. Called in the worker: gRPC must not exist before the fork."""
-    import tensorflow as tf
-
-    from relaax.bridge.grpc_bridge import GrpcBridge
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    return GrpcBridge(settings.parameter_server)
+        raise device_error(plan, refusal)
+    return spawner
 
 
 def main() -> None:
     """Entry point."""
-    app(prog_name="relaax-rlx-server")
+    with named("relaax-rlx-server"):
+        app(prog_name="relaax-rlx-server")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 from relaax.rlx import (
     NEED_DATA,
@@ -14,6 +15,7 @@ from relaax.rlx import (
     Error,
     Hello,
     Init,
+    LocalProtocolError,
     Message,
     Ping,
     Reset,
@@ -27,6 +29,7 @@ RECEIVE_BYTES = 256 * 1024
 DRAIN_SECONDS = 1.0
 DRAIN_BYTES = 4 * 2**20
 SEND_SECONDS = 30.0
+BEAT_SECONDS = 5.0
 _ASKS = (Hello, Init, Step, Reset, Ping)  # what a client waits for an answer to
 
 
@@ -61,6 +64,8 @@ class Peer:
         self._buffer = bytearray(RECEIVE_BYTES)
         self._sending = threading.Lock()
         self._waits_since: float | None = None
+        self.read_at = 0.0
+        """When the last bytes were read, in seconds of `time.perf_counter`."""
         self._stop_heartbeat = threading.Event()
 
     def receive(self, timeout: float) -> Message:
@@ -91,6 +96,7 @@ class Peer:
             count = self._sock.recv_into(self._buffer)
         except OSError as error:
             raise PeerGone from error
+        self.read_at = time.perf_counter()
         self.connection.receive_data(memoryview(self._buffer)[:count])
 
     def send(self, message: ServerMessage) -> None:
@@ -102,12 +108,13 @@ class Peer:
             except OSError as error:
                 raise PeerGone from error
 
-    def start_heartbeat(self, seconds: float) -> None:
-        """Ping the client whenever it has waited that long for an answer."""
-        threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
+    def start_heartbeat(self, seconds: float, beat: Callable[[], None] = lambda: None) -> None:
+        """Ping the client whenever it has waited that long for an answer. `beat` is called now and then besides."""
+        threading.Thread(target=self._heartbeat, args=(seconds, beat), name="heartbeat", daemon=True).start()
 
-    def _heartbeat(self, seconds: float) -> None:
-        while not self._stop_heartbeat.wait(seconds / 2):
+    def _heartbeat(self, seconds: float, beat: Callable[[], None]) -> None:
+        while not self._stop_heartbeat.wait(min(seconds / 2, BEAT_SECONDS)):
+            beat()
             with self._sending:
                 since = self._waits_since
                 if since is None or time.monotonic() - since < seconds / 2:
@@ -116,8 +123,8 @@ class Peer:
                     self._sock.sendall(self.connection.send(Ping()))
 
     def refuse(self, code: ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
-        """Tell the client why the connection ends. Never raises."""
-        with contextlib.suppress(PeerGone):
+        """Tell the client why the connection ends, where it can still be told. Never raises."""
+        with contextlib.suppress(PeerGone, LocalProtocolError):
             self.send(Error(code, message, code.retryable, retry_after_seconds))
 
     def close(self) -> None:

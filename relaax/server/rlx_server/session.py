@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +30,19 @@ Mask = npt.NDArray[np.bool_]
 class Session:
     """Brings both habits of ending episodes, and `reset`, into the one form that agents know, `algorithm_base.Step`."""
 
-    def __init__(self, hello: Hello, agent: AgentBase, bridge: BridgeBase) -> None:
+    def __init__(
+        self, hello: Hello, agent: AgentBase, bridge: BridgeBase, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._agent = agent
         self._bridge = bridge
+        self._clock = clock
         self._exploit = hello.mode == Mode.EXPLOIT
         self._reports = hello.reports_episodes
         self._none: Mask = np.zeros(hello.environments, np.bool_)
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == Autoreset.NEXT_STEP
         self._episodes = EpisodeCounter(hello.environments)
+        self._own_begun: list[float | None] = [None] * hello.environments
         self._ended_by_reset: Reset | None = None
         self._between: Mask = self._none  # where a NEXT_STEP episode has ended and the next one is yet to start
         self.episode_ended = False
@@ -49,7 +54,9 @@ class Session:
         After a reset, whose last transition had to wait for this observation, the agent sees both as one step.
         """
         self.episode_ended = False
-        self._episodes.start(message.partial)
+        self._episodes.start(message.partial, self._clock())
+        if self._reports:
+            self._begin_own(message.partial)
         reset, self._ended_by_reset = self._ended_by_reset, None
         if reset is None:
             return Actions(self._agent.reset(message.observation))
@@ -76,6 +83,8 @@ class Session:
         ended = terminated | truncated
         self._between = ended & self._next_step
         self._episodes.count(message.reward, ~first)
+        if message.first is not None:
+            self._episodes.begin(first, self._clock())
         self._report(ended, message.episodes)
         return Actions(
             self._agent.step(
@@ -106,21 +115,33 @@ class Session:
 
     def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
         self.episode_ended = bool(ended.any())
-        if self._reports:
-            for episode in own:
-                self._episode(episode.episode_return, episode.length)
+        for episode in own if self._reports else ():
+            now, begun = self._clock(), self._own_begun[episode.environment]
+            self._own_begun[episode.environment] = now
+            self._episode(episode.episode_return, episode.length, None if begun is None else now - begun)
         if self.episode_ended:
-            for episode_return, length in self._episodes.end(ended):
+            for episode_return, length, seconds in self._episodes.end(ended, self._clock()):
                 if not self._reports:
-                    self._episode(episode_return, length)
+                    self._episode(episode_return, length, seconds)
 
-    def _episode(self, episode_return: float, length: int) -> None:
+    def _begin_own(self, partial: Mask | None) -> None:
+        """Episodes that the client reports begin with the first observation, and then where the last one ended."""
+        now = self._clock()
+        for index, begun in enumerate(self._own_begun):
+            if begun is None and (partial is None or not partial[index]):
+                self._own_begun[index] = now
+
+    def _episode(self, episode_return: float, length: int, seconds: float | None) -> None:
         """A whole episode ended. Those of exploit mode say nothing of how training goes: they are scalars apart."""
         if self._exploit:
             self._bridge.scalar("exploit/episode_return", episode_return)
             self._bridge.scalar("exploit/episode_length", length)
         else:
             self._bridge.episode(episode_return, length)
+        if seconds:
+            prefix = "exploit/episode_" if self._exploit else "episode/"
+            self._bridge.scalar(f"{prefix}seconds", seconds)
+            self._bridge.scalar(f"{prefix}reward_per_second", episode_return / seconds)
 
     def _final(self, message: Step, ended: Mask) -> Leaves:
         """Final observations: what came beside the step, and with NEXT_STEP the observation itself."""

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from relaax import __version__
 from relaax.algorithm_base import (
@@ -22,6 +23,7 @@ from relaax.algorithm_base import (
     fingerprint,
 )
 from relaax.configuration import RlxServerSection
+from relaax.metrics.system import Sampler
 from relaax.rlx import (
     Bye,
     Hello,
@@ -42,6 +44,7 @@ from relaax.rlx import (
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
+from relaax.server.rlx_server.measures import Measures
 from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
 from relaax.server.rlx_server.session import Session
 
@@ -63,10 +66,25 @@ class WorkerPlan:
     make_bridge: Callable[[], BridgeBase]
 
 
+class Plan(Protocol):
+    """A `WorkerPlan`, or what becomes one when more than the settings is needed."""
+
+    @property
+    def settings(self) -> RlxServerSection: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def config(self) -> ConfigBase: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def make_bridge(self) -> Callable[[], BridgeBase]: ...
+
+
 class Worker:
     """Serves one connection. `admitted` is called once, when the client has been let in."""
 
-    def __init__(self, plan: WorkerPlan, sock: socket.socket, lifeline: int, admitted: Callable[[], None]) -> None:
+    def __init__(self, plan: Plan, sock: socket.socket, lifeline: int, admitted: Callable[[], None]) -> None:
         self._plan = plan
         settings = plan.settings
         self._limits = Limits(
@@ -76,6 +94,7 @@ class Worker:
         )
         self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
         self._admitted = admitted
+        self._sampler = Sampler()
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
         """Until the connection ends. Returns the process's exit code.
@@ -112,7 +131,8 @@ class Worker:
 
     def _serve(self, refusal: str | None, training_finished: bool) -> int:
         hello = self._peer.receive(self._plan.settings.handshake_timeout)
-        assert isinstance(hello, Hello)  # the state machine lets nothing else through
+        if not isinstance(hello, Hello):  # the state machine lets a bye through besides
+            return EXIT_DONE
         if training_finished:
             self._finish(0)
             return EXIT_TRAINING_FINISHED
@@ -126,7 +146,7 @@ class Worker:
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
         self._admitted()
-        self._peer.start_heartbeat(self._limits.heartbeat_seconds)
+        self._peer.start_heartbeat(self._limits.heartbeat_seconds, self._sampler.beat)
         _use_device(self._plan.device)
         bridge = self._plan.make_bridge()
         try:
@@ -161,11 +181,12 @@ class Worker:
         limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
         self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         try:
-            return self._loop(Session(hello, agent, bridge), bridge if exploit else None)
+            measures = Measures(bridge, self._sampler)
+            return self._loop(Session(hello, agent, bridge), measures, bridge if exploit else None)
         finally:
             agent.close()
 
-    def _loop(self, session: Session, to_flush: BridgeBase | None) -> int:
+    def _loop(self, session: Session, measures: Measures, to_flush: BridgeBase | None) -> int:
         """`to_flush`: the bridge where no push will carry what was gathered."""
         timeout = self._plan.settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
@@ -176,6 +197,7 @@ class Worker:
             answer = _answer(session, message)
             if answer is not None:
                 self._peer.send(answer)
+                measures.answered(message, answer, self._peer.read_at, time.perf_counter())
             if to_flush is not None:
                 to_flush.flush()
             if session.episode_ended and time.monotonic() > ends_at:

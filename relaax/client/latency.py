@@ -1,0 +1,54 @@
+"""How long the server's answers take, as the client sees it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+ACT, PING, WITHOUT_NETWORK = "latency/act_ms", "latency/ping_ms", "latency/act_without_network_ms"
+NAMES = frozenset((ACT, PING, WITHOUT_NETWORK))
+
+_PINGS = 5
+
+
+class Latency:
+    """Adds up what answers take until it is reported, every `interval` seconds; never where that is None.
+
+    The network's part is the median of the last few pings. A ping travels in front of a step and costs no round trip of
+    its own.
+    """
+
+    def __init__(self, interval: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
+        if interval is not None and not interval > 0:
+            raise ValueError(f"report_latency is {interval}: give a number of seconds, or None for no reports")
+        self.clock = clock
+        self._interval = interval
+        self._since = clock()
+        self._total, self._count = 0.0, 0
+        self._pings: deque[float] = deque(maxlen=_PINGS)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time for a ping and a report."""
+        return self._interval is not None and now - self._since >= self._interval
+
+    def add(self, seconds: float) -> None:
+        """An answer took so long."""
+        self._total += seconds
+        self._count += 1
+
+    def pinged(self, seconds: float) -> None:
+        """A ping and its echo took so long."""
+        self._pings.append(seconds)
+
+    def report(self, now: float) -> dict[str, float]:
+        """Metrics since the last report, in milliseconds; nothing where there was no answer."""
+        total, count = self._total, self._count
+        self._since, self._total, self._count = now, 0.0, 0
+        if not count:
+            return {}
+        act = 1e3 * total / count
+        if not self._pings:
+            return {ACT: act}
+        network = 1e3 * sorted(self._pings)[len(self._pings) // 2]
+        return {ACT: act, PING: 1e3 * self._pings[-1], WITHOUT_NETWORK: max(0.0, act - network)}

@@ -1,0 +1,105 @@
+"""How every worker fares: the newest figures of each, and what they come to over all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+SHOWN_AT_MOST = 64
+WORKER_FIGURES = ("memory_mb", "processor_percent")
+_OF_SERVERS = {
+    "server/memory_mb": "system/rlx_server_memory_mb",
+    "server/processor_percent": "system/rlx_server_processor_percent",
+}
+_OF_MACHINES = {"machine/available_memory_mb": "system/available_memory_mb"}
+_KNOWN = {f"worker/{name}" for name in WORKER_FIGURES} | _OF_SERVERS.keys() | _OF_MACHINES.keys()
+
+
+@dataclass(slots=True)
+class _Worker:
+    actor: int
+    heard: float
+    steps: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Fleet:
+    """Takes figures from every thread, gives scalars to one writer.
+
+    A worker is known by its first actor index. The first 64 are shown by themselves, all of them in mean and maximum.
+    One that was not heard of for `silence` seconds is left out.
+    """
+
+    def __init__(self, silence: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._silence = silence
+        self._clock = clock
+        self._workers: dict[str, _Worker] = {}
+        self._shown: set[int] = set()
+        self._since: float | None = None
+        self._lock = threading.Lock()
+
+    def note(self, worker_id: str, actor: int, env_steps: int, gauges: Iterable[tuple[str, float]]) -> None:
+        """A worker has done `env_steps` more steps, and says how it fares. Gauges of unknown names are left out."""
+        with self._lock:
+            now = self._clock()
+            if self._since is None:
+                self._since = now
+            worker = self._workers.setdefault(worker_id, _Worker(actor, now))
+            worker.heard = now
+            worker.steps += env_steps
+            worker.figures.update((name, value) for name, value in gauges if name in _KNOWN)
+
+    def forget(self, worker_id: str) -> None:
+        """The worker has gone."""
+        with self._lock:
+            self._workers.pop(worker_id, None)
+
+    def scalars(self) -> dict[str, float]:
+        """The newest figures, and steps per second since the last call; nothing where no worker was heard since."""
+        with self._lock:
+            now, since = self._clock(), self._since
+            gone = [key for key, worker in self._workers.items() if worker.heard < now - self._silence]
+            for key in gone:
+                del self._workers[key]
+            self._since = now if self._workers else None
+            if since is None or all(worker.heard < since for worker in self._workers.values()):
+                return {}
+            values = self._over_all()
+            for worker in sorted(self._workers.values(), key=lambda worker: worker.actor):
+                if self._shows(worker.actor):
+                    values.update(_alone(worker, now - since))
+            for worker in self._workers.values():
+                worker.steps = 0
+            return values
+
+    def _shows(self, actor: int) -> bool:
+        if len(self._shown) < SHOWN_AT_MOST:
+            self._shown.add(actor)
+        return actor in self._shown
+
+    def _over_all(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name in WORKER_FIGURES:
+            if found := self._of(f"worker/{name}"):
+                values[f"system/worker_{name}/mean"] = sum(found) / len(found)
+                values[f"system/worker_{name}/max"] = max(found)
+        # Of several servers and machines the one that is worst off.
+        values.update((tag, max(found)) for name, tag in _OF_SERVERS.items() if (found := self._of(name)))
+        values.update((tag, min(found)) for name, tag in _OF_MACHINES.items() if (found := self._of(name)))
+        return values
+
+    def _of(self, name: str) -> list[float]:
+        return [worker.figures[name] for worker in self._workers.values() if name in worker.figures]
+
+
+def _alone(worker: _Worker, seconds: float) -> dict[str, float]:
+    values = {
+        f"workers/{name}/{worker.actor}": worker.figures[f"worker/{name}"]
+        for name in WORKER_FIGURES
+        if f"worker/{name}" in worker.figures
+    }
+    if worker.steps and seconds > 0:
+        values[f"workers/steps_per_second/{worker.actor}"] = worker.steps / seconds
+    return values

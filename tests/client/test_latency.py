@@ -1,0 +1,100 @@
+"""The client's own metrics: what answers take."""
+
+from collections.abc import Callable
+
+import pytest
+
+from relaax import rlx
+from relaax.client import Client
+from relaax.client.latency import ACT, NAMES, PING, WITHOUT_NETWORK, Latency
+from relaax.client.scalars import Scalars
+from support.rlx_peer import RlxPeer
+
+SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
+
+
+def test_means_since_the_last_report_in_milliseconds():
+    latency = Latency(5.0, clock=lambda: 100.0)
+    assert [latency.is_due(now) for now in (100.0, 104.9, 105.0)] == [False, False, True]
+    for seconds in (0.002, 0.004):
+        latency.add(seconds)
+    assert latency.report(105.0) == {ACT: pytest.approx(3.0)}
+    assert not latency.is_due(109.0)
+    assert latency.report(110.0) == {}
+    for seconds in (0.001, 0.009, 0.002):
+        latency.pinged(seconds)
+    latency.add(0.005)
+    report = latency.report(115.0)
+    assert report == {ACT: pytest.approx(5.0), PING: pytest.approx(2.0), WITHOUT_NETWORK: pytest.approx(3.0)}
+    latency.add(0.001)
+    assert latency.report(120.0)[WITHOUT_NETWORK] == 0.0
+
+
+def test_none_is_never_due():
+    assert not Latency(None, clock=lambda: 0.0).is_due(1e9)
+
+
+@pytest.mark.parametrize("interval", [0, -1.0, float("nan")])
+def test_an_interval_that_is_none(interval):
+    with pytest.raises(ValueError, match="report_latency"):
+        Latency(interval)
+
+
+def play(client: Client, enough: Callable[[], bool]) -> None:
+    client.init([0.0])
+    while not enough():
+        client.send(0.0, [1.0])
+
+
+def test_a_ping_and_a_report_travel_with_steps():
+    with RlxPeer() as peer:
+        with Client(peer.address, **SPACES, report_latency=0.02) as client:
+            play(client, lambda: len(peer.talks) > 0 and len(peer.talks[0].of(rlx.Metrics)) >= 2)
+        peer.finish()
+    heard = peer.talks[0].heard
+    after = [type(heard[i + 1]) for i, message in enumerate(heard) if isinstance(message, rlx.Ping)]
+    assert len(after) >= 2
+    assert set(after) <= {rlx.Step, rlx.Metrics}
+    first = dict(peer.talks[0].of(rlx.Metrics)[0].scalars)
+    assert set(first) == NAMES
+    assert first[PING] > 0
+    assert 0 <= first[WITHOUT_NETWORK] <= first[ACT]
+
+
+def test_a_session_shorter_than_the_interval_reports_nothing():
+    with RlxPeer() as peer:
+        with Client(peer.address, **SPACES, report_latency=1e6) as client:
+            steps = iter(range(20))
+            play(client, lambda: next(steps, None) is None)
+        peer.finish()
+    assert peer.talks[0].of(rlx.Metrics, rlx.Ping) == []
+
+
+def test_its_names_are_not_for_others():
+    with pytest.raises(ValueError, match=r"'latency/act_ms' is the client's own: choose another one"):
+        Scalars(lambda: None).scalar(ACT, 1.0)
+
+
+def test_its_names_are_left_out_where_the_server_has_no_room_for_them():
+    scalars = Scalars(lambda: None)
+    scalars.limit(rlx.Limits(max_metric_names=3))
+    scalars.scalar("height", 1.0)
+    scalars.own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
+    assert list(scalars.take().scalars) == [("height", 1.0)]
+
+
+def test_who_has_too_many_names_is_told_of_the_clients_own():
+    scalars = Scalars(lambda: None)
+    scalars.limit(rlx.Limits(max_metric_names=4))
+    scalars.own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
+    scalars.scalar("a", 1.0)
+    with pytest.raises(ValueError, match=r"takes 4 names, 3 of them the client's own \(report_latency=None"):
+        scalars.scalar("b", 1.0)
+
+
+def test_what_was_gathered_before_there_was_a_limit_is_cut_down_to_it():
+    scalars = Scalars(lambda: None)
+    for name in ("a", "b", "c", "a"):
+        scalars.scalar(name, 1.0)
+    scalars.limit(rlx.Limits(max_metric_names=2))
+    assert [name for name, _ in scalars.take().scalars] == ["a", "b", "a"]

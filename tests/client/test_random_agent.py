@@ -1,0 +1,100 @@
+"""Environments without a server, and what is noted while they run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from relaax import rlx
+from relaax.client import run
+from relaax.client.random_agent import RandomAgent
+from support.counting import Counting, counting_policy
+from support.programs import program
+from support.rlx_peer import Conversation, RlxPeer, serve
+
+ACTION_SPACES = [
+    spaces.Discrete(3, start=5),
+    spaces.Box(-2, 3, (2, 2)),
+    spaces.Box(-np.inf, np.inf, (2,), np.float64),
+    spaces.Box(np.array([5.0, -np.inf]), np.array([np.inf, -7.0]), dtype=np.float64),
+    spaces.MultiDiscrete([2, 5]),
+    spaces.MultiBinary(3),
+    spaces.Tuple([spaces.Discrete(2), spaces.Dict({"a": spaces.Box(0, 1, (1,))})]),
+]
+
+
+def serve_counting(talk: Conversation) -> None:
+    talk.policy = counting_policy
+    serve(talk)
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("space", ACTION_SPACES, ids=str)
+def test_actions_are_of_the_space(space: Any) -> None:
+    agent = RandomAgent(space, seed=1)
+    for _ in range(50):
+        assert agent.init(None) in space
+
+
+def test_every_action_is_drawn_and_a_seed_repeats_them() -> None:
+    drawn = [RandomAgent(rlx.Discrete(4), 8, seed=2).step(None, None) for _ in range(2)]
+    np.testing.assert_array_equal(*drawn)
+    agent = RandomAgent(rlx.Discrete(4), 8, seed=3)
+    assert {int(action) for _ in range(20) for action in agent.step(None, None)} == {0, 1, 2, 3}
+
+
+def test_one_environment_without_a_server() -> None:
+    summary = run(gymnasium.make("CartPole-v1"), "random", episodes=20, seed=1)
+    assert summary.episodes == 20
+    assert summary.mean_return is not None
+    assert 10 < summary.mean_return < 50
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_vector_without_a_server(mode: AutoresetMode) -> None:
+    env = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3, autoreset_mode=mode)
+    assert run(env, "random", steps=300, seed=1).steps >= 300
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_what_is_measured_of_a_vector(mode: AutoresetMode, tmp_path: Path) -> None:
+    env = SyncVectorEnv([lambda i=i: Counting(i) for i in range(3)], autoreset_mode=mode)
+    with RlxPeer(serve_counting) as peer:
+        summary = run(env, peer.address, steps=120, measure=tmp_path / "m")
+    first, *_, last = lines_of(tmp_path / "m")
+    assert first["start_seconds"] > 0
+    assert first["steps"] == 0
+    assert 0 <= last["steps"] <= summary.steps  # those that the agent was told of: the last one it was, too
+    assert summary.steps - last["steps"] < 3
+    assert last["time"] > first["time"]
+    times = [value for line in lines_of(tmp_path / "m") for value in line["act_ms"]]
+    assert len(times) >= 40
+    assert min(times) > 0
+
+
+def test_what_is_measured_of_one_environment(tmp_path: Path) -> None:
+    with RlxPeer(serve_counting) as peer:
+        summary = run(Counting(), peer.address, episodes=5, measure=tmp_path / "m")
+    lines = lines_of(tmp_path / "m")
+    assert lines[-1]["steps"] == summary.steps
+    assert sum("start_seconds" in line for line in lines) == 1
+
+
+def test_every_program_can_do_without_a_server_and_measure(tmp_path: Path) -> None:
+    done = program("OpenAI_Gym", "random", "CartPole-v1", "2", "--steps", "100", "--measure", str(tmp_path / "m"))
+    assert done.returncode == 0
+    assert "mean return" in done.stdout
+    assert lines_of(tmp_path / "m")[-1]["steps"] >= 98
+    refused = program("OpenAI_Gym", "random", "CartPole-v1", "--measure", "/proc/none")
+    assert refused.returncode == 2
+    assert "cannot write --measure /proc/none" in refused.stderr

@@ -1,0 +1,70 @@
+"""Every metric from where it is measured to the event file, and docs/metrics.md lists them all."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from relaax.client import Episode, run
+from support.metrics_page import documented, listed_as, scalars
+from support.processes import wait_until
+from support.service import Service
+
+PATIENCE = 60.0
+
+
+class Enough(Exception):
+    """All that was waited for is written."""
+
+
+def angles(infos: dict[str, Any]) -> dict[str, float]:
+    return {"pole/angle": 0.25}
+
+
+def train_until_written(service: Service, wanted: set[str]) -> None:
+    deadline, looked = time.monotonic() + PATIENCE, time.monotonic()
+
+    def look(episode: Episode) -> None:
+        nonlocal looked
+        if time.monotonic() - looked > 0.5:
+            looked = time.monotonic()
+            missing = wanted - written(service.folder)
+            if not missing:
+                raise Enough
+            assert looked < deadline, f"not within {PATIENCE:g} s: {missing}"
+
+    env = gymnasium.make_vec("CartPole-v1", 4, "sync", {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP})
+    try:
+        run(env, service.address, seed=1, on_episode=look, metrics=angles, report_latency=0.2)
+    except Enough:
+        pass
+    finally:
+        env.close()
+
+
+def written(folder: Path) -> set[str]:
+    return {listed_as(tag) for tag in scalars(folder / "metrics")}
+
+
+def test_the_page_lists_what_is_written_and_nothing_else(service: Service) -> None:
+    page = documented()
+    train_until_written(service, {name for name in page if not name.startswith("exploit/")})
+    run("CartPole-v1", service.address, steps=100, seed=2, mode="exploit")
+    exploit = {name for name in page if name.startswith("exploit/")}
+    wait_until(lambda: exploit <= written(service.folder), "the episodes of exploit mode are written")
+    assert written(service.folder) == page
+    values = scalars(service.folder / "metrics")
+    assert all(math.isfinite(value) for each in values.values() for value in each)
+    assert set(values["client/pole/angle"]) == {0.25}
+    assert 0 < values["latency/act_ms/p50"][-1] <= values["latency/act_ms/p99"][-1] < 1e5
+    assert values["client/latency/act_without_network_ms"][-1] <= values["client/latency/act_ms"][-1]
+    assert 1 < values["system/worker_memory_mb/max"][-1] < 2_000
+    assert 20 < values["system/parameter_server_memory_mb"][-1] < 4_000
+    assert values["system/worker_processor_percent/max"][-1] > 0
+    assert values["episode/seconds"][-1] > 0
+    status = service.status
+    assert 0 < status.act_ms_p50 <= status.act_ms_p99

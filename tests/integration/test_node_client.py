@@ -1,0 +1,201 @@
+"""A client in another language, written from protocol/RLX.md alone (tests/node), at real servers and a scripted one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import relaax.client
+from relaax import rlx
+from relaax.rlx import ErrorCode
+from support.processes import Processes, Running
+from support.rlx_peer import Conversation, RlxPeer, serve
+from support.run import Runs
+from support.service import PARAMETER_SERVER, RLX_SERVER, Service, status_of, write_service_config
+
+CLIENT = Path(__file__).resolve().parents[1] / "node" / "cartpole.js"
+SPACE = gymnasium.make("CartPole-v1").observation_space
+
+PATIENCE = 120.0  # seconds for what takes a few on an idle machine
+
+StartNode = Callable[..., Running]
+
+
+@pytest.fixture
+def node(processes: Processes) -> StartNode:
+    """Starts the client: node(ADDRESS, options...)."""
+    command = shutil.which("node")
+    if command is None:
+        pytest.skip("node is not installed: `apt-get install nodejs` (18 or newer), or https://nodejs.org")
+    return lambda address, *options: processes.start(command, CLIENT, address, *options)
+
+
+def returns_of(client: Running) -> list[int]:
+    """The returns of its episodes, which it has numbered from 1 and averaged."""
+    *episodes, mean = client.lines
+    found = [re.fullmatch(r"episode (\d+): (\d+)", line) for line in episodes]
+    numbers, returns = zip(*((int(match[1]), int(match[2])) for match in found if match), strict=True)
+    assert numbers == tuple(range(1, len(episodes) + 1)), client.report()
+    assert mean == f"mean of {len(returns)} episodes: {np.mean(returns):.2f}"
+    return list(returns)
+
+
+def test_it_shares_a_model_with_a_gymnasium_environment(service: Service, node: StartNode) -> None:
+    relaax.client.run("CartPole-v1", service.address, steps=2, seed=1)  # the model is now one for these spaces
+    before = service.wait_for_nobody()
+    client = node(service.address, "--mode", "train", "--episodes", "5", "--seed", "1")
+    assert client.wait(PATIENCE) == 0, client.report()
+    returns = returns_of(client)
+    after = service.wait_for_nobody()
+    assert after.episodes - before.episodes == len(returns) == 5
+    assert 0 < after.global_step - before.global_step <= sum(returns)
+    assert after.updates > before.updates
+    assert client.stderr == ""
+
+
+def test_a_refusal_ends_it_with_the_servers_sentence(processes: Processes, tmp_path: Path, node: StartNode) -> None:
+    config = write_service_config(tmp_path, state_size=[4], action_size=6)
+    address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", "127.0.0.1:1")[1]
+    client = node(address)
+    assert client.wait(PATIENCE) == 1
+    (sentence,) = client.stderr.splitlines()
+    for words in ("SPACE_MISMATCH", "action_size", "6", "Discrete(2)"):
+        assert words in sentence
+    assert client.lines == []
+
+
+def test_the_end_of_training_ends_it_cleanly(processes: Processes, tmp_path: Path, node: StartNode) -> None:
+    service = Service(processes, tmp_path, max_global_step=1000)
+    client = node(service.address, "--mode", "train")
+    assert client.wait(PATIENCE) == 0, client.report()
+    assert "training has finished" in client.lines
+    assert "episode 1: " in client.lines[0]
+    assert client.stderr == ""
+    assert service.rlx_server.wait(PATIENCE) == 0
+
+
+def test_it_introduces_itself(tmp_path: Path, node: StartNode) -> None:
+    token = tmp_path / "token"
+    token.write_text("a secret\n")
+    with RlxPeer(serve) as peer:
+        client = node(peer.address, "--mode", "exploit", "--episodes", "1", "--token-file", str(token))
+        assert client.wait(PATIENCE) == 0, client.report()
+    hello = peer.talks[0].hello
+    assert hello.observation_space == rlx.Box(shape=(4,))
+    assert hello.action_space == rlx.Discrete(2)
+    assert (hello.mode, hello.token, hello.session_id) == (rlx.Mode.EXPLOIT, "a secret", "")
+    assert hello.client_name and hello.client_version and hello.environment and hello.host
+    assert peer.talks[0].of(rlx.Bye)
+
+
+def balance(observation: np.ndarray) -> bool:
+    """Push to where cart and pole are going: keeps the pole up for ever."""
+    return bool(observation @ [0.3, 0.6, 10.0, 2.0] > 0)
+
+
+def push_right(observation: np.ndarray) -> bool:
+    """The pole falls."""
+    return True
+
+
+@pytest.mark.parametrize("policy", [balance, push_right])
+def test_its_cartpole_is_that_of_gymnasium(node: StartNode, policy: Callable[[np.ndarray], bool]) -> None:
+    actions: list[int] = []
+
+    def act(message: rlx.Message, talk: Conversation) -> rlx.Leaves:
+        talk.say(rlx.Ping(nonce=len(actions)))  # which is to be answered while the client waits
+        assert isinstance(message, rlx.Init | rlx.Step)
+        actions.append(int(policy(message.observation[0][0])))
+        return [np.array(actions[-1:])]
+
+    def script(talk: Conversation) -> None:
+        talk.policy = act
+        serve(talk)
+
+    with RlxPeer(script) as peer:
+        client = node(peer.address, "--episodes", "1", "--seed", "3")
+        assert client.wait(PATIENCE) == 0, client.report()
+    talk = peer.talks[0]
+    (init,), steps, (reset,) = talk.of(rlx.Init), talk.of(rlx.Step), talk.of(rlx.Reset)
+    assert [pong.nonce for pong in talk.of(rlx.Pong)] == list(range(len(actions)))
+    assert np.abs(init.observation[0]).max() <= 0.05
+    assert returns_of(client) == [len(actions)]
+
+    # Each step by itself: what was rounded to float32 would grow over many, as the pole does not stay up by itself.
+    env = gymnasium.make("CartPole-v1")
+    env.reset()
+    states = [message.observation[0][0] for message in (init, *steps)]
+    for step, (state, action) in enumerate(zip(states, actions, strict=True)):
+        env.unwrapped.state = state.astype(np.float64)  # type: ignore[attr-defined]
+        expected, reward, terminated, truncated, _ = env.step(action)
+        if step < len(steps):
+            assert (terminated, truncated, steps[step].reward.tolist()) == (False, False, [reward])
+            np.testing.assert_allclose(states[step + 1], expected, rtol=1e-5, atol=1e-6)
+    assert reset.reward.tolist() == [1.0]
+    if policy is balance:
+        assert (terminated, truncated, reset.truncated.tolist()) == (False, True, [True])
+        np.testing.assert_allclose(reset.final_observation[0][0], expected, rtol=1e-5, atol=1e-6)
+    else:
+        assert (terminated, truncated, reset.truncated, reset.final_observation) == (True, False, None, None)
+    env.close()
+
+
+def test_it_comes_back_after_what_may_pass(node: StartNode) -> None:
+    times: list[float] = []
+
+    def full(talk: Conversation) -> None:
+        talk.expect(rlx.Hello)
+        times.append(time.monotonic())
+        talk.fail(ErrorCode.OVERLOADED, "no room for now", retry_after=1.5)
+
+    def cut(talk: Conversation) -> None:
+        talk.expect(rlx.Hello)
+        times.append(time.monotonic())
+        talk.say(rlx.Welcome(session_id="the-first", algorithm="scripted"))
+        while not talk.of(rlx.Reset):  # an episode, and a part of the next one
+            talk.answer()
+        talk.answer()
+        talk.hear()
+        talk.kill()
+
+    with RlxPeer(full, cut, serve) as peer:
+        client = node(peer.address, "--episodes", "2")
+        assert client.wait(PATIENCE) == 0, client.report()
+    assert len(returns_of(client)) == 2
+    refused, lost = client.stderr.splitlines()
+    assert "OVERLOADED: no room for now" in refused
+    assert "the connection is lost" in lost
+    assert times[1] - times[0] >= 1.5
+    _, second, third = peer.talks
+    assert (second.hello.session_id, third.hello.session_id) == ("", "the-first")
+    assert [len(talk.of(rlx.Init)) for talk in (second, third)] == [2, 1], "the episode that was cut is not continued"
+    assert third.of(rlx.Init)[0].partial is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_plays_what_gymnasium_environments_have_taught(
+    runs: Runs, processes: Processes, node: StartNode, short: bool
+) -> None:
+    target = 300 if short else 475
+    run = runs.start("--clients", "4", "--target-return", str(target), "--seed", "11", "--no-progress")
+    assert run.running.wait(280) == 0, run.running.report()
+    before = run.summary["env_steps"]
+
+    config = ("--config", run.directory / "configuration.yaml", "--bind", "127.0.0.1:0")
+    checkpoints = run.directory / "checkpoints"
+    _, parameter_server = processes.start_server(*PARAMETER_SERVER, *config, "--checkpoint-dir", checkpoints)
+    _, address = processes.start_server(*RLX_SERVER, *config, "--parameter-server", parameter_server)
+    client = node(address, "--mode", "exploit", "--episodes", "20", "--seed", "1")
+    assert client.wait(PATIENCE) == 0, client.report()
+    returns = returns_of(client)
+    assert len(returns) == 20
+    assert np.mean(returns) >= target, returns
+    assert status_of(parameter_server).global_step == before, "nothing is learned in exploit mode"

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from relaax.metrics import Fleet
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_worker_by_its_actor_and_all_together() -> None:
+    clock = Clock()
+    fleet = Fleet(clock=clock)
+    fleet.note(
+        "a", 0, 30, [("worker/memory_mb", 40.0), ("server/memory_mb", 5.0), ("machine/available_memory_mb", 9.0)]
+    )
+    fleet.note(
+        "b", 8, 10, [("worker/memory_mb", 50.0), ("server/memory_mb", 7.0), ("machine/available_memory_mb", 8.0)]
+    )
+    clock.now += 2
+    fleet.note("a", 0, 30, [("made/up", 1.0)])
+    assert fleet.scalars() == {
+        "system/worker_memory_mb/mean": 45.0,
+        "system/worker_memory_mb/max": 50.0,
+        "system/rlx_server_memory_mb": 7.0,
+        "system/available_memory_mb": 8.0,
+        "workers/memory_mb/0": 40.0,
+        "workers/steps_per_second/0": 30.0,
+        "workers/memory_mb/8": 50.0,
+        "workers/steps_per_second/8": 5.0,
+    }
+
+
+def test_where_no_worker_was_heard_there_is_nothing() -> None:
+    clock = Clock()
+    fleet = Fleet(clock=clock)
+    assert fleet.scalars() == {}
+    fleet.note("a", 0, 10, [])
+    clock.now += 1
+    assert fleet.scalars() == {"workers/steps_per_second/0": 10.0}
+    clock.now += 1
+    assert fleet.scalars() == {}
+
+
+def test_a_worker_that_left_or_fell_silent_is_left_out() -> None:
+    clock = Clock()
+    fleet = Fleet(silence=10.0, clock=clock)
+    for name, actor in (("a", 0), ("b", 1), ("c", 2)):
+        fleet.note(name, actor, 0, [("worker/memory_mb", 10.0 * (actor + 1))])
+    fleet.forget("a")
+    fleet.forget("a")
+    clock.now += 11
+    fleet.note("c", 2, 0, [])
+    assert fleet.scalars() == {
+        "system/worker_memory_mb/mean": 30.0,
+        "system/worker_memory_mb/max": 30.0,
+        "workers/memory_mb/2": 30.0,
+    }
+
+
+def test_so_many_are_shown_by_themselves() -> None:
+    clock = Clock()
+    fleet = Fleet(clock=clock)
+    for actor in range(100):
+        fleet.note(str(actor), actor, 0, [("worker/memory_mb", float(actor))])
+    clock.now += 1
+    values = fleet.scalars()
+    assert sum(name.startswith("workers/") for name in values) == 64
+    assert values["system/worker_memory_mb/max"] == 99.0
+    fleet.note("late", 200, 0, [("worker/memory_mb", 1.0)])
+    clock.now += 1
+    assert "workers/memory_mb/200" not in fleet.scalars()

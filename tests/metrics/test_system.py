@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+
+import psutil
+import pytest
+
+from relaax.metrics.system import ProcessFigures, Sampler
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_memory_and_processor_of_this_process() -> None:
+    clock = Clock()
+    figures = ProcessFigures(clock=clock)
+    before = sum(os.times()[:2])
+    while sum(os.times()[:2]) - before < 0.2:
+        pass
+    clock.now += 0.4
+    sample = figures.sample()
+    assert sample["processor_percent"] == pytest.approx(50, abs=25)
+    assert 5 < sample["memory_mb"] < psutil.virtual_memory().total / 1e6
+    assert set(figures.sample()) == {"memory_mb"}, "no time has passed"
+
+
+def test_a_sample_is_taken_when_it_is_time_and_handed_over_once() -> None:
+    clock = Clock()
+    sampler = Sampler(interval=10.0, clock=clock)
+    own = {"worker/memory_mb", "worker/processor_percent", "machine/available_memory_mb"}
+    server = {"server/memory_mb", "server/processor_percent"}
+    seen = []
+    for now in (1.0, 5.0, 12.0, 23.0, 34.0):
+        clock.now = now
+        sampler.beat()
+        seen.append(set(sampler.take()) if sampler.found else None)
+        assert not sampler.found
+    assert seen == [own | server, None, own, own, own | server]
