@@ -9,7 +9,7 @@ from typing import Any
 from relaax import rlx
 from support.rlx_pair import batch, make_hello, make_step
 
-PATIENCE = 20.0  # seconds; a test that waits longer has failed
+PATIENCE = 60.0  # seconds; a test that waits longer has failed
 
 
 class Line:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
+from relaax.cli.conformance.vectors import message_to_json
 from relaax.rlx import (
     Box,
     ClientConnection,
@@ -27,7 +28,6 @@ from relaax.rlx import (
 from relaax.rlx.codecs import codec_named
 
 from .rlx_messages import assert_same
-from .rlx_vectors import message_to_json
 
 LIMITS = Limits(
     max_frame_bytes=2**20,
@@ -62,6 +62,61 @@ def rewards(*values: float) -> np.ndarray:
 
 def mask(*values: int) -> np.ndarray:
     return np.array(values, np.bool_)
+
+
+# Where protocol/RLX.md says what a conversation shows: the first name that its own begins with.
+SECTIONS = {
+    "plain": "1, 7",
+    "reset_truncated": "7, 8",
+    "reconnect": "6, 7",
+    "same_step": "8",
+    "next_step": "8",
+    "mixed_habits": "8",
+    "nested_spaces": "5",
+    "every_dtype": "4, 5",
+    "metrics_ping_bye": "7, 11",
+    "training_finished": "7",
+    "refused_token": "6, 9",
+    "overloaded": "9",
+    "end_of_stream": "9",
+    "unknown_fields": "3, 12",
+    "malformed_empty": "2",
+    "malformed": "3, 9",
+    "frame_too_large": "2",
+    "unsupported_version": "6, 12",
+    "hello_deep_space": "5",
+    "hello_many_leaves": "5",
+    "hello_huge_leaf": "5",
+    "hello_unknown": "12",
+    "hello": "6",
+    "space": "5",
+    "step_nan_reward": "7",
+    "step_two_rewards": "7",
+    "step_mask_length": "7",
+    "step_infinite": "5",
+    "step_no_leaf": "5",
+    "step_two_leaves": "5",
+    "step_dtype": "5",
+    "step_shape": "5",
+    "step_no_axis": "5",
+    "step": "8",
+    "reset_nan_reward": "7",
+    "reset": "8",
+    "metrics_long_name": "11",
+    "metrics_many_names": "11",
+    "metrics": "7",
+    "array": "4",
+    "unexpected": "10",
+    "unknown_message": "12",
+    "server_welcome_version": "6, 12",
+    "server_welcome_limits": "6",
+    "server_welcome_heartbeat": "11",
+    "server_actions_early": "10",
+    "server_action": "5",
+    "server_unknown_message": "12",
+    "server_frame_too_large": "2",
+    "server_malformed": "3",
+}
 
 
 class Talk:
@@ -126,6 +181,7 @@ class Talk:
         return {
             "name": self.name,
             "description": self.description,
+            "section": next(section for name, section in SECTIONS.items() if self.name.startswith(name)),
             "codec": self.codec.name,
             "server_limits": json_format.MessageToDict(limits),
             "entries": self.entries,

@@ -1,67 +1,25 @@
-"""The golden conversations of protocol/vectors, and how they are played. See protocol/vectors/README.md."""
+"""Playing the golden conversations with this project's connections. See protocol/vectors/README.md."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from google.protobuf import json_format
-
+from relaax.cli.conformance.vectors import FOLDER, Conversation, load, message_from_json, message_to_json
 from relaax.rlx import (
     NEED_DATA,
     ClientConnection,
     ConnectionClosed,
     ErrorCode,
-    Limits,
-    Message,
     RemoteProtocolError,
     Sender,
     ServerConnection,
     State,
-    rlx_pb2,
 )
-from relaax.rlx.decoding import from_wire
-from relaax.rlx.encoding import to_wire
 
 from .rlx_messages import assert_same
 
-FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """One golden conversation, as the file says it."""
-
-    name: str
-    codec: str
-    server_limits: dict[str, Any]
-    entries: list[dict[str, Any]]
-
-    @property
-    def limits(self) -> Limits:
-        wire = json_format.ParseDict(self.server_limits, rlx_pb2.Limits())
-        names = [field.name for field in wire.DESCRIPTOR.fields]
-        return Limits(**{name: getattr(wire, name) for name in names})
-
-
-def load() -> list[Conversation]:
-    found = []
-    for path in sorted(FOLDER.glob("*.json")):
-        for c in json.loads(path.read_text("utf-8"))["conversations"]:
-            found.append(Conversation(c["name"], c["codec"], c["server_limits"], c["entries"]))
-    return found
-
-
-def message_to_json(message: Message, sender: Sender) -> dict[str, Any]:
-    tree: dict[str, Any] = json_format.MessageToDict(to_wire(message, sender))
-    return tree
-
-
-def message_from_json(tree: dict[str, Any], sender: Sender) -> Message:
-    envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
-    return from_wire(json_format.ParseDict(tree, envelope))
+__all__ = ["FOLDER", "Conversation", "load", "message_from_json", "message_to_json", "play", "refused_openings"]
 
 
 def play(conversation: Conversation, role: Sender) -> None:

@@ -1,0 +1,58 @@
+"""All rules for clients, checked one after the other against a real one."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from relaax.cli.conformance.client_rules import CLIENT_RULES, ClientRule
+from relaax.cli.conformance.host import Run, Script, run_client
+from relaax.cli.conformance.report import Finding, Report, Verdict
+
+QUIET_SECONDS = 5.0
+NO_CLIENT = "it never connected"
+
+
+def client_rules(only: str = "*") -> list[ClientRule]:
+    """Those whose name fits the pattern."""
+    return [rule for rule in CLIENT_RULES if fnmatch.fnmatchcase(rule.name, only)]
+
+
+def check_client(
+    command: list[str],
+    deadline: float,
+    rules: list[ClientRule],
+    progress: Callable[[str], None] = lambda name: None,
+    jobs: int = 1,
+) -> Report:
+    """Check a client. Rules about the same behaviour of the server share a run of the command; `jobs` run at a time.
+
+    Raises OSError where the command cannot be started.
+    """
+    runs: dict[Script, Run] = {}
+
+    def perform(rule: ClientRule) -> None:
+        progress(rule.name)
+        quiet = deadline if rule.patient else min(deadline, QUIET_SECONDS)
+        runs[rule.script] = run_client(command, rule.script, deadline, quiet)
+
+    first, *rest = {rule.script: rule for rule in rules}.values()
+    perform(first)
+    if runs[first.script].talks:
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(perform, rest))
+        findings = [_finding(rule, runs[rule.script]) for rule in rules]
+    else:  # nor will it for the others
+        unseen = [Finding(rule.name, rule.section, Verdict.NOT_SEEN, NO_CLIENT) for rule in rules]
+        findings = [_finding(first, runs[first.script]), *unseen[1:]]
+    return Report(f"the client `{' '.join(command)}`", findings)
+
+
+def _finding(rule: ClientRule, run: Run) -> Finding:
+    if not run.talks:
+        return Finding(rule.name, rule.section, Verdict.FAILED, f"{NO_CLIENT}; {run.end}")
+    verdict, sentence = rule.judge(run)
+    if run.talks[0].cannot:
+        verdict, sentence = Verdict.NOT_APPLICABLE, run.talks[0].cannot
+    return Finding(rule.name, rule.section, verdict, sentence or rule.description)

@@ -1,0 +1,162 @@
+"""The command `relaax conformance`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from relaax.client.address import parse_address
+
+HELP = """Check a client or a server, in any language, against protocol/RLX.md, rule by rule.
+
+--server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors. What a server
+decides by itself stays open: session id, limits, actions within their space, the sentence of an error. Give it a
+server that has nothing to lose: the conversations teach its agent nonsense, unless --exploit asks for an agent that
+learns nothing.
+
+A server may know some spaces only, or settle them with its first client. Rules that need no spaces are checked first;
+then conversations about a point of two numbers and three choices, or in the spaces that --observation-space and
+--action-space give, as JSON of rlx.v1.Space; other spaces come last. A conversation that the server refuses for a
+reason of its own is "not applicable", with the server's sentence.
+
+--client COMMAND takes the role of the server, and runs the command once for each of some forty ways in which a server
+may behave. {address} in the command becomes HOST:PORT; without it, the address is appended. The client chooses its
+spaces, observations and episodes; it should be willing to play some hundred steps, and to connect again after an error
+that it may retry. What it never came to is "not seen".
+
+Exit code 0: no rule failed; 1: some failed; 2: the check cannot be done as asked for.
+
+\b
+    relaax conformance --server localhost:7001 --observation-space '{"box":{"dtype":"DTYPE_FLOAT32","shape":[4]}}' \\
+        --action-space '{"discrete":{"n":"2"}}'
+    relaax conformance --client 'node cartpole.js {address}' --json report.json
+"""
+
+
+def conformance(
+    client: Annotated[str | None, typer.Option(metavar="COMMAND", help="The client's command line.")] = None,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the server listens.")] = None,
+    only: Annotated[str, typer.Option(metavar="PATTERN", help="Rules by name, as in 'step_*'.")] = "*",
+    list_: Annotated[bool, typer.Option("--list", help="Name the rules, and check nothing.")] = False,
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report here as well.")] = None,
+    deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for what is due.")] = 20.0,
+    jobs: Annotated[int, typer.Option(min=1, help="Clients: how many to run at a time.")] = 1,
+    token_file: Annotated[Path | None, typer.Option(help="Servers: a file with the token.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Servers: protobuf or json; by default both.")] = None,
+    exploit: Annotated[bool, typer.Option("--exploit", help="Servers: ask for an agent that does not learn.")] = False,
+    observation_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: that they know.")] = None,
+    action_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: that they know.")] = None,
+) -> None:
+    """Its help is HELP."""
+    if (client is None) == (server is None) and not (list_ and client is None):
+        _refuse("give either --client COMMAND or --server HOST:PORT")
+    if client is not None:
+        _no_server_options(token_file, codec, exploit, observation_space, action_space)
+    if codec not in (None, "protobuf", "json"):
+        _refuse(f"--codec {codec}: protobuf or json is expected")
+    if (observation_space is None) != (action_space is None):
+        _refuse("--observation-space and --action-space go together")
+    # They take a moment to load.
+    from rich.console import Console
+
+    from relaax.cli.conformance.adapted import Settings
+    from relaax.cli.conformance.client import check_client, client_rules
+    from relaax.cli.conformance.report import WIDTH
+    from relaax.cli.conformance.server import check_server, server_checks
+
+    console, status = Console(), Console(stderr=True).status("")
+    if not console.is_terminal:
+        console.width = WIDTH
+    settings = Settings(
+        observation_space=_space("--observation-space", observation_space),
+        action_space=_space("--action-space", action_space),
+        token="" if token_file is None else _token(token_file),
+        exploit=exploit,
+        codec=codec,
+        deadline=deadline,
+    )
+    checks: list[Any] = []
+    for whose, rules in (("servers", server_checks(settings, only)), ("clients", client_rules(only))):
+        asked = server if whose == "servers" else client
+        if asked is not None or (list_ and server is client is None):
+            checks += rules
+            for rule in rules if list_ else ():
+                print(f"{whose}: {rule.name} (section {rule.section}): {rule.description}")
+    if not checks:
+        _refuse(f"--only {only}: no rule is named so; --list names them")
+    if list_:
+        return
+    with status:
+        if server is not None:
+            report = check_server(_reachable(server, deadline), settings, checks, status.update)
+        else:
+            command = _command(client or "")
+            try:
+                report = check_client(command, deadline, checks, status.update, jobs)
+            except OSError as error:
+                _refuse(f"--client: {command[0]} cannot be started: {error.strerror or error}")
+    report.print(console)
+    if json_ is not None:
+        try:
+            report.write(json_)
+        except OSError as error:
+            _refuse(f"--json {json_}: {error.strerror}")
+    raise typer.Exit(1 if report.failed else 0)
+
+
+conformance.__doc__ = HELP
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"relaax conformance: {sentence}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _no_server_options(*options: object) -> None:
+    if any(option not in (None, False) for option in options):
+        _refuse("--token-file, --codec, --exploit and the spaces are for --server; give a client its own arguments")
+
+
+def _space(option: str, text: str | None) -> Any:
+    from relaax.rlx import space_from_dict
+
+    if text is None:
+        return None
+    try:
+        return space_from_dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        _refuse(f'{option} {text}: {error}; such as \'{{"box":{{"dtype":"DTYPE_FLOAT32","shape":[4]}}}}\'')
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse(f"--token-file {path}: {error}")
+
+
+def _reachable(text: str, deadline: float) -> tuple[str, int]:
+    try:
+        address = parse_address(text)
+        socket.create_connection(address, timeout=deadline).close()
+    except ValueError as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"nothing can be reached at {text}: {error.strerror or error}")
+    return address
+
+
+def _command(text: str) -> list[str]:
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        _refuse(f"--client {text}: {error}")
+    if not command:
+        _refuse("--client: no command was given")
+    return command if "{address}" in text else [*command, "{address}"]

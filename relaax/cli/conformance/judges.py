@@ -1,0 +1,169 @@
+"""How a client did in a run. Each judge returns a verdict and a sentence; an empty one stands for the rule's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from relaax import rlx
+from relaax.cli.conformance.client_talk import ClientTalk
+from relaax.cli.conformance.host import Run
+from relaax.cli.conformance.report import Verdict
+from relaax.rlx.errors import ErrorCode
+
+Judgement = tuple[Verdict, str]
+PASSED, FAILED, NOT_SEEN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_SEEN
+
+CLOCK_SECONDS = 0.01  # what two clocks may differ by in telling a wait
+_ASKS = {"init", "step", "reset", "metrics", "hello"}
+
+
+def _heard(talk: ClientTalk) -> str:
+    counts = Counter(type(message).__name__.lower() for message in talk.heard)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
+
+
+def _broken(run: Run) -> str | None:
+    """The first breach of the protocol, on whichever connection."""
+    return next((talk.note for talk in run.talks if talk.mistake is not None), None)
+
+
+def handshake(run: Run) -> Judgement:
+    """The first connection's hello."""
+    talk = run.talks[0]
+    if talk.connection.hello is None:
+        return FAILED, f"no hello was understood: {talk.note}; {run.end}"
+    hello = talk.hello
+    return PASSED, (
+        f"{talk.codec}, {hello.environments} environment(s), observations {hello.observation_space}, "
+        f"actions {hello.action_space}"
+    )
+
+
+def no_mistake_of(code: ErrorCode) -> Callable[[Run], Judgement]:
+    """No connection of the run broke the protocol in this way."""
+
+    def judge(run: Run) -> Judgement:
+        for talk in run.talks:
+            if talk.mistake is not None and talk.mistake.code is code:
+                return FAILED, talk.mistake.message
+        if not any(talk.answers for talk in run.talks):
+            return NOT_SEEN, f"nothing was answered: {run.talks[0].note}; {run.end}"
+        if code is ErrorCode.LIMIT_EXCEEDED and not any(talk.of(rlx.Metrics) for talk in run.talks):
+            return NOT_SEEN, "it sent no metrics"
+        return PASSED, _heard(run.talks[0]) if code is ErrorCode.INVALID_VALUE else ""
+
+    return judge
+
+
+def episodes(run: Run) -> Judgement:
+    """Some episode ended and another began, on one connection."""
+    for talk in run.talks:
+        resets, inits = len(talk.of(rlx.Reset)), len(talk.of(rlx.Init))
+        ends = sum(step.terminated is not None or step.truncated is not None for step in talk.of(rlx.Step))
+        if min(resets, inits - 1) > 0 or ends > 0:
+            return PASSED, f"{resets} resets, {ends} steps that ended episodes"
+    return NOT_SEEN, f"no episode ended before another began in {run.talks[0].answers} answers"
+
+
+def left(run: Run) -> Judgement:
+    """It went in order."""
+    if (broken := _broken(run)) is not None:
+        return FAILED, broken
+    talk = run.talks[-1]
+    if not talk.closed:
+        return FAILED, f"it kept the connection open: {talk.note or 'training has finished'}"
+    if run.code != 0:
+        return FAILED, run.end
+    return PASSED, "it said bye" if "bye" in talk.after or talk.of(rlx.Bye) else "it closed"
+
+
+def went_on(run: Run) -> Judgement:
+    """The client was answered to the end of the script, or left by itself, in order."""
+    if (broken := _broken(run)) is not None:
+        return FAILED, broken
+    talk = run.talks[0]
+    if talk.complete or (run.code == 0 and talk.answers and talk.closed):
+        return PASSED, ""
+    return FAILED, f"after {talk.answers} answers: {talk.note}; {run.end}"
+
+
+def returned(wait: float) -> Callable[[Run], Judgement]:
+    """The client came back, and not before `wait` seconds were over."""
+
+    def judge(run: Run) -> Judgement:
+        if (broken := _broken(run)) is not None:
+            return FAILED, broken
+        first = run.talks[0]
+        if first.over_at is None:
+            return _not_reached(run)
+        if len(run.talks) == 1:
+            return NOT_SEEN, f"it did not come back, which it should; {run.end}"
+        took = run.talks[1].began - first.over_at
+        if took < wait - CLOCK_SECONDS:
+            return FAILED, f"it came back after {took:.2f} s; the error said {wait:g} s"
+        return PASSED, f"it came back after {took:.1f} s"
+
+    return judge
+
+
+def restored(run: Run) -> Judgement:
+    """The client came back with its session id."""
+    if len(run.talks) < 2 or run.talks[1].connection.hello is None:
+        return NOT_SEEN, "it did not come back"
+    given = run.talks[0].connection.welcome
+    found = run.talks[1].hello.session_id
+    if given is None or found != given.session_id:
+        return FAILED, f"the session id was {given.session_id if given else ''!r}, it came back with {found!r}"
+    return PASSED, ""
+
+
+def stayed_away(run: Run) -> Judgement:
+    """The client did not come back after an error that is not retryable."""
+    if (broken := _broken(run)) is not None:
+        return FAILED, broken
+    first = run.talks[0]
+    if first.over_at is None:
+        return _not_reached(run)
+    if len(run.talks) > 1:
+        return FAILED, f"it came back after {run.talks[1].began - first.over_at:.1f} s"
+    return PASSED, ""
+
+
+def ended_cleanly(run: Run) -> Judgement:
+    """The client ended with exit code 0, and did not come back."""
+    verdict, sentence = stayed_away(run)
+    if verdict is not PASSED:
+        return verdict, sentence
+    if not run.talks[0].closed or run.code is None:
+        return FAILED, "it went on running"
+    return (PASSED, "") if run.code == 0 else (FAILED, run.end)
+
+
+def noticed(in_time: bool = True) -> Callable[[Run], Judgement]:
+    """The client closed, and said nothing more but bye.
+
+    `in_time` false: the client may have spoken before it could read the mistake, which is none then.
+    """
+
+    def judge(run: Run) -> Judgement:
+        if (broken := _broken(run)) is not None:
+            return FAILED, broken
+        first = run.talks[0]
+        if first.over_at is None:
+            return _not_reached(run)
+        said = [kind for kind in first.after if kind in _ASKS]
+        if said and not in_time and said[0] in ("metrics", "init"):
+            return NOT_SEEN, "it had begun before it could read the mistake, which was none then"
+        if said:
+            return FAILED, f"it went on with {said[0]}"
+        if not first.closed:
+            return FAILED, "it kept the connection open"
+        return PASSED, ""
+
+    return judge
+
+
+def _not_reached(run: Run) -> Judgement:
+    talk = run.talks[0]
+    return NOT_SEEN, f"it left before, after {talk.answers} answers: {talk.note}; {run.end}"

@@ -1,0 +1,72 @@
+"""The golden conversations of protocol/vectors: what its README.md describes, read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from google.protobuf import json_format
+
+from relaax.bundled import bundled_folder
+from relaax.rlx import Limits, Message, Sender, rlx_pb2
+from relaax.rlx.decoding import from_wire
+from relaax.rlx.encoding import to_wire
+
+FOLDER = bundled_folder("protocol") / "vectors"
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One golden conversation, as its file says it. `file` is the file's name without `.json`."""
+
+    file: str
+    name: str
+    description: str
+    section: str
+    codec: str
+    server_limits: dict[str, Any]
+    entries: list[dict[str, Any]]
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that a server under test is to be configured with."""
+        wire = json_format.ParseDict(self.server_limits, rlx_pb2.Limits())
+        names = [field.name for field in wire.DESCRIPTOR.fields]
+        return Limits(**{name: getattr(wire, name) for name in names})
+
+    def entry(self, sender: str, kind: str) -> dict[str, Any]:
+        """The first message of this kind, by its name in JSON. Raises KeyError where there is none."""
+        for entry in self.entries:
+            if entry["from"] == sender and kind in entry.get("message", {}):
+                return entry
+        raise KeyError(kind)
+
+
+@cache
+def load() -> tuple[Conversation, ...]:
+    """All of them, in the order of the files."""
+    found = []
+    for path in sorted(FOLDER.glob("*.json")):
+        for c in json.loads(path.read_text("utf-8"))["conversations"]:
+            fields = (c[name] for name in ("name", "description", "section", "codec", "server_limits", "entries"))
+            found.append(Conversation(path.stem, *fields))
+    return tuple(found)
+
+
+def golden(name: str) -> Conversation:
+    """The conversation of this name. Raises KeyError."""
+    return {conversation.name: conversation for conversation in load()}[name]
+
+
+def message_to_json(message: Message, sender: Sender) -> dict[str, Any]:
+    """The form that messages have in the files."""
+    tree: dict[str, Any] = json_format.MessageToDict(to_wire(message, sender))
+    return tree
+
+
+def message_from_json(tree: dict[str, Any], sender: Sender) -> Message:
+    """The reverse of `message_to_json`."""
+    envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
+    return from_wire(json_format.ParseDict(tree, envelope))

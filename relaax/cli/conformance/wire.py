@@ -1,0 +1,142 @@
+"""Frames and messages as a stranger would write them: Protobuf's own library and a socket, nothing of relaax.rlx.
+
+What checks a peer must not share its mistakes. Messages are those of `rlx_pb2`, which protoc made of the .proto.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import time
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, Message
+
+from relaax.rlx import rlx_pb2
+
+HANDSHAKE_BYTES = 65_536
+
+
+class Wrong(Exception):
+    """The peer broke a rule. The message is a sentence."""
+
+
+class Over(Exception):
+    """The peer's stream has ended; `reset` where it was torn down instead of ended."""
+
+    def __init__(self, reset: bool) -> None:
+        super().__init__("the connection was reset" if reset else "the stream ended")
+        self.reset = reset
+
+
+class Silent(Exception):
+    """Nothing came within the deadline."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing came for {seconds:g} s")
+
+
+def framed(payload: bytes) -> bytes:
+    """A payload with its length."""
+    return struct.pack(">I", len(payload)) + payload
+
+
+def encoded(message: Message, codec: str) -> bytes:
+    """A frame that says `message`, written as the vectors are."""
+    if codec == "protobuf":
+        return framed(message.SerializeToString(deterministic=True))
+    return framed(json.dumps(json_format.MessageToDict(message), separators=(",", ":")).encode())
+
+
+def decoded(payload: bytes, codec: str, kind: type[Any]) -> Any:
+    """The message of `kind` (an envelope of `rlx_pb2`) in a payload. Raises Wrong."""
+    try:
+        if codec == "protobuf":
+            return kind.FromString(payload)
+        tree = json.loads(payload.decode("utf-8"))
+        if not isinstance(tree, dict):
+            raise Wrong(f"a frame holds {payload[:40]!r}, no object")
+        return json_format.ParseDict(tree, kind(), ignore_unknown_fields=True)
+    except (DecodeError, json_format.ParseError, ValueError, RecursionError) as error:
+        raise Wrong(f"a frame of {len(payload)} bytes, {payload[:24].hex()}..., is no {codec} ({error})") from None
+
+
+def kind_of(message: Any) -> str:
+    """The name of the message in an envelope: "welcome", "episode_returns"; "nothing" where none is set."""
+    return message.WhichOneof("message") or "nothing"
+
+
+def code_name(code: int) -> str:
+    """The name of an error code as section 9 writes it."""
+    try:
+        return rlx_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
+    except ValueError:
+        return f"error code {code}"
+
+
+class Line:
+    """One connection. Every wait ends after `deadline` seconds."""
+
+    def __init__(self, sock: socket.socket, deadline: float, one_by_one: bool = False) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = sock
+        self.deadline = deadline
+        self.one_by_one = one_by_one
+        self.max_frame_bytes = HANDSHAKE_BYTES
+        self._buffer = bytearray()
+
+    def send(self, data: bytes) -> None:
+        """Whole or byte by byte. A peer that has closed is noticed when it is heard."""
+        self.socket.settimeout(self.deadline)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            for piece in (data[i : i + 1] for i in range(len(data))) if self.one_by_one else (data,):
+                self.socket.sendall(piece)
+
+    def payload(self, deadline: float | None = None) -> bytes:
+        """The payload of the peer's next frame. Raises Over, Silent and Wrong."""
+        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        (length,) = struct.unpack(">I", self._take(4, until))
+        if not 0 < length <= self.max_frame_bytes:
+            raise Wrong(f"a frame announces {length} bytes; 1 to {self.max_frame_bytes} are allowed")
+        return self._take(length, until)
+
+    def expect_end(self) -> None:
+        """The peer says nothing more and ends its stream, in order. Raises Wrong."""
+        try:
+            payload = self.payload()
+        except Over as over:
+            if over.reset:
+                raise Wrong("the connection was reset instead of ended: what was said last may be lost") from None
+        except Silent as silent:
+            raise Wrong(f"{silent}: the stream was not ended") from None
+        else:
+            raise Wrong(f"after its last message the peer sent {payload[:24].hex()}...")
+
+    def end(self) -> None:
+        """End this direction of the stream."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Close at once."""
+        self.socket.close()
+
+    def _take(self, count: int, until: float) -> bytes:
+        started = time.monotonic()
+        while len(self._buffer) < count:
+            self.socket.settimeout(max(0.001, until - time.monotonic()))
+            try:
+                data = self.socket.recv(65_536)
+            except TimeoutError:
+                raise Silent(round(until - started, 1)) from None
+            except OSError:
+                raise Over(reset=True) from None
+            if not data:
+                raise Over(reset=False)
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken

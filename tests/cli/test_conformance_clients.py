@@ -1,0 +1,145 @@
+"""`relaax conformance --client`: right clients pass, and a client with one fault fails where the fault is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.cli.conformance.client import check_client, client_rules
+from relaax.cli.conformance.report import Report, Verdict
+from support.rlx_vector_files import SPECIFICATION
+
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+FAULTY = [sys.executable, str(SUPPORT / "faulty_client.py"), "{address}"]
+PYTHON_CLIENT = """
+import sys
+import numpy as np
+from relaax.client import Box, Client, Discrete, Failure, TrainingFinished, VectorClient
+
+address, codec = sys.argv[1:]
+spaces = {"observation_space": Box(-1, 1, (2,)), "action_space": Discrete(3), "codec": codec, "retry_seconds": 60}
+state = np.zeros(2, np.float32)
+try:
+    with Client(address, **spaces) as client:
+        for episode in range(60):
+            client.metrics().scalar("episode", episode)
+            client.init(state)
+            for _ in range(5):
+                client.send(1.0, state)
+            client.reset(1.0, truncated=True, state=state)
+except TrainingFinished:
+    pass
+except Failure as failure:
+    sys.exit(str(failure))
+"""
+TIMING = {"server_actions_early"}  # it may be read too late to be a mistake
+RECONNECTING = {
+    "overloaded",
+    "unavailable",
+    "rebalancing",
+    "session_id",
+    "network_failure",
+    "unknown_code_retryable",
+}
+
+
+def check(command: list[str], only: str = "*", deadline: float = 30.0) -> Report:
+    rules = client_rules(only)
+    assert rules
+    return check_client(command, deadline, rules, jobs=4)
+
+
+def not_passed(report: Report) -> dict[str, str]:
+    return {f.rule: f"{f.verdict.value}: {f.sentence}" for f in report.findings if f.verdict is not Verdict.PASSED}
+
+
+def test_a_right_client_passes() -> None:
+    report = check(FAULTY)
+    assert not report.failed, not_passed(report)
+    assert set(not_passed(report)) <= TIMING
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_our_own_client_understands_other_bytes(codec: str) -> None:
+    assert not_passed(check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], "[uw]*", deadline=60)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_our_own_client_passes(codec: str) -> None:
+    report = check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], deadline=60)
+    assert not report.failed, not_passed(report)
+    assert set(not_passed(report)) <= TIMING
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+def test_the_node_client_passes() -> None:
+    program = SUPPORT.parent / "node" / "cartpole.js"
+    report = check(["node", str(program), "{address}", "--episodes", "1000"], deadline=60)
+    assert not report.failed, not_passed(report)
+    assert set(not_passed(report)) <= TIMING | {"limits"}  # it sends no metrics
+
+
+def test_the_script_of_the_specification_passes(tmp_path: Path) -> None:
+    """It does not connect again, which the page tells."""
+    (script,) = re.findall(r"<!-- example: script -->\n```\w*\n(.*?)```", SPECIFICATION.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "client.py").write_text(script, "utf-8")
+    report = check([sys.executable, str(tmp_path / "client.py"), "{address}", "100"])
+    assert not report.failed, not_passed(report)
+    assert set(not_passed(report)) <= TIMING | RECONNECTING | {"limits"}
+
+
+FAULTS = {
+    "version": ("hello", "version 2"),
+    "init_first": ("hello", "Init from the client"),
+    "mute": ("hello", "nothing came"),
+    "huge": ("frames", "2147483648"),
+    "mixed_codec": ("codec", "no JSON"),
+    "impatient": ("slow_answers", "UNEXPECTED_MESSAGE"),
+    "nan": ("values", "reward of environment 0 is nan"),
+    "shape": ("values", "[1, 3]"),
+    "many_metrics": ("limits", "more than 2 different metric names"),
+    "exit_code": ("leaving", "exit code 3"),
+    "packets_are_frames": ("byte_by_byte", "after 0 answers"),
+    "drops_the_rest": ("joined_frames", "nothing came"),
+    "no_pong": ("pings", "nothing came"),
+    "wrong_nonce": ("pings", "has the nonce 4"),
+    "known_fields_only": ("unknown_fields", "exit code 1"),
+    "one_spelling": ("written_otherwise", "KeyError"),
+    "hurries": ("overloaded", "the error said 2.5 s"),
+    "forgets": ("session_id", "came back with ''"),
+    "by_code": ("the_field_decides", "it came back"),
+    "stubborn": ("refused_token", "it came back"),
+    "never_ends": ("training_finished_in_between", "it went on running"),
+    "talks_on": ("server_bye", "it went on with step"),
+    "any_length": ("server_frame_too_large", "kept the connection open"),
+    "credulous": ("server_action_range", "went on with step"),
+    "holds_on": ("server_welcome_version", "kept the connection open"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str) -> None:
+    rule, sentence = FAULTS[fault]
+    report = check([*FAULTY, fault], rule, deadline=3.0)
+    (finding,) = report.findings
+    assert finding.verdict is Verdict.FAILED, finding
+    assert sentence in finding.sentence, finding
+
+
+def test_a_client_that_comes_back_after_the_end_of_training() -> None:
+    report = check([*FAULTY, "stubborn"], "training_finished_*", deadline=3.0)
+    assert all("it came back" in f.sentence and f.verdict is Verdict.FAILED for f in report.findings)
+
+
+def test_a_client_that_never_connects() -> None:
+    report = check([*FAULTY, "absent"])
+    first, *rest = report.findings
+    assert first.verdict is Verdict.FAILED
+    assert first.sentence == "it never connected; it ended with exit code 1 (there is no such environment)"
+    assert {finding.verdict for finding in rest} == {Verdict.NOT_SEEN}

@@ -1,0 +1,126 @@
+"""`relaax conformance --server`: right servers pass, and a server with one fault fails where the fault is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.cli.conformance.adapted import Settings
+from relaax.cli.conformance.report import Report, Verdict
+from relaax.cli.conformance.server import check_server, server_checks
+from relaax.rlx import Box, Dict, Discrete, MultiDiscrete
+from support.faulty_server import FaultyServer
+from support.offline import HERE, SERVER, write_config
+from support.processes import Processes
+from support.service import started_service
+
+OWN = Settings(
+    observation_space=Dict({"b": Discrete(5), "a": Box(0, 255, (3, 4), "uint8"), "c": Box(shape=(2,))}),
+    action_space=MultiDiscrete([3, 4]),
+)
+
+
+def check(address: tuple[str, int], settings: Settings, only: str = "*") -> Report:
+    checks = server_checks(settings, only)
+    assert checks
+    return check_server(address, settings, checks)
+
+
+def not_passed(report: Report) -> dict[str, str]:
+    return {f.rule: f"{f.verdict.value}: {f.sentence}" for f in report.findings if f.verdict is not Verdict.PASSED}
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, port = address.split(":")
+    return host, int(port)
+
+
+DECIDED_BY_THE_SERVER = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
+A_MATTER_OF_TIME = {"unexpected_metrics", "unexpected_second_step"}
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(codec="json"), OWN], ids=["vectors", "json", "own_spaces"])
+def test_a_right_server_passes(settings: Settings) -> None:
+    with FaultyServer() as server:
+        report = check(server.address, settings)
+    assert not report.failed, not_passed(report)
+    allowed = DECIDED_BY_THE_SERVER | A_MATTER_OF_TIME | {"idle_timeout"}
+    if settings.codec == "json":
+        allowed |= {"malformed_utf8", "malformed_protobuf", "rest_is_dropped"}
+    assert set(not_passed(report)) <= allowed
+    assert report.totals["passed"] > 75
+
+
+FAULTS = {
+    "wrong_code": ("malformed_json", "the error MALFORMED was due, the error AGENT_FAILED"),
+    "no_sentence": ("space_nothing", "without a sentence"),
+    "abrupt": ("rest_is_dropped", ""),
+    "never_ends": ("malformed_empty", "the stream was not ended"),
+    "speaks_on": ("unexpected_init", "after its last message the peer sent"),
+    "waits_for_body": ("frame_too_large_hello", "nothing came"),
+    "wrong_returns": ("plain_protobuf", "[3.5]; the rewards since the episodes began add up to [2.5]"),
+    "wrong_nonce": ("metrics_ping_bye_json", "the pong's nonce is 5"),
+    "illegal_action": ("plain_protobuf", "outside Discrete(3)"),
+    "wrong_dtype": ("every_dtype", "float16"),
+    "protobuf_only": ("plain_json", "is no json"),
+    "known_fields_only": ("unknown_everywhere_protobuf", "MALFORMED"),
+    "blind_to_nan": ("step_nan_reward", "the error INVALID_VALUE was due, actions came"),
+    "welcome_version": ("reconnect", "protocol_version 2"),
+    "bad_session_id": ("reconnect", "a/b"),
+    "no_heartbeat": ("reconnect", "heartbeat_seconds is 0"),
+    "drops_the_rest": ("joined_frames", ""),
+    "packets_are_frames": ("plain_protobuf", "(bytes one by one)"),
+    "stays_after_bye": ("plain_protobuf", ""),
+    "patient": ("idle_timeout", "nothing came"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str) -> None:
+    rule, sentence = FAULTS[fault]
+    with FaultyServer(fault) as server:
+        report = check(server.address, Settings(deadline=1.0), rule)
+    for finding in report.findings:
+        assert finding.verdict is Verdict.FAILED, finding
+        assert sentence in finding.sentence
+
+
+def test_a_server_that_knows_one_space_only(processes: Processes, tmp_path: Path) -> None:
+    """Rules that need no spaces are checked, the others have its sentence; with its own spaces it has all of them."""
+    config = write_config(tmp_path, {"path": str(HERE / "any_space_algorithm.py"), "only": "Box(float32, [3])"})
+    _, address = processes.start_server(sys.executable, SERVER, "--config", config)
+    report = check(host_and_port(address), Settings(), "[mp]*_protobuf")
+    refused = {f.rule: f.sentence for f in report.findings if f.verdict is Verdict.NOT_APPLICABLE}
+    assert "UNSUPPORTED_SPACE: only Box(float32, [3]) is known" in refused["plain_protobuf"]
+    assert not report.failed, not_passed(report)
+    assert {"malformed_protobuf"} == {f.rule for f in report.findings if f.verdict is Verdict.PASSED}
+    assert "--observation-space" in report.hints()[0]
+    own = Settings(observation_space=Box(shape=(3,)), action_space=Discrete(2))
+    assert set(not_passed(check(host_and_port(address), own, "step_n*"))) == set()
+
+
+def test_a_server_that_bears_little_silence() -> None:
+    with FaultyServer("impatient") as server:
+        assert not_passed(check(server.address, Settings(), "idle_timeout")) == {}
+
+
+def test_a_token() -> None:
+    rules = "[hru]e*"
+    with FaultyServer("token") as server:
+        without = check(server.address, Settings(), rules)
+        found = check(server.address, Settings(token="secret"), rules)
+    assert not without.failed
+    assert "UNAUTHENTICATED" in not_passed(without)["reconnect"] and "--token-file" in without.hints()[0]
+    assert not_passed(found) == {}
+    assert "refused_token" in {finding.rule for finding in found.findings}
+
+
+@pytest.mark.slow
+def test_the_real_server(tmp_path: Path) -> None:
+    with started_service(tmp_path) as service:
+        report = check(host_and_port(service.address), Settings(deadline=60))
+    assert not report.failed, not_passed(report)
+    other_spaces = {"nested_spaces_protobuf", "nested_spaces_json", "every_dtype", "idle_timeout"}
+    assert set(not_passed(report)) <= DECIDED_BY_THE_SERVER | A_MATTER_OF_TIME | other_spaces

@@ -1,0 +1,192 @@
+"""An RLX server that keeps to the protocol but for one fault, to see that `relaax conformance` finds it.
+
+It acts with the smallest action, adds up rewards, and takes any spaces. Three faults are none: "" and "impatient" (a
+short idle timeout), and "token" (it asks for the token "secret").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from relaax import rlx
+from relaax.rlx.framing import frame
+from support.rlx_peer import least_action
+
+PATIENCE = 20.0
+LIMITS = rlx.Limits(max_frame_bytes=2**20, idle_timeout_seconds=60, heartbeat_seconds=5)
+IMPATIENT = replace(LIMITS, idle_timeout_seconds=0.4)
+SERVER_NAMES = {"protobuf": b"\x92\x3f", "json": b"colour"}  # what unknown fields look like
+
+
+class _Talk:
+    """One connection. `connection` judges the client; the fault is between it and the wire."""
+
+    hello: rlx.Hello
+
+    def __init__(self, sock: socket.socket, fault: str) -> None:
+        self.sock, self.fault = sock, fault
+        sock.settimeout(PATIENCE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.limits = IMPATIENT if fault in ("impatient", "patient") else LIMITS
+        self.token = "secret" if fault == "token" else ""
+        self.connection = rlx.ServerConnection(LIMITS)
+        self.returns = np.zeros(0)
+        self.between = np.zeros(0, np.bool_)
+
+    def serve(self) -> None:
+        while True:
+            try:
+                event = self.connection.next_event()
+            except rlx.RemoteProtocolError as error:
+                self.refuse(rlx.Error.of(error))
+                return
+            if event is rlx.NEED_DATA:
+                try:
+                    self.read()
+                except TimeoutError:
+                    self.refuse(rlx.Error(rlx.ErrorCode.TIMEOUT, "nothing was heard"))
+                    return
+            elif isinstance(event, rlx.ConnectionClosed | rlx.Bye):
+                if self.fault == "stays_after_bye":
+                    threading.Event().wait(1.5)  # the client has ended its stream, and waits for a second
+                self.end()
+                return
+            else:
+                self.answer(event)
+
+    def read(self) -> None:
+        welcomed = self.connection.welcome is not None
+        self.sock.settimeout(self.limits.idle_timeout_seconds if welcomed and self.fault != "patient" else PATIENCE)
+        data = self.sock.recv(1 << 16)
+        if self.fault == "waits_for_body" and len(data) >= 4 and struct.unpack(">I", data[:4])[0] > 65536:
+            self.sock.recv(1)
+        if self.fault == "drops_the_rest" and data:
+            data = data[: 4 + struct.unpack(">I", data[:4])[0]]
+        if self.fault == "packets_are_frames" and 0 < len(data) < 4:
+            data = b"\xff\xff\xff\xff"
+        if self.fault == "known_fields_only" and any(mark in data for mark in SERVER_NAMES.values()):
+            data = b"\0\0\0\0"
+        if self.fault == "blind_to_nan":
+            data = data.replace(struct.pack("<d", np.nan), struct.pack("<d", 1))
+        self.connection.receive_data(data)
+
+    def answer(self, event: Any) -> None:
+        if isinstance(event, rlx.Hello):
+            self.hello = event
+            if event.token != self.token:
+                self.refuse(rlx.Error(rlx.ErrorCode.UNAUTHENTICATED, "the token is not the right one"))
+                return
+            limits = replace(LIMITS, heartbeat_seconds=0.0) if self.fault == "no_heartbeat" else self.limits
+            session_id = "a/b" if self.fault == "bad_session_id" else "s1"
+            version = 2 if self.fault == "welcome_version" else 1
+            self.say(rlx.Welcome("s1", "none", LIMITS), rlx.Welcome(session_id, "none", limits, version))
+        elif isinstance(event, rlx.Init):
+            self.returns = np.zeros(self.hello.environments)
+            self.between = np.zeros(self.hello.environments, np.bool_)
+            self.act(event)
+        elif isinstance(event, rlx.Step):
+            self.count(event)
+            self.act(event)
+        elif isinstance(event, rlx.Reset):
+            returns = np.where(self.between, 0, self.returns + event.reward)
+            told = returns + 1 if self.fault == "wrong_returns" else returns
+            self.say(rlx.EpisodeReturns(returns), rlx.EpisodeReturns(told))
+        elif isinstance(event, rlx.Ping):
+            self.say(rlx.Pong(event.nonce), rlx.Pong(5 if self.fault == "wrong_nonce" else event.nonce))
+
+    def count(self, step: rlx.Step) -> None:
+        none = np.zeros(self.hello.environments, np.bool_)
+        ended = (none if step.terminated is None else step.terminated) | (
+            none if step.truncated is None else step.truncated
+        )
+        self.returns = np.where(none if step.first is None else step.first, self.returns, self.returns + step.reward)
+        self.returns[ended] = 0
+        self.between = ended & (self.hello.autoreset[0] == rlx.Autoreset.NEXT_STEP)
+
+    def act(self, event: rlx.Message) -> None:
+        action = least_action(event, self)  # type: ignore[arg-type]
+        told = {"illegal_action": [leaf - 1 for leaf in action], "wrong_dtype": [a.astype(np.float16) for a in action]}
+        self.say(rlx.Actions(action), rlx.Actions(told.get(self.fault, action)))
+
+    def say(self, right: rlx.Message, told: rlx.Message) -> None:
+        """Send what the fault makes of the right message."""
+        data = self.connection.send(right)
+        if told is not right:
+            from relaax.rlx.codecs import codec_named
+
+            name = "protobuf" if self.fault == "protobuf_only" else self.connection.codec or "protobuf"
+            data = frame(codec_named(name).encode(told, rlx.Sender.SERVER), 2**31)
+        self.sock.sendall(data)
+
+    def refuse(self, error: rlx.Error) -> None:
+        code = rlx.ErrorCode.AGENT_FAILED if self.fault == "wrong_code" else error.code
+        self.say(error, replace(error, code=code, message="" if self.fault == "no_sentence" else error.message))
+        if self.fault == "speaks_on":
+            self.sock.sendall(frame(b"\x32\x00", 100))
+        if self.fault == "never_ends":
+            self.drain()
+        elif self.fault == "abrupt":
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            self.end()
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_WR)
+            self.drain()
+
+    def drain(self) -> None:
+        self.sock.settimeout(PATIENCE)
+        while self.sock.recv(1 << 16):
+            pass
+
+
+class FaultyServer:
+    """Serves on a free port until it is left."""
+
+    def __init__(self, fault: str = "") -> None:
+        self._fault = fault
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._socks: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self) -> FaultyServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(PATIENCE)
+        self._listener.close()
+        for sock in self._socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._socks.append(sock)
+            self._threads.append(threading.Thread(target=self._serve, args=(sock,)))
+            self._threads[-1].start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            _Talk(sock, self._fault).serve()
