@@ -25,7 +25,7 @@ else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
 STALE := always
 endif
 
-.PHONY: help setup run test test-slow test-slow-short format protocol-baseline images-check wheel clean always
+.PHONY: help setup run test test-slow test-slow-short benchmarks format docs protocol-baseline images-check wheel clean always
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -48,9 +48,16 @@ test-slow: setup ## run the slow tests: learning, soak, benchmarks
 test-slow-short: setup ## run the slow tests in their short form
 	@$(BIN)/pytest -m slow --short $(PYTEST_ARGS)
 
+benchmarks: setup ## time the hot functions, into benchmarks.json
+	@TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 $(BIN)/pytest tests/benchmarks -m slow --benchmark-enable --benchmark-json=benchmarks.json $(PYTEST_ARGS)
+
 format: setup ## format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
+
+docs: setup ## write what is written from declarations: config/schema.json, the tables of docs/configuration.md
+	@$(BIN)/relaax schema --output config/schema.json
+	@$(BIN)/relaax schema --markdown --output docs/configuration.md
 
 protocol-baseline: setup ## at a release: what later protocol changes are compared with
 	@$(BIN)/buf build protocol --exclude-source-info --output protocol/baseline/protocol.json

@@ -39,7 +39,7 @@ class Games(VectorEnv):
     ) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         # `episodic_life` would begin a new game after each life; `life_loss_info` says terminated and goes on.
-        self._env = AtariVectorEnv(
+        self.emulator = AtariVectorEnv(
             rom,
             environments,
             stack_num=1,
@@ -56,8 +56,8 @@ class Games(VectorEnv):
         self.num_envs = environments
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = Box(0, 255, (84, 84), np.uint8)
-        self.single_action_space = self._env.single_action_space
-        self.action_space = self._env.action_space
+        self.single_action_space = self.emulator.single_action_space
+        self.action_space = self.emulator.action_space
         self._begun: npt.NDArray[np.int64] = np.zeros(environments, np.int64)
         self._scores = np.zeros(environments)
         self._lengths = np.zeros(environments, np.int64)
@@ -65,14 +65,14 @@ class Games(VectorEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.uint8], dict[str, Any]]:
-        observations, infos = self._env.reset(seed=seed)
+        observations, infos = self.emulator.reset(seed=seed)
         self._begun = _begun(infos)
         self._scores[:] = 0.0
         self._lengths[:] = 0
         return observations[:, 0], infos
 
     def step(self, actions: Any) -> tuple[npt.NDArray[np.uint8], Any, Any, Any, dict[str, Any]]:
-        observations, rewards, terminated, truncated, infos = self._env.step(actions)
+        observations, rewards, terminated, truncated, infos = self.emulator.step(actions)
         observations = observations[:, 0]
         self._scores += rewards
         self._lengths += 1
@@ -84,15 +84,15 @@ class Games(VectorEnv):
             self._begun = begun
             self._scores[over] = 0.0
             self._lengths[over] = 0
-        kept: dict[str, Any] = {GAMES: games}
+        kept: dict[str, Any] = {GAMES: games, "lives": infos["lives"]}
         if truncated.any():
             # Where only a life was lost, ale-py leaves an old frame; the game goes on from the observation itself.
             kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
         return observations, rewards, terminated, truncated, kept
 
     def close(self, **kwargs: Any) -> None:
-        if "_env" in self.__dict__:  # not where the constructor failed
-            self._env.close(**kwargs)
+        if "emulator" in self.__dict__:  # not where the constructor failed
+            self.emulator.close(**kwargs)
 
 
 def whole_games(infos: dict[str, Any]) -> Sequence[Episode]:

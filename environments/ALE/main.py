@@ -27,13 +27,23 @@ STICKY_IDS = 0.25  # what -v0 and -v5 of an id mean
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the games, run them, close them."""
     settings = command.settings(arguments)
-    rom, sticky = find(arguments.name)
-    if __package__:
-        from . import games
-    else:
-        import games  # type: ignore[import-not-found,no-redef]
+    env = make(arguments)
+    try:
+        return run(
+            env,
+            environment=arguments.name,
+            frame_skip=arguments.frame_skip,
+            whole_episodes=command.beside(__package__, "games").whole_games if arguments.life_loss else None,
+            **settings,
+        )
+    finally:
+        env.close()
 
-    env = games.Games(
+
+def make(arguments: argparse.Namespace) -> Any:
+    """The games, in one vector. Raises command.UsageError where there is no such game."""
+    rom, sticky = find(arguments.name)
+    return command.beside(__package__, "games").Games(
         rom,
         arguments.environments,
         life_loss=arguments.life_loss,
@@ -44,16 +54,6 @@ def main(arguments: argparse.Namespace) -> RunSummary:
         max_frames=arguments.max_frames,
         threads=arguments.threads,
     )
-    try:
-        return run(
-            env,
-            environment=arguments.name,
-            frame_skip=arguments.frame_skip,
-            whole_episodes=games.whole_games if arguments.life_loss else None,
-            **settings,
-        )
-    finally:
-        env.close()
 
 
 def find(name: str) -> tuple[str, float]:
@@ -61,7 +61,7 @@ def find(name: str) -> tuple[str, float]:
     try:
         from ale_py import roms
     except ImportError:
-        raise command.UsageError("ale-py is not installed: pip install 'relaax[atari]'") from None
+        raise command.UsageError("ale-py is not installed; pip install 'relaax[atari]'") from None
 
     match = re.fullmatch(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v(\d+))?", name)
     wanted = match[1] if match else name

@@ -58,13 +58,15 @@ def find(name: str) -> Any:
         import ale_py
 
         gymnasium.register_envs(ale_py)
+    elif name.startswith("ALE/") or "NoFrameskip-v" in name:
+        raise command.UsageError("ale-py is not installed; pip install 'relaax[atari]'")
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
         near = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.5)
         if isinstance(error, gymnasium.error.UnregisteredEnv) and near:
             raise command.UsageError(f"gymnasium has no environment {name!r}; the nearest is {near[0]!r}") from None
-        raise command.UsageError(f"cannot find the environment {name!r}: {error}") from None
+        raise command.UsageError(f"cannot find the environment {name!r}: {error}") from error
 
 
 def is_atari(spec: Any) -> bool:
@@ -99,7 +101,7 @@ def make(spec: Any, count: int, atari: bool, arguments: argparse.Namespace) -> A
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is wasted on a reset
         return gymnasium.make_vec(spec, count, mode, same_step, wrappers, **options)
     except (gymnasium.error.Error, ImportError) as error:
-        raise command.UsageError(f"cannot make {spec.id}: {error}") from None
+        raise command.UsageError(f"cannot make {spec.id}: {error}") from error  # which may say what is not installed
 
 
 def _import_box2d(spec: Any) -> None:

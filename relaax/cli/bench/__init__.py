@@ -1,0 +1,1 @@
+"""`relaax bench`: how fast an experiment is on this machine, part by part."""

@@ -1,0 +1,137 @@
+"""The parts of a benchmark, one after the other, and what they say together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relaax.cli.bench import figures, machine
+from relaax.cli.bench.emulator import Form, ale_vector_form, forms
+from relaax.cli.bench.exchange import exchange
+from relaax.cli.bench.service import Memory, Service
+from relaax.cli.run.plan import Plan
+
+ROUNDS = 3
+STARTS = 5
+LEAST_SECONDS = 1.0
+"""Of a window in which forms are compared."""
+MEMORY_SECONDS = 300.0
+"""The longest that is waited for workers to have made their updates."""
+
+
+@dataclass(slots=True)
+class Benchmark:
+    """Runs every part. `say` is told what came of each, and `begin` what is being done.
+
+    `seconds`: how long emulator and training are measured, each; in ROUNDS windows, which take turns. `updates`: of
+    each worker before its memory is measured.
+    """
+
+    plan: Plan
+    folder: Path
+    seconds: float
+    updates: int
+    say: Callable[[str], None]
+    begin: Callable[[str], None]
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def _window(self) -> float:
+        return self.seconds / ROUNDS
+
+    def run(self) -> dict[str, Any]:
+        """All figures, windows and facts. Raises StartError."""
+        self.begin("looking at the machine")
+        facts = machine.describe()
+        self.result["machine"] = facts
+        self.result["warnings"] = machine.warnings(facts)
+        for warning in self.result["warnings"]:
+            self.say(f"warning: {warning}")
+        form = self._fastest_form()
+        self.begin("starting the servers")
+        with Service(self.plan, self.folder) as service:
+            self._rounds(service, form)
+            self._single_client(service)
+            self.begin("a worker's exchange with the parameter server, beside bare gRPC")
+            service.stop()
+            self._exchange(service)
+        return self.result
+
+    def _fastest_form(self) -> Form:
+        """The form of the environments alone that is fastest in a short window."""
+        found = {}
+        choices = forms(self.plan)
+        for form in choices:
+            self.begin(f"the environments alone: {form.name}")
+            found[form.name] = round(form.window(max(self._window / 2, LEAST_SECONDS), self.folder / "emulator"), 1)
+            self.say(f"the environments alone, {form.name}: {found[form.name]:,.0f} steps/s")
+        best = max(choices, key=lambda form: found[form.name])
+        self.result["emulator_forms"] = found
+        self.result["emulator_form"] = best.name
+        return best
+
+    def _rounds(self, service: Service, form: Form) -> None:
+        """Windows of each kind in turn, so that what slows the machine for a while slows all of them."""
+        ale = ale_vector_form(self.plan)
+        windows: dict[str, list[float]] = {"emulator_only": [], "ale_vector_env": [], "training": []}
+        memory: Memory | None = None
+        for number in range(1, ROUNDS + 1):
+            place = f"window {number} of {ROUNDS}"
+            self.begin(f"the environments alone, {place}")
+            windows["emulator_only"].append(form.window(self._window, self.folder / "emulator"))
+            if ale is not None:
+                self.begin(f"{ale.name}, {place}")
+                windows["ale_vector_env"].append(ale.window(self._window, self.folder / "emulator"))
+            last = number == ROUNDS
+            self.begin(f"training, {place}" + (f", then on to {self.updates:,} updates" if last else ""))
+            speed, memory = service.window(self._window, self.updates if last else 0, MEMORY_SECONDS)
+            windows["training"].append(speed)
+            self.say(f"{place}: " + ", ".join(f"{key} {found[-1]:,.0f}" for key, found in windows.items() if found))
+        assert memory is not None
+        self._speeds({key: [round(value, 1) for value in found] for key, found in windows.items() if found})
+        self.result["worker_memory_mb"] = memory.as_json()
+        if memory.updates < self.updates:
+            self.result["warnings"].append(
+                f"workers had made {memory.updates:,} updates of {self.updates:,} when their memory was measured"
+            )
+
+    def _speeds(self, windows: dict[str, list[float]]) -> None:
+        for key, values in windows.items():
+            self.result[f"{key}_steps_per_second"] = figures.median(values)
+        shares = {"training_over_emulator": figures.ratios(windows["training"], windows["emulator_only"])}
+        if "ale_vector_env" in windows:
+            shares["emulator_over_ale_vector_env"] = figures.ratios(windows["emulator_only"], windows["ale_vector_env"])
+        for key, values in shares.items():
+            self.result[key] = figures.median(values, 4)
+        self.result["windows"] = windows | shares
+        self.result["window_seconds"] = round(self._window, 3)
+        self.result["warnings"] += figures.unsteady(windows)
+
+    def _single_client(self, service: Service) -> None:
+        self.begin("how long an action takes, one environment")
+        act_ms, first = service.latencies(self._window)
+        self.result["act_latency_ms"] = figures.p50_p99(act_ms)
+        starts = [first]
+        for number in range(1, STARTS):
+            self.begin(f"how long a worker takes to start, {number} of {STARTS - 1}")
+            starts.append(service.start_seconds())
+        self.result["worker_start_s"] = round(statistics.median(starts), 3)
+        self.result["worker_starts_s"] = [round(value, 3) for value in starts]
+        self.say(
+            f"an action: {figures.shown('act_latency_ms', self.result['act_latency_ms'])}; "
+            f"a worker starts in {self.result['worker_start_s']:.2f} s"
+        )
+
+    def _exchange(self, service: Service) -> None:
+        # What a push stands for changes no speed: it is counted only.
+        times = exchange(service, self.folder, env_steps=1, seconds=min(self._window, 10.0))
+        sync, raw = (figures.p50_p99(times[key]) for key in ("sync_ms", "raw_grpc_ms"))
+        self.result |= {
+            "sync_ms": sync,
+            "raw_grpc_ms": raw,
+            "sync_over_raw_grpc": round(sync["p50"] / raw["p50"], 3),
+            **{key: times[key] for key in ("parameters", "request_bytes", "response_bytes")},
+        }

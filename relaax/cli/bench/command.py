@@ -1,0 +1,140 @@
+"""The command `relaax bench`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from relaax.configuration import ConfigurationError, overrides_of
+
+if TYPE_CHECKING:
+    from relaax.cli.run.plan import Plan
+
+DEFAULT = "da3c_ale_boxing"
+# Training must not end while it is measured. The learning rate goes down more slowly for it, which costs no time.
+ENDLESS = 10**15
+TABLE_WIDTH = 110
+
+
+def bench(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one.")] = DEFAULT,
+    seconds: Annotated[float, typer.Option(help="How long environments alone and training are measured, each.")] = 30.0,
+    clients: Annotated[int | None, typer.Option(help="Environment processes; each is one connection.")] = None,
+    envs_per_client: Annotated[int | None, typer.Option(help="Environments that each client steps together.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures, windows and facts there.")
+    ] = None,
+    updates: Annotated[
+        int, typer.Option(min=1, help="Updates that each worker has made when its memory is measured.")
+    ] = 1000,
+    seed: Annotated[int | None, typer.Option(help="Seed of parameters, agents and environments.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
+    ] = None,
+) -> None:
+    """Measure on this machine how fast an experiment is, part by part, and say what each figure means.
+
+    Speed of the environments alone and of training, in windows that take turns; latency of an action; a worker's
+    exchange with the parameter server, beside bare gRPC; memory and start of a worker. The machine should have nothing
+    else to do. With the default --seconds it takes about five minutes for Atari on two cores, and two for CartPole:
+    three times --seconds, until the workers have made their updates, and a minute for the rest.
+
+    Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    logging.basicConfig(level="WARNING", format="relaax bench: %(message)s", stream=sys.stderr)
+    signal.signal(signal.SIGTERM, _interrupt)
+    given = {
+        "run.clients": clients,
+        "run.envs_per_client": envs_per_client,
+        "algorithm.seed": seed,
+        "algorithm.max_global_step": ENDLESS,
+    }
+    from relaax.cli.run.process import StartError
+
+    try:
+        from relaax.cli.run.plan import make_plan
+
+        if not 0 < seconds < math.inf:
+            raise ConfigurationError(f"--seconds {seconds:g}: a number of seconds above 0 is needed, such as 30")
+        plan = make_plan(config, [*(set_ or []), *overrides_of(given)])
+        if json_file is not None:
+            _promise(json_file)
+        result = _measure(plan, seconds, updates)
+        if json_file is not None:
+            json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    except ConfigurationError as error:
+        _give_up(str(error), 2)
+    except StartError as error:
+        _give_up(error.refused or str(error), 2 if error.refused else 1)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
+    """All figures, shown and returned. Raises StartError."""
+    from rich.console import Console
+
+    from relaax.cli.bench import figures
+    from relaax.cli.bench.benchmark import Benchmark
+    from relaax.cli.bench.emulator import counted
+
+    begun = time.monotonic()
+    console = Console(stderr=True)
+    facts: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": ["relaax", *sys.argv[1:]],
+        "configuration": plan.configuration.as_dict(),
+        "name": plan.name,
+        "seed": plan.seed,
+        "clients": plan.run.clients,
+        "envs_per_client": plan.run.envs_per_client,
+        "seconds": seconds,
+    }
+
+    def say(sentence: str) -> None:
+        console.print(f"{time.monotonic() - begun:4.0f} s  {sentence}", highlight=False, soft_wrap=True)
+
+    with (
+        tempfile.TemporaryDirectory(prefix="relaax-bench-", ignore_cleanup_errors=True) as folder,
+        console.status("") as status,
+    ):
+        benchmark = Benchmark(plan, Path(folder), seconds, updates, say, lambda what: status.update(f"{what} ..."))
+        result = facts | benchmark.run() | {"took_seconds": round(time.monotonic() - begun, 1)}
+    clients = counted(plan.run.clients, "client", "clients")
+    shape = f"{clients} of {counted(plan.run.envs_per_client, 'environment', 'environments')}"
+    table = Console()
+    if not table.is_terminal:
+        table.width = TABLE_WIDTH
+    table.print(figures.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}"))
+    for warning in result["warnings"]:
+        print(f"warning: {warning}")
+    return result
+
+
+def _promise(path: Path) -> None:
+    """Make sure, before minutes are spent, that the figures can be written there. Raises ConfigurationError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigurationError(f"--json {path}: {error.strerror}") from None
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _give_up(sentence: str, code: int) -> NoReturn:
+    print(f"relaax bench: {sentence.strip()}", file=sys.stderr)
+    raise typer.Exit(code) from None

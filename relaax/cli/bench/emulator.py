@@ -1,0 +1,80 @@
+"""The environments alone: random actions, no service."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from relaax.bundled import bundled_folder
+from relaax.cli.bench.programs import Programs
+from relaax.cli.run.plan import Plan
+from relaax.cli.run.process import StartError
+from relaax.client.random_agent import RANDOM
+
+WARM_UP_SECONDS = 0.5
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def counted(number: int, one: str, more: str) -> str:
+    """A number and what it counts."""
+    return f"{number} {one if number == 1 else more}"
+
+
+def is_ale(plan: Plan) -> bool:
+    """Whether the environments are the bundled Atari games."""
+    return plan.environment_main == (bundled_folder("environments") / "ALE" / "main.py").resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to run the experiment's environments: its name, and the commands that run side by side."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+
+    def window(self, seconds: float, folder: Path) -> float:
+        """Steps per second. Raises StartError."""
+        with Programs("emulator", self.commands, folder) as programs:
+            speed = programs.window(WARM_UP_SECONDS, seconds)
+        if speed <= 0:
+            raise StartError(f"the environments alone took no step in {seconds:g} s; give more --seconds")
+        return speed
+
+
+def forms(plan: Plan) -> list[Form]:
+    """The sensible ways to step as many environments as training has, with the same program and arguments."""
+    clients, total = plan.run.clients, plan.run.clients * plan.run.envs_per_client
+    processes = min(cores(), total)
+    shares = [(total + i) // processes for i in range(processes)]
+    # ale-py has threads of its own, beside which processes would only get in each other's way.
+    one_thread = ["--threads", "1"] if is_ale(plan) else []
+    each = [
+        tuple(plan.environment_command(RANDOM, share, sum(shares[:i])) + one_thread) for i, share in enumerate(shares)
+    ]
+    found = [
+        Form(f"{counted(processes, 'process', 'processes')}, one per core", tuple(each)),
+        Form(
+            f"{counted(clients, 'process', 'processes')}, as in training",
+            tuple(tuple(plan.client_command(RANDOM, i)) for i in range(clients)),
+        ),
+    ]
+    if is_ale(plan):
+        whole = [*plan.environment_command(RANDOM, total, 0), "--threads", str(cores())]
+        found.append(Form(f"1 process, {counted(cores(), 'thread', 'threads')}", (tuple(whole),)))
+    return [form for i, form in enumerate(found) if form.commands not in [other.commands for other in found[:i]]]
+
+
+def ale_vector_form(plan: Plan) -> Form | None:
+    """ale-py's own vector environment with all cores and nothing around it; None where the games are not Atari's."""
+    if not is_ale(plan):
+        return None
+    total = plan.run.clients * plan.run.envs_per_client
+    _, main, *arguments = plan.environment_command(RANDOM, total, 0)
+    command = (sys.executable, "-m", "relaax.cli.bench.ale_vector", main, *arguments, "--threads", str(cores()))
+    return Form(f"AtariVectorEnv, {counted(cores(), 'thread', 'threads')}", (command,))

@@ -1,0 +1,132 @@
+"""Environment programs that are watched while they run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from relaax.cli.run.process import EXIT_REFUSED, Process, StartError
+
+START_SECONDS = 90.0
+END_SECONDS = 3.0
+POLL_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class Measurements:
+    """What a program with `--measure` has written so far."""
+
+    file: Path
+    start_seconds: float | None = None
+    steps: list[tuple[float, int]] = field(default_factory=list)
+    act_ms: list[float] = field(default_factory=list)
+    _read: int = 0
+
+    def update(self) -> None:
+        """Read what is new: whole lines."""
+        if not self.file.exists():
+            return
+        with self.file.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            self._take(json.loads(line))
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self.start_seconds = line.get("start_seconds", self.start_seconds)
+        self.steps.append((line["time"], line["steps"]))
+        self.act_ms += line["act_ms"]
+
+    def steps_per_second(self, begin: float, end: float) -> float:
+        """From the last line before a stretch of time to the last one in it; 0 where there are no two."""
+        until = [line for line in self.steps if line[0] <= end]
+        earlier = [line for line in until if line[0] <= begin]
+        if len(until) < 2:
+            return 0.0
+        (first, before), (last, after) = earlier[-1] if earlier else until[0], until[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+
+class Programs:
+    """Programs that run side by side, each in a process of its own, until the block is left: then all have ended.
+
+    `folder` gets the log and the measurements of each.
+    """
+
+    def __init__(self, name: str, commands: Sequence[Sequence[str]], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        stamp = time.monotonic_ns()
+        self._processes = [Process(f"{name}-{i}", folder / f"{name}-{i}-{stamp}.log") for i in range(len(commands))]
+        self.measured = [Measurements(process.log.with_suffix(".jsonl")) for process in self._processes]
+        self._commands = commands
+
+    def __enter__(self) -> Programs:
+        try:
+            for process, command, measured in zip(self._processes, self._commands, self.measured, strict=True):
+                process.start([*command, "--measure", str(measured.file)])
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._end()
+
+    def wait_begun(self) -> None:
+        """Until each has had its first action. Raises StartError where one has not, or has ended."""
+        deadline = time.monotonic() + START_SECONDS
+        self.wait_until(lambda: all(measured.steps for measured in self.measured), deadline)
+        for process, measured in zip(self._processes, self.measured, strict=True):
+            if not measured.steps:
+                raise StartError(f"{process.name} had no action within {START_SECONDS:g} s:\n{process.last_words()}")
+
+    def wait(self, seconds: float) -> None:
+        """Let them run. Raises StartError where one has ended."""
+        self.wait_until(lambda: False, time.monotonic() + seconds)
+
+    def wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Let them run until the condition holds, which is the answer, or until the deadline. Raises StartError."""
+        while True:
+            self._check()
+            if condition():
+                return True
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, POLL_SECONDS))
+
+    def window(self, warm_up: float, seconds: float) -> float:
+        """Steps per second of all together over a stretch of time, behind a warm-up."""
+        self.wait_begun()
+        self.wait(warm_up)
+        begin = time.monotonic()
+        self.wait(seconds)
+        end = time.monotonic()
+        return sum(measured.steps_per_second(begin, end) for measured in self.measured)
+
+    def _check(self) -> None:
+        for process, measured in zip(self._processes, self.measured, strict=True):
+            measured.update()
+            code = process.exit_code()
+            if code is not None:
+                words = process.last_words()
+                refused = words if code == EXIT_REFUSED else None
+                raise StartError(f"{process.name} has ended ({code}):\n{words}", refused)
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        deadline = time.monotonic() + END_SECONDS
+        for process in self._processes:
+            if not process.wait(deadline - time.monotonic()):
+                process.kill()
+                process.wait(1.0)
+        for measured in self.measured:
+            measured.update()

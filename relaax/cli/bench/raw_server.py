@@ -1,0 +1,57 @@
+"""A gRPC server that answers every call with the same bytes, as many as the parameter server's answer to a push has.
+
+`python -m relaax.cli.bench.raw_server PARAMETERS`
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from concurrent import futures
+
+import grpc
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.memory import keep_freed_memory
+from relaax.bridge.options import server_options
+
+SERVICE, NAME = "relaax.Bench", "Exchange"
+METHOD = f"/{SERVICE}/{NAME}"
+THREADS = 8  # as many as the parameter server has
+
+
+def answer_of(parameters: int) -> bytes:
+    """The answer to a push that wants its parameters, as it goes over the wire."""
+    answer = pb.PushResponse(global_step=1_000_000, version=1_000, staleness=1, parameters=bytes(4 * parameters))
+    return answer.SerializeToString()
+
+
+def serve(parameters: int) -> grpc.Server:
+    """The server, started, and the line that says where it listens."""
+    keep_freed_memory(4 * parameters)
+    answer = answer_of(parameters)
+
+    def exchange(request: bytes, context: grpc.ServicerContext) -> bytes:
+        return answer
+
+    server = grpc.server(futures.ThreadPoolExecutor(THREADS), options=server_options(parameters))
+    handlers = {NAME: grpc.unary_unary_rpc_method_handler(exchange)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(f"the bare gRPC server is listening on 127.0.0.1:{port}", flush=True)
+    return server
+
+
+def main() -> None:
+    """Serve until a signal."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    server = serve(int(sys.argv[1]))
+    stop.wait()
+    server.stop(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The service, as `relaax run` starts it, and what is measured through it."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.cli.bench.programs import START_SECONDS, Programs
+from relaax.cli.run.plan import Plan
+from relaax.cli.run.process import StartError
+from relaax.cli.run.progress import Progress, ProgressReader
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.supervisor import Supervisor
+
+WARM_UP_SECONDS = 2.0
+WARM_UP_UPDATES = 10
+LEAVING_SECONDS = 10.0
+LEAST_ACTIONS = 500
+"""Of which a 99th percentile says something."""
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Unique set sizes of the workers, in megabytes, and how many updates each had made, on average."""
+
+    megabytes: tuple[float, ...]
+    updates: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Mean and greatest."""
+        sizes = self.megabytes
+        return {
+            "mean": round(statistics.fmean(sizes), 1) if sizes else None,
+            "max": round(max(sizes), 1) if sizes else None,
+            "workers": len(sizes),
+            "updates": self.updates,
+        }
+
+
+class Service:
+    """A parameter server and an RLX server with nobody connected, until the block is left."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._directory = RunDirectory(folder / "run")
+        self._directory.open(fresh=False, max_steps=plan.max_steps)
+        self._directory.write_configuration(plan)
+        self._supervisor = Supervisor(plan, self._directory)
+        self._reader = ProgressReader()
+
+    def __enter__(self) -> Service:
+        try:
+            self._supervisor.start_servers()
+            self._without_clients = self._below()
+        except BaseException:
+            self._supervisor.kill()
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.stop()
+        finally:
+            self._supervisor.kill()
+            self._close()
+
+    def stop(self) -> None:
+        """End the servers in order: the last checkpoint is written."""
+        self._supervisor.stop_training()
+        self._supervisor.stop_parameter_server()
+
+    def fingerprint(self) -> tuple[dict[str, Any], int]:
+        """Of the model in the last checkpoint, and how many parameters it has. To be asked when stopped."""
+        manager = CheckpointManager(LocalStore(self._directory.checkpoints))
+        manifest = manager.manifest(manager.published()[0])
+        return manifest["fingerprint"], manifest["shards"][-1]["end"]
+
+    def parameter_server_again(self) -> str:
+        """Start the parameter server without the other, from the last checkpoint; its address. Raises StartError."""
+        self._supervisor.start_parameter_server()
+        return self._supervisor.parameter_server_address
+
+    def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> tuple[float, Memory | None]:
+        """Steps per second of training, behind a warm-up, by the parameter server's count of steps.
+
+        With `updates`, training goes on until each worker has made so many, for `bound` seconds at most, and the
+        workers' memory comes with the answer. Raises StartError.
+        """
+        clients = self._plan.run.clients
+        before = self._progress()
+        commands = [self._plan.client_command(self._supervisor.rlx_server.address or "", i) for i in range(clients)]
+        with Programs("client", commands, self._folder / "clients") as programs:
+            self._warm_up(programs, before, clients, seconds)
+            first, begin = self._progress(), time.monotonic()
+            programs.wait(seconds)
+            last, end = self._progress(), time.monotonic()
+            memory = None
+            if updates:
+                programs.wait_until(lambda: self._updates(before, clients) >= updates, time.monotonic() + bound)
+                memory = Memory(self._worker_megabytes(), self._updates(before, clients))
+        self._wait_for_leaving()
+        return (last.global_step - first.global_step) / (end - begin), memory
+
+    def latencies(self, seconds: float) -> tuple[list[float], float]:
+        """How long each action took as one environment's client saw it, in ms, and its start in seconds.
+
+        It trains, and is the only one. Raises StartError.
+        """
+        before = self._progress()
+        with self._single() as programs:
+            self._warm_up(programs, before, 1, seconds)
+            (measured,) = programs.measured
+            seen = len(measured.act_ms)
+            programs.wait(seconds)
+            programs.wait_until(lambda: len(measured.act_ms) - seen >= LEAST_ACTIONS, time.monotonic() + START_SECONDS)
+        self._wait_for_leaving()
+        return measured.act_ms[seen:], measured.start_seconds or 0.0
+
+    def start_seconds(self) -> float:
+        """From connecting to the first action, of one environment's client. Raises StartError."""
+        with self._single() as programs:
+            programs.wait_begun()
+        self._wait_for_leaving()
+        return programs.measured[0].start_seconds or 0.0
+
+    def _single(self) -> Programs:
+        command = self._plan.environment_command(self._supervisor.rlx_server.address or "", 1, 0)
+        return Programs("single", [command], self._folder / "clients")
+
+    def _progress(self) -> Progress:
+        for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):
+            if server.exit_code() is not None:
+                raise StartError(f"{server.name} has ended ({server.exit_code()}):\n{server.last_words()}")
+        return self._reader.poll(self._supervisor.parameter_server_address)
+
+    def _warm_up(self, programs: Programs, before: Progress, workers: int, seconds: float) -> None:
+        """Until speed is steady. The first gradients take seconds: TensorFlow traces them."""
+        programs.wait_begun()
+        programs.wait_until(lambda: self._updates(before, workers) >= WARM_UP_UPDATES, time.monotonic() + START_SECONDS)
+        programs.wait(min(WARM_UP_SECONDS, seconds))
+
+    def _updates(self, before: Progress, workers: int) -> int:
+        """Gradients of each of so many workers since then, on average."""
+        now = self._progress()
+        return (now.updates + now.discarded - before.updates - before.discarded) // workers
+
+    def _below(self) -> set[int]:
+        """Processes that the RLX server has started, and theirs."""
+        server = psutil.Process(self._supervisor.rlx_server.pid)
+        return {process.pid for process in server.children(recursive=True)}
+
+    def _worker_megabytes(self) -> tuple[float, ...]:
+        sizes = []
+        for pid in self._below() - self._without_clients:
+            with contextlib.suppress(psutil.Error):
+                sizes.append(psutil.Process(pid).memory_full_info().uss / MEGABYTE)
+        return tuple(sizes)
+
+    def _wait_for_leaving(self) -> None:
+        """Until no worker is left: what is measured next is to have the machine for itself."""
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while self._below() - self._without_clients and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _close(self) -> None:
+        self._reader.close()
+        self._directory.close()

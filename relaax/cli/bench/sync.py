@@ -1,0 +1,83 @@
+"""Times a worker's push and pull against bare calls of the same bytes, one after the other, in a process of its own.
+
+`python -m relaax.cli.bench.sync PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE STEPS SECONDS OUTPUT`. STEPS are the
+environment steps that each push stands for. The output: JSON with `sync_ms` and `raw_grpc_ms`, all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from relaax.bridge import GrpcBridge, Registration
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.options import client_options
+from relaax.cli.bench.raw_server import METHOD
+
+WARM_UP = 20
+
+
+def request_of(parameters: int) -> bytes:
+    """A push of a gradient of so many numbers, as it goes over the wire."""
+    request = pb.PushRequest(
+        worker_id="0" * 32,
+        incarnation=time.time_ns() // 1_000_000,
+        push_id=100,
+        base_version=1_000,
+        env_steps=100,
+        global_step=1_000_000,
+        want_parameters=True,
+        gradient=bytes(4 * parameters),
+    )
+    return request.SerializeToString()
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    """How long a call takes."""
+    before = time.perf_counter()
+    call()
+    return (time.perf_counter() - before) * 1e3
+
+
+def compare(server: str, raw_server: str, fingerprint: str, env_steps: int, seconds: float) -> dict[str, Any]:
+    """Alternate for so many seconds, 100 of each at least."""
+    bridge = GrpcBridge(server)
+    registered = bridge.register(Registration(fingerprint))
+    bridge.pull()
+    gradient = np.random.default_rng(0).normal(scale=1e-3, size=registered.parameters).astype(np.float32)
+    request = request_of(registered.parameters)
+    sync: list[float] = []
+    raw: list[float] = []
+    with grpc.insecure_channel(raw_server, options=client_options(registered.parameters)) as channel:
+        bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)  # bytes, as they are
+        answer = bare(request)
+        ends = time.monotonic() + seconds
+        while len(sync) < WARM_UP + 100 or time.monotonic() < ends:
+            sync.append(milliseconds(lambda: bridge.push(gradient, env_steps)))
+            raw.append(milliseconds(lambda: bare(request)))
+    bridge.close()
+    return {
+        "sync_ms": sync[WARM_UP:],
+        "raw_grpc_ms": raw[WARM_UP:],
+        "parameters": registered.parameters,
+        "request_bytes": len(request),
+        "response_bytes": len(answer),
+    }
+
+
+def main() -> None:
+    """Compare, and write down what came of it."""
+    server, raw_server, fingerprint, env_steps, seconds, output = sys.argv[1:]
+    result = compare(server, raw_server, Path(fingerprint).read_text("utf-8"), int(env_steps), float(seconds))
+    Path(output).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What an update costs beside its way over the wire. 677,747 parameters are those of the Atari network."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
+from relaax.server.parameter_server.schedule import Schedule
+from relaax.server.parameter_server.shard import Push, Shard
+from relaax.tf.flat_variable import FlatVariable
+from relaax.tf.optimizers import Adam, OptimizerSpec, RMSProp
+
+PARAMETERS = 677_747
+
+
+def vector() -> np.ndarray:
+    return np.random.default_rng(0).normal(scale=1e-3, size=PARAMETERS).astype(np.float32)
+
+
+@pytest.mark.parametrize("spec", [RMSProp(), Adam()], ids=["rms_prop", "adam"])
+def test_apply(benchmark: BenchmarkFixture, spec: OptimizerSpec) -> None:
+    parameters, optimizer, gradient = FlatVariable(vector()), spec.create(PARAMETERS), vector()
+    benchmark(optimizer.apply, parameters, gradient, 1e-4)
+    assert np.isfinite(parameters.snapshot()).all()
+
+
+def test_push_into_a_shard(benchmark: BenchmarkFixture) -> None:
+    """Checks, ledger, optimizer, and the copy of the parameters for the answer."""
+    shard = Shard(vector(), RMSProp(), Schedule(1e-4, None))
+    gradient, numbers = vector(), itertools.count(1)
+
+    def push() -> int:
+        version = shard.counters.version
+        return shard.push(Push("worker", next(numbers), version, gradient, 160, 640, 0)).counters.version
+
+    assert benchmark(push) >= 1
+
+
+def test_write_a_push(benchmark: BenchmarkFixture) -> None:
+    gradient = vector()
+
+    def write() -> bytes:
+        message = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=gradient.tobytes(), want_parameters=True)
+        return message.SerializeToString()
+
+    assert len(benchmark(write)) > 4 * PARAMETERS
+
+
+def test_read_a_push(benchmark: BenchmarkFixture) -> None:
+    written = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=vector().tobytes()).SerializeToString()
+    gradient = benchmark(lambda: np.frombuffer(pb.PushRequest.FromString(written).gradient, "<f4"))
+    assert gradient.shape == (PARAMETERS,)
+
+
+def test_read_the_parameters(benchmark: BenchmarkFixture) -> None:
+    written = pb.PullResponse(version=7, parameters=vector().tobytes()).SerializeToString()
+    parameters = benchmark(lambda: np.frombuffer(pb.PullResponse.FromString(written).parameters, "<f4"))
+    assert parameters.shape == (PARAMETERS,)
+
+
+def test_ledger(benchmark: BenchmarkFixture) -> None:
+    """One push looked up and recorded, among a thousand workers."""
+    ledger, numbers = Ledger(), itertools.count(1)
+    applied = Outcome(Discard.NONE, 1)
+    for worker in range(1000):
+        ledger.record(f"worker-{worker}", 1, applied)
+
+    def count() -> None:
+        number = next(numbers)
+        assert ledger.repeated("mine", number) is None
+        ledger.record("mine", number, applied)
+
+    benchmark(count)
+    assert len(ledger) == 1001
+
+
+def test_write_a_checkpoint(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """Parameters and one slot: written, read back, published, the oldest deleted."""
+    manager = CheckpointManager(LocalStore(tmp_path), keep=2, keep_best=0)
+    parts = {"shard-0": {"parameters": vector(), "slots/mean_square": vector()}}
+    steps = itertools.count(1)
+    benchmark(lambda: manager.save(next(steps), parts, {"mean_return": None}))
+    assert 1 <= len(manager.published()) <= 2

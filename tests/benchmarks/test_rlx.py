@@ -1,0 +1,136 @@
+"""What a step costs on its way between an environment and its agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from relaax import rlx
+from relaax.algorithm_base import AgentBase, AgentContext, Leaves
+from relaax.algorithm_base import Step as AgentStep
+from relaax.client import VectorClient
+from relaax.rlx.codecs import codec_named
+from relaax.rlx.transitions import Sender
+from relaax.server.rlx_server.session import Session
+from support.offline_bridge import OfflineBridge
+from support.rlx_pair import Pair, batch
+from support.rlx_peer import RlxPeer, serve
+
+# Observation space and environments of a message.
+SHAPES = {
+    "cartpole": (rlx.Box(shape=(4,)), 1),
+    "atari": (rlx.Box(0, 255, (84, 84), np.uint8), 1),
+    "atari-8": (rlx.Box(0, 255, (84, 84), np.uint8), 8),
+}
+ACTIONS = rlx.Discrete(18)
+
+codecs = pytest.mark.parametrize("codec", ["protobuf", "json"])
+shapes = pytest.mark.parametrize("shape", SHAPES)
+
+
+def step_of(space: rlx.Space, environments: int) -> rlx.Step:
+    rng = np.random.default_rng(1)
+    observation = [
+        rng.integers(0, 256, leaf.shape).astype(leaf.dtype) if leaf.dtype == np.uint8 else leaf
+        for leaf in batch(space, environments)
+    ]
+    return rlx.Step(np.ones(environments), observation)
+
+
+def hello_of(shape: str) -> rlx.Hello:
+    space, environments = SHAPES[shape]
+    return rlx.Hello(space, ACTIONS, environments, (rlx.Autoreset.SAME_STEP,))
+
+
+@codecs
+@shapes
+def test_encode_step(benchmark: BenchmarkFixture, codec: str, shape: str) -> None:
+    message = step_of(*SHAPES[shape])
+    assert benchmark(codec_named(codec).encode, message, Sender.CLIENT)
+
+
+@codecs
+@shapes
+def test_decode_step(benchmark: BenchmarkFixture, codec: str, shape: str) -> None:
+    written = codec_named(codec)
+    payload = written.encode(step_of(*SHAPES[shape]), Sender.CLIENT)
+    assert isinstance(benchmark(written.decode, payload, Sender.CLIENT), rlx.Step)
+
+
+@codecs
+def test_encode_actions(benchmark: BenchmarkFixture, codec: str) -> None:
+    message = rlx.Actions([np.arange(8)])
+    assert benchmark(codec_named(codec).encode, message, Sender.SERVER)
+
+
+@codecs
+def test_decode_actions(benchmark: BenchmarkFixture, codec: str) -> None:
+    written = codec_named(codec)
+    payload = written.encode(rlx.Actions([np.arange(8)]), Sender.SERVER)
+    assert isinstance(benchmark(written.decode, payload, Sender.SERVER), rlx.Actions)
+
+
+@codecs
+@shapes
+def test_connection_round_trip(benchmark: BenchmarkFixture, codec: str, shape: str) -> None:
+    """A step and its actions through both ends' state machines and checks, wired in memory."""
+    pair = Pair(codec)
+    pair.play(hello_of(shape))
+    step = step_of(*SHAPES[shape])
+    actions = rlx.Actions([np.zeros(SHAPES[shape][1], np.int64)])
+
+    def round_trip() -> Any:
+        pair.server.receive_data(pair.client.send(step))
+        pair.server.next_event()
+        pair.client.receive_data(pair.server.send(actions))
+        return pair.client.next_event()
+
+    assert isinstance(benchmark(round_trip), rlx.Actions)
+
+
+@shapes
+def test_client_step(benchmark: BenchmarkFixture, shape: str) -> None:
+    """A client's step over a real socket, to a server that always answers the same at once, in a thread."""
+    space, environments = SHAPES[shape]
+    step = step_of(space, environments)
+    states = step.observation[0]
+    with (
+        RlxPeer(serve) as peer,
+        VectorClient(peer.address, environments=environments, observation_space=space, action_space=ACTIONS) as client,
+    ):
+        client.init(states)
+        actions = benchmark(client.step, step.reward, states)
+    assert actions.shape == (environments,)
+
+
+class Idle(AgentBase):
+    """Always does the same."""
+
+    def reset(self, observations: Leaves) -> Leaves:
+        return [np.zeros(self.context.environments, np.int64)]
+
+    def step(self, step: AgentStep) -> Leaves:
+        return [np.zeros(self.context.environments, np.int64)]
+
+
+@shapes
+def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
+    """What a worker does with a step beside reading it and asking the agent."""
+    hello = hello_of(shape)
+    bridge = OfflineBridge()
+    context = AgentContext(
+        observation_space=hello.observation_space,
+        action_space=ACTIONS,
+        environments=hello.environments,
+        actors=tuple(range(hello.environments)),
+        seed=0,
+        exploit=False,
+        bridge=bridge,
+    )
+    session = Session(hello, Idle(None, context), bridge)
+    step = step_of(*SHAPES[shape])
+    session.init(rlx.Init(step.observation))
+    assert isinstance(benchmark(session.step, step), rlx.Actions)

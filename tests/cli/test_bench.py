@@ -1,0 +1,222 @@
+"""`relaax bench`: what it says, and one real run through the ports."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from relaax.cli.bench import figures, machine
+from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
+from relaax.cli.bench.emulator import ale_vector_form, cores, forms
+from relaax.cli.bench.programs import Measurements, Programs
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.process import StartError
+from support.processes import Processes, project_command, wait_until
+
+FIGURES = {
+    "emulator_only_steps_per_second": 3_900.0,
+    "training_steps_per_second": 2_500.0,
+    "training_over_emulator": 0.641,
+    "act_latency_ms": {"p50": 0.84, "p99": 3.1, "count": 4000},
+    "sync_ms": {"p50": 4.6, "p99": 9.0, "count": 900},
+    "raw_grpc_ms": {"p50": 4.0, "p99": 8.0, "count": 900},
+    "sync_over_raw_grpc": 1.15,
+    "worker_memory_mb": {"mean": 120.0, "max": 121.0, "workers": 2, "updates": 1000},
+    "worker_start_s": 0.6,
+}
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [float(i) for i in range(100, 0, -1)]
+    assert figures.percentile(values, 0.5) == 50
+    assert figures.percentile(values, 0.99) == 99
+    assert figures.percentile(values, 0.0) == 1
+    assert figures.percentile(values, 1.0) == 100
+    assert figures.percentile([7.0], 0.99) == 7
+    assert figures.p50_p99(values) == {"p50": 50, "p99": 99, "count": 100}
+    with pytest.raises(ValueError, match="no values"):
+        figures.percentile([], 0.5)
+
+
+def test_ratios_are_taken_window_by_window() -> None:
+    assert figures.ratios([100.0, 50.0, 90.0], [200.0, 100.0, 100.0]) == [0.5, 0.5, 0.9]
+    assert figures.median([0.5, 0.5, 0.9], 4) == 0.5
+    assert math.isnan(figures.ratios([1.0], [0.0])[0])
+
+
+def test_windows_that_lie_far_apart_are_told() -> None:
+    (sentence,) = figures.unsteady({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
+    assert "training lie 30% apart" in sentence
+    assert figures.unsteady({"training": [0.0, 0.0, 0.0]}) == []
+
+
+def test_the_table_says_what_each_figure_means() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(figures.table(FIGURES, "da3c_ale_boxing"))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for words in ("3,900 steps/s", "0.64", "p50 0.84, p99 3.10 ms", "mean 120, max 121 MB", "1,000 updates", "0.60 s"):
+        assert words in " ".join(text.split()), words
+    assert "ale_vector_env_steps_per_second" not in text, "no row for what was not measured"
+    assert figures.MEANING.keys() >= FIGURES.keys()
+    assert all(meaning.endswith(".") for meaning in figures.MEANING.values())
+
+
+def test_a_machine_that_was_not_idle_is_told() -> None:
+    facts = machine.describe()
+    assert facts["cores"] == cores() >= 1
+    assert {"relaax", "tensorflow", "grpcio"} <= facts["versions"].keys()
+    assert machine.warnings({**facts, "busy_percent": 3.0}) == []
+    (sentence,) = machine.warnings({**facts, "busy_percent": 42.0})
+    assert "42 %" in sentence
+
+
+def test_measurements_are_read_as_they_come(tmp_path: Path) -> None:
+    measured = Measurements(tmp_path / "m.jsonl")
+    measured.update()
+    assert measured.steps == []
+    with measured.file.open("w") as file:
+        file.write('{"time": 10.0, "steps": 0, "start_seconds": 0.5, "act_ms": []}\n{"time": 11.0, "steps"')
+        file.flush()
+        measured.update()
+        assert (measured.start_seconds, measured.steps) == (0.5, [(10.0, 0)])
+        file.write(': 100, "act_ms": [1.5, 2.5]}\n{"time": 13.0, "steps": 500, "act_ms": [3.5]}\n')
+        file.flush()
+        measured.update()
+    assert measured.act_ms == [1.5, 2.5, 3.5]
+    assert measured.start_seconds == 0.5
+    assert measured.steps_per_second(9.0, 12.0) == 100
+    assert measured.steps_per_second(11.0, 13.0) == 200
+    assert measured.steps_per_second(12.0, 13.5) == 200, "from the last line before it"
+    assert measured.steps_per_second(9.0, 10.5) == 0, "one line says nothing"
+    assert measured.steps_per_second(13.0, 14.0) == 0
+
+
+@pytest.mark.parametrize("config", ["da3c_ale_boxing", "da3c_gym_cartpole"])
+def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
+    plan = make_plan(config, ["run.clients=3", "run.envs_per_client=4"])
+    found = forms(plan)
+    assert len({form.commands for form in found}) == len(found) >= 1
+    for form in found:
+        assert sum(int(command[4]) for command in form.commands) == 12, form
+        assert {command[2] for command in form.commands} == {"random"}
+    ale = ale_vector_form(plan)
+    assert (ale is None) == (config == "da3c_gym_cartpole")
+    if ale is not None:
+        assert ale.commands[0][2] in ale_vector_doc
+        assert len(found) == 3
+
+
+def test_programs_end_with_their_block(tmp_path: Path) -> None:
+    plan = make_plan("da3c_gym_cartpole", ["run.clients=1", "run.envs_per_client=2"])
+    with Programs("emulator", forms(plan)[0].commands, tmp_path) as programs:
+        assert programs.window(0.1, 0.7) > 0
+        pids = [process.pid for process in programs._processes]
+    assert all(pids)
+    assert all(process.exit_code() is not None for process in programs._processes)
+    assert programs.measured[0].start_seconds is not None
+
+
+def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
+    plan = make_plan("da3c_gym_cartpole", ["run.name=CartPol-v1"])
+    with pytest.raises(StartError) as caught, Programs("emulator", forms(plan)[0].commands, tmp_path) as programs:
+        programs.wait_begun()
+    assert caught.value.refused is not None
+    assert "'CartPole-v1'" in caught.value.refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["da3c_gym_cartpol"], "da3c_gym_cartpole"),
+        (["da3c_gym_cartpole", "--seconds", "0"], "--seconds 0: a number of seconds above 0"),
+        (["da3c_gym_cartpole", "--seconds", "nan"], "--seconds nan"),
+        (["da3c_gym_cartpole", "--clients", "0"], "clients"),
+        (["da3c_gym_cartpole", "--json", "/proc/none/figures.json"], "--json /proc/none/figures.json"),
+        (["da3c_gym_cartpole", "--set", "run.name=CartPol-v1", "--seconds", "1"], "'CartPole-v1'"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    command = [project_command("relaax"), "bench", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_help_says_how_long_it_takes() -> None:
+    done = subprocess.run(
+        [project_command("relaax"), "bench", "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    for words in ("--seconds", "--clients", "--envs-per-client", "--json", "minutes", "Exit code"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_benchmark_leaves_nothing_behind(processes: Processes, number: int, tmp_path: Path) -> None:
+    bench = processes.start(
+        *("relaax", "bench", "da3c_gym_cartpole", "--clients", "1", "--seconds", "3000"),
+        env={"TMPDIR": str(tmp_path)},
+    )
+    children = wait_until(lambda: _descendants(bench.pid), "an environment runs", timeout=60)
+    assert bench.stop(number, timeout=30) == 130, bench.report()
+    wait_until(lambda: not any(child.is_running() for child in children), "its processes have ended")
+    assert list(tmp_path.glob("relaax-bench-*")) == []
+    assert "Traceback" not in bench.stderr
+
+
+def _descendants(pid: int) -> list[object]:
+    import psutil
+
+    return [child for child in psutil.Process(pid).children(recursive=True) if "CartPole-v1" in child.cmdline()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Path, short: bool) -> None:
+    output = tmp_path / "figures" / "cartpole.json"
+    seconds, updates = ("1.5", "20") if short else ("9", "300")
+    bench = processes.start(
+        *("relaax", "bench", "da3c_gym_cartpole", "--clients", "2", "--envs-per-client", "3", "--seed", "5"),
+        *("--seconds", seconds, "--updates", updates, "--json", str(output)),
+        env={"TMPDIR": str(tmp_path)},
+    )
+    assert bench.wait(850) == 0, bench.report()
+    result = json.loads(output.read_text())
+    for name in FIGURES:
+        assert name in result, name
+        assert name in " ".join(bench.lines)
+    assert (result["clients"], result["envs_per_client"], result["seed"]) == (2, 3, 5)
+    windows = result["windows"]
+    assert {key: len(values) for key, values in windows.items()} == {
+        "emulator_only": 3,
+        "training": 3,
+        "training_over_emulator": 3,
+    }
+    assert min(windows["emulator_only"]) > 0
+    assert min(windows["training"]) > 0
+    assert sorted(windows["training"])[1] == result["training_steps_per_second"]
+    assert 0 < result["training_over_emulator"] < 2
+    for name in ("act_latency_ms", "sync_ms", "raw_grpc_ms"):
+        assert 0 < result[name]["p50"] <= result[name]["p99"]
+        assert result[name]["count"] >= 100
+    assert result["parameters"] == 9_155
+    assert min(result["request_bytes"], result["response_bytes"]) > 4 * result["parameters"]
+    memory = result["worker_memory_mb"]
+    assert memory["workers"] == 2
+    assert 5 < memory["mean"] <= memory["max"] < 1000
+    assert memory["updates"] >= int(updates)
+    assert 0 < result["worker_start_s"] < 60
+    assert len(result["worker_starts_s"]) == 5
+    assert result["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert result["configuration"]["relaax-run"]["name"] == "CartPole-v1"
+    assert list(tmp_path.glob("relaax-bench-*")) == []
