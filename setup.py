@@ -83,13 +83,14 @@ def bundled_packages() -> dict[str, str]:
             inner = find_namespace_packages(str(ROOT / top), exclude=["*__pycache__*", "*.egg-info"])
             packages[f"relaax.{top}"] = top
             packages |= {f"relaax.{top}.{name}": f"{top}/{name.replace('.', '/')}" for name in inner}
-    return packages
+    # `relaax conformance` plays the golden conversations: with them comes the page that they are about.
+    return packages | {"relaax.protocol": "protocol", "relaax.protocol.vectors": "protocol/vectors"}
 
 
 bundled = bundled_packages()
 setup(
     packages=[*find_namespace_packages(str(ROOT), include=["relaax", "relaax.*"], exclude=["*__pycache__*"]), *bundled],
     package_dir=bundled,
-    package_data={"relaax": ["py.typed"], "": ["*.pyi", "*.yaml", "*.Procfile", "*.md", "main"]},
+    package_data={"relaax": ["py.typed"], "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "main"]},
     cmdclass={"build_py": BuildPy, "sdist": Sdist},
 )

@@ -1,7 +1,8 @@
-"""What is built from a checkout, and what of it arrives where nothing else is."""
+"""What is built from a checkout, what of it arrives where nothing else is, and what that can do there."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,11 +10,19 @@ import sys
 import zipfile
 from pathlib import Path
 
+import google.protobuf
+import numpy
 import pytest
 
+from support.processes import Processes
+
 ROOT = Path(__file__).resolve().parent.parent
-NOT_SOURCE = shutil.ignore_patterns(
-    ".git", ".venv", ".*_cache", "__pycache__", "*_pb2*", "build", "dist", "*.egg-info", "runs"
+LEFT_OUT = (".git", ".venv", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
+NOT_SOURCE = shutil.ignore_patterns(*LEFT_OUT, "*_pb2*")
+COMMANDS = ("relaax", "relaax-parameter-server", "relaax-rlx-server")
+NEEDING_SERVER = (
+    *(f"relaax {name}" for name in ("version", "run x", "plot x", "new algorithm x", "bench", "conformance", "schema")),
+    *("relaax", "relaax --help", "relaax-parameter-server --config x", "relaax-rlx-server --config x"),
 )
 SHOW_BUNDLED = """
 from relaax.bundled import bundled_folder, bundled_names
@@ -46,10 +55,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].split("-")[0] for name in names} == {"relaax"}
-    for folder in ("algorithms", "environments", "config"):
+    for folder in ("algorithms", "environments", "config", "protocol/vectors", "relaax/cli/new/templates"):
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
-                assert f"relaax/{path.relative_to(ROOT).as_posix()}" in names
+                assert f"relaax/{path.relative_to(ROOT).as_posix().removeprefix('relaax/')}" in names
     assert {
         "relaax/py.typed",
         "relaax/rlx/rlx_pb2.py",
@@ -59,20 +68,125 @@ def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
     } <= names
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_an_installed_wheel_finds_what_is_bundled(wheel: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
-    python = tmp_path / "venv/bin/python"
-    run(python, "-m", "pip", "install", "--no-deps", wheel, cwd=tmp_path)
-    (site,) = (tmp_path / "venv/lib").glob("python3.*/site-packages")
-    # The dependencies are those of the environment that runs the tests: not worth a download.
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an environment that has the wheel, and the libraries of the one that runs the tests."""
+    folder = tmp_path_factory.mktemp("installed")
+    site = install(wheel, folder)
+    # Not worth a download.
     libraries = [path for path in sys.path if path.endswith("site-packages")]
     (site / "borrowed.pth").write_text("\n".join(libraries) + "\n")
-    folder, configurations = run(python, "-c", SHOW_BUNDLED, cwd=tmp_path).splitlines()
+    return folder
+
+
+def install(wheel: Path, folder: Path) -> Path:
+    """A new environment `folder/venv` with this wheel and nothing else; its site-packages."""
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=folder)
+    python = folder / "venv/bin/python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder)
+    (site,) = (folder / "venv/lib").glob("python3.*/site-packages")
+    return site
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
+    (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
+    folder, configurations = run(installed / "venv/bin/python", "-c", SHOW_BUNDLED, cwd=installed).splitlines()
     assert folder == str(site / "relaax/config")
     assert configurations.split() == sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
-    for command in ("relaax", "relaax-parameter-server", "relaax-rlx-server"):
-        assert (tmp_path / "venv/bin" / command).is_file()
+    for command in COMMANDS:
+        assert (installed / "venv/bin" / command).is_file()
     for main in (ROOT / "environments").glob("*/main"):
         assert os.access(site / "relaax" / main.relative_to(ROOT), os.X_OK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_path: Path) -> None:
+    command = processes.start(
+        *(installed / "venv/bin/python", installed / "venv/bin/relaax", "run", "da3c_gym_cartpole"),
+        *("--max-steps", "5000", "--set", "run.target_return=null"),
+        cwd=tmp_path,
+        env={"PYTHONPATH": ""},
+    )
+    assert command.wait(200) == 0, command.report()
+    summary = json.loads((tmp_path / "runs/da3c_gym_cartpole/summary.json").read_text())
+    assert (summary["status"], summary["env_steps"] >= 5000) == ("max_steps", True)
+    written = (tmp_path / "runs/da3c_gym_cartpole/configuration.yaml").read_text()
+    assert f"path: {installed}/venv" in written
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an environment that has what `pip install relaax` brings: the client, numpy and Protobuf.
+
+    The wheel is built with the tools that are here, and the two libraries are those that are here.
+    """
+    folder = tmp_path_factory.mktemp("bare")
+    shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    build = ("-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder / "dist")
+    run(sys.executable, *build, folder / "checkout", cwd=folder)
+    (built,) = (folder / "dist").glob("relaax-*.whl")
+    site = install(built, folder)
+    (site / "google").mkdir()
+    for library in (numpy, google.protobuf):
+        here = Path(library.__file__).parent
+        beside = here.parent
+        for found in (here, *beside.glob("numpy.libs"), *beside.glob("_upb")):
+            target = site / ("google" if beside.name == "google" else "") / found.name
+            if not target.exists():
+                target.symlink_to(found)
+    shutil.rmtree(folder / "checkout")
+    return folder
+
+
+def test_the_client_needs_nothing_else(bare: Path) -> None:
+    loaded = run(bare / "venv/bin/python", "-c", "import relaax.client, sys; print(*sys.modules)", cwd=bare).split()
+    tops = {name.partition(".")[0] for name in loaded}
+    assert {name for name in tops - sys.stdlib_module_names if not name.startswith("_")} == {
+        "relaax",
+        "numpy",
+        "google",
+    }
+
+
+@pytest.mark.parametrize("line", NEEDING_SERVER)
+def test_every_command_names_the_extra_that_it_needs(line: str, bare: Path) -> None:
+    command, *arguments = line.split()
+    assert refusal(bare, bare / "venv/bin" / command, *arguments) == (
+        f"{command}: typer is not installed; pip install 'relaax[server]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "extra"),
+    [
+        ("OpenAI_Gym", "CartPole-v1", "gymnasium is not installed; pip install 'relaax[gym]'"),
+        ("ALE", "boxing", "ale-py is not installed; pip install 'relaax[atari]'"),
+        ("DeepMind_Lab", "seekavoid_arena_01", "this Python has no deepmind_lab, which is built from"),
+    ],
+)
+def test_environments_name_the_extra_that_they_need(program: str, name: str, extra: str, bare: Path) -> None:
+    (script,) = (bare / "venv/lib").glob(f"python3.*/site-packages/relaax/environments/{program}/main")
+    said = refusal(bare, bare / "venv/bin/python", script, "localhost:1", name)
+    assert said.startswith(f"{program}/main: {extra}")
+
+
+def test_the_client_names_the_extra_that_an_id_needs(bare: Path) -> None:
+    code = "from relaax.client import run; run('CartPole-v1', 'localhost:1')"
+    answer = answered(bare, bare / "venv/bin/python", "-c", code)
+    assert answer.stderr.endswith("ModuleNotFoundError: gymnasium is not installed; pip install 'relaax[gym]'\n")
+
+
+def answered(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    line = [str(part) for part in command]
+    environ = {**os.environ, "PYTHONPATH": ""}
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=60, env=environ)
+
+
+def refusal(folder: Path, *command: str | Path) -> str:
+    """What a command says that ends with exit code 2."""
+    answer = answered(folder, *command)
+    assert (answer.returncode, answer.stdout) == (2, ""), answer.stderr
+    return answer.stderr

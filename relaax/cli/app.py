@@ -1,24 +1,71 @@
-"""The subcommands of `relaax`."""
+"""The subcommands of `relaax`. Each is imported when it is asked for, so that none pays for another's libraries."""
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import typer
+import typer.core
+import typer.main
 
 from relaax import __version__
-from relaax.cli.new.command import new
-from relaax.cli.plot import plot
-from relaax.cli.run.command import run
+
+# Name, and where it is: a function, or a Typer application with subcommands of its own. Their modules are imported for
+# `relaax --help` too: what takes long to load (TensorFlow, gRPC) they import when they run.
+COMMANDS = {
+    "run": "relaax.cli.run.command:run",
+    "plot": "relaax.cli.plot:plot",
+    "bench": "relaax.cli.bench.command:bench",
+    "new": "relaax.cli.new.command:new",
+    "schema": "relaax.cli.schema:schema",
+    "conformance": "relaax.cli.conformance.command:conformance",
+}
+
+
+class Commands(typer.core.TyperGroup):
+    """Those of COMMANDS, behind the ones that are declared here."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*COMMANDS, *self.commands]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.add_command(_load(cmd_name), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in COMMANDS:  # it is misspelt: the nearest is looked for among those that are loaded
+            for name in COMMANDS:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    holder = typer.Typer(**PLAIN)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name)(found)
+    return typer.main.get_group(holder).commands[name]
+
+
+# The framed help cuts long option names short on a narrow terminal.
+PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
 
 app = typer.Typer(
-    add_completion=False,
+    cls=Commands,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     help="RELAAX: a reinforcement-learning service for environments that live anywhere.",
+    **PLAIN,
 )
-app.command()(run)
-app.command()(plot)
-app.add_typer(new, name="new")
+
+
+@app.callback()
+def _relaax() -> None:
+    """A group, however few commands are declared here."""
 
 
 @app.command()

@@ -1,31 +1,32 @@
-"""The command `relaax` and its subcommands."""
+"""The commands that an installation puts on the path. What they need, and is not there, is named with its extra."""
 
 from __future__ import annotations
 
-import sys
-
-MISSING = {
-    "typer": "server",
-    "rich": "server",
-    "pydantic": "server",
-    "yaml": "server",
-    "grpc": "server",
-    "tensorflow": "server",
-    "psutil": "server",
-}
+from relaax.extras import named
 
 
 def main() -> None:
-    """Entry point."""
-    try:
+    """`relaax`."""
+    with named("relaax"):
         from relaax.cli.app import app
-    except ModuleNotFoundError as error:
-        extra = MISSING.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        print(f"relaax: {error.name} is not installed; pip install 'relaax[{extra}]'", file=sys.stderr)
-        sys.exit(2)
-    app(prog_name="relaax")
+
+        app(prog_name="relaax")
+
+
+def parameter_server() -> None:
+    """`relaax-parameter-server`."""
+    with named("relaax-parameter-server"):
+        from relaax.server.parameter_server.main import main as serve
+
+        serve()
+
+
+def rlx_server() -> None:
+    """`relaax-rlx-server`."""
+    with named("relaax-rlx-server"):
+        from relaax.server.rlx_server.main import main as serve
+
+        serve()
 
 
 if __name__ == "__main__":

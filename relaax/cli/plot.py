@@ -66,8 +66,13 @@ def plot(
         _refuse(str(error))
     for run in drawn:
         step, seconds, value = run.curve[-1]
-        print(f"{run.name}: {scalar} {value:.1f} at step {step:,} after {seconds / 60:.1f} minutes")
+        print(f"{run.name}: {scalar} {_short(value)} at step {step:,} after {seconds / 60:.1f} minutes")
     print(f"drawn into {output}")
+
+
+def _short(value: float) -> str:
+    """One decimal, and three digits of what is small."""
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def _refuse(sentence: str) -> NoReturn:

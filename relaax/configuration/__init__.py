@@ -1,20 +1,36 @@
-"""Configuration files: reading, checking, overriding."""
+"""Configurations: read from files, environment variables and command lines, checked, printed, described."""
 
-from relaax.configuration.configuration import Configuration, find_configuration, load_configuration, overrides_of
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
-from relaax.configuration.validation import ConfigurationError, Section, nearest, unknown, validate_section
+from relaax.configuration.configuration import (
+    ALGORITHM,
+    COMMAND_LINE,
+    Configuration,
+    find_configuration,
+    load_configuration,
+    overrides_of,
+)
+from relaax.configuration.environment import without_variables
+from relaax.configuration.keys import KeyPath, nearest, unknown
+from relaax.configuration.layers import printed
+from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.validation import ConfigurationError, Section, validate_section
 
 __all__ = [
+    "ALGORITHM",
+    "COMMAND_LINE",
     "Configuration",
     "ConfigurationError",
+    "KeyPath",
     "ParameterServerSection",
     "RlxServerSection",
     "RunSection",
+    "SECTIONS",
     "Section",
     "find_configuration",
     "load_configuration",
     "nearest",
     "overrides_of",
+    "printed",
     "unknown",
     "validate_section",
+    "without_variables",
 ]

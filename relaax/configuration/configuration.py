@@ -1,35 +1,48 @@
-"""One configuration file, read, checked and at hand."""
+"""One configuration, put together from a file, environment variables and the command line, checked and at hand."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relaax.bundled import bundled_folder, bundled_names
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
-from relaax.configuration.validation import ConfigurationError, normalized, unknown, validate_section
-from relaax.configuration.yaml_file import parse_yaml, read_yaml
+import pydantic
 
-_SECTIONS = {
-    "relaax_parameter_server": "relaax-parameter-server",
-    "relaax_rlx_server": "relaax-rlx-server",
-    "relaax_run": "relaax-run",
-    "algorithm": "algorithm",
-}
+from relaax.bundled import bundled_folder, bundled_names
+from relaax.configuration.environment import path_of, variables_of
+from relaax.configuration.keys import KeyPath, unknown
+from relaax.configuration.layers import Layers, value_of
+from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.validation import ConfigurationError, normalized, validate_section
+from relaax.configuration.yaml_file import read_yaml
+
+ALGORITHM = "algorithm"
+COMMAND_LINE = "command line"
+_NAMES = (*SECTIONS, ALGORITHM)
+
+ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
+"""From the path of an algorithm and the folder of the configuration to the algorithm's Config. Where only the whole
+code of the algorithm could tell, to a model that allows further keys.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration file's content. `algorithm` is checked by the algorithm itself (`load_algorithm`)."""
+    """A configuration. `algorithm` is that section as it was given, `algorithm_config` as the algorithm has it.
+
+    The latter is None where the algorithm is yet to be loaded, which then checks its section itself.
+    `origins` says where each value came from; what is not in it is a default.
+    """
 
     parameter_server: ParameterServerSection
     rlx_server: RlxServerSection
     run: RunSection
     algorithm: Mapping[str, Any]
     folder: Path
+    algorithm_config: pydantic.BaseModel | None = None
+    origins: Mapping[KeyPath, str] = field(default_factory=dict, compare=False)
 
     @property
     def algorithm_path(self) -> str:
@@ -40,12 +53,15 @@ class Configuration:
         return path
 
     def as_dict(self) -> dict[str, Any]:
-        """The effective configuration, defaults of the servers included, as a file would have it."""
+        """The effective configuration as a file would have it: with the defaults of the servers, and the algorithm's
+        where they are known.
+        """
+        config = self.algorithm_config
         return {
             "relaax-parameter-server": self.parameter_server.model_dump(),
             "relaax-rlx-server": self.rlx_server.model_dump(),
             "relaax-run": self.run.model_dump(),
-            "algorithm": dict(self.algorithm),
+            ALGORITHM: dict(self.algorithm) if config is None else config.model_dump(mode="json", by_alias=True),
         }
 
 
@@ -60,23 +76,49 @@ def find_configuration(name: str) -> Path:
     raise ConfigurationError(f"no file {name}, and {unknown('configuration', name, bundled_names('config', '.yaml'))}")
 
 
-def load_configuration(path: Path | str, overrides: Sequence[str] = ()) -> Configuration:
-    """Read a file and apply `overrides` of the form `section.key=value`, later ones over earlier ones.
+def load_configuration(
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    config_of: ConfigOf | None = None,
+) -> Configuration:
+    """Read a file, lay the variables of `environ` over it, and over these the `overrides` of the command line.
 
-    Raises ConfigurationError.
+    Overrides have the form `section.key=value`, later ones over earlier ones. With `config_of` the algorithm's section
+    is checked too, where that goes without the algorithm.
+
+    Raises ConfigurationError, one line for each thing that is wrong.
     """
     path = Path(path)
-    data = _sections_of(read_yaml(path), str(path))
-    for override in overrides:
-        _apply(data, override)
+    folder = path.resolve().parent
+    layers = Layers(_sections_of(read_yaml(path), str(path)), path.name)
+    given = [_target(override) for override in overrides]
+    variables = variables_of(environ or {})
+    config = None if config_of is None else _config(config_of, layers, variables, given, folder)
+    is_known = config is not None and config.model_config.get("extra") == "forbid"
+    models = SECTIONS if config is None else SECTIONS | {ALGORITHM: config}
+    for variable, text in variables.items():
+        target = path_of(variable, models, None if is_known else ALGORITHM)
+        layers.put(target, value_of(text, target, models, variable), variable)
+    for target, text, override in given:
+        layers.put(target, value_of(text, target, models, f"--set {override}"), COMMAND_LINE)
+    checked: dict[str, Any] = {}
+    wrong: list[str] = []
+    for section, model in models.items() if is_known else SECTIONS.items():
+        try:
+            checked[section] = validate_section(model, layers.data[section], section, models)
+        except ConfigurationError as error:
+            wrong += [_with_variable(line, layers.origins) for line in str(error).splitlines()]
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
     return Configuration(
-        parameter_server=validate_section(
-            ParameterServerSection, data["relaax_parameter_server"], "relaax-parameter-server"
-        ),
-        rlx_server=validate_section(RlxServerSection, data["relaax_rlx_server"], "relaax-rlx-server"),
-        run=validate_section(RunSection, data["relaax_run"], "relaax-run"),
-        algorithm=data["algorithm"],
-        folder=path.resolve().parent,
+        parameter_server=checked["relaax-parameter-server"],
+        rlx_server=checked["relaax-rlx-server"],
+        run=checked["relaax-run"],
+        algorithm=layers.data[ALGORITHM],
+        folder=folder,
+        algorithm_config=checked.get(ALGORITHM),
+        origins=layers.origins,
     )
 
 
@@ -87,33 +129,57 @@ def overrides_of(given: Mapping[str, Any]) -> list[str]:
 
 def _sections_of(document: Any, name: str) -> dict[str, dict[str, Any]]:
     if not isinstance(document, Mapping):
-        raise ConfigurationError(f"{name}: the sections {', '.join(_SECTIONS.values())} are expected")
-    sections: dict[str, dict[str, Any]] = {key: {} for key in _SECTIONS}
+        raise ConfigurationError(f"{name}: the sections {', '.join(_NAMES)} are expected")
+    sections: dict[str, dict[str, Any]] = {section: {} for section in _NAMES}
     try:
         document = normalized(document)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from None
     for key, value in document.items():
-        if key not in sections:
-            raise ConfigurationError(f"{name}: {unknown('section', key.replace('_', '-'), _SECTIONS.values())}")
+        section = key.replace("_", "-")
+        if section not in sections:
+            raise ConfigurationError(f"{name}: {unknown('section', section, _NAMES)}")
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigurationError(f"{name}: {_SECTIONS[key]}: keys and values are expected, not {value!r}")
-        sections[key] = dict(value or {})
+            raise ConfigurationError(f"{name}: {section}: keys and values are expected, not {value!r}")
+        sections[section] = dict(value or {})
     return sections
 
 
-def _apply(data: dict[str, dict[str, Any]], override: str) -> None:
-    """Set one key. Of `a.b.c=value`, a is the section; servers may be named without `relaax-`."""
+def _target(override: str) -> tuple[KeyPath, str, str]:
+    """The key that an override sets, the text behind the equals sign, the override.
+
+    Of `a.b.c=value`, a is the section; servers may be named without `relaax-`.
+    """
     target, equals, text = override.partition("=")
-    parts = [part.replace("-", "_") for part in target.strip().split(".")]
-    if not equals or len(parts) < 2 or not all(parts):
+    first, *keys = [part.strip().lstrip("-") for part in target.split(".")]
+    if not equals or not first or not keys or not all(keys):
         raise ConfigurationError(f"--set {override}: SECTION.KEY=VALUE is expected, as in algorithm.entropy_beta=0.02")
-    section = parts[0] if parts[0] in data else f"relaax_{parts[0]}"
-    if section not in data:
-        raise ConfigurationError(f"--set {override}: {unknown('section', parts[0], _SECTIONS.values())}")
-    node = data[section]
-    for part in parts[1:-1]:
-        inner = node.get(part)
-        node[part] = dict(inner) if isinstance(inner, Mapping) else {}
-        node = node[part]
-    node[parts[-1]] = parse_yaml(text, f"--set {override}")
+    named = first.replace("_", "-")
+    section = named if named in _NAMES else f"relaax-{named}"
+    if section not in _NAMES:
+        raise ConfigurationError(f"--set {override}: {unknown('section', first, _NAMES)}")
+    return (section, *(key.replace("-", "_") for key in keys)), text, override
+
+
+def _config(
+    config_of: ConfigOf,
+    layers: Layers,
+    variables: Mapping[str, str],
+    given: Sequence[tuple[KeyPath, str, str]],
+    folder: Path,
+) -> type[pydantic.BaseModel] | None:
+    """The Config of the algorithm that all layers together name. None where none is named, which is said elsewhere."""
+    place = (ALGORITHM, "path")
+    texts = [text for target, text, _ in given if target == place] or [
+        text for variable, text in variables.items() if variable == "RELAAX_ALGORITHM__PATH"
+    ]
+    path = value_of(texts[-1], place, SECTIONS, "algorithm.path") if texts else layers.data[ALGORITHM].get("path")
+    return config_of(path, folder) if isinstance(path, str) and path else None
+
+
+def _with_variable(line: str, origins: Mapping[KeyPath, str]) -> str:
+    """A sentence about a value that came from an environment variable says so: the file may look right."""
+    for path, origin in origins.items():
+        if origin.startswith("RELAAX_") and line.startswith(f"{'.'.join(path)}: "):
+            return f"{line} (it comes from {origin})"
+    return line

@@ -26,8 +26,29 @@ def _device(value: str) -> str:
     return value
 
 
-Address = Annotated[str, pydantic.AfterValidator(_address)]
-Device = Annotated[str, pydantic.AfterValidator(_device)]
+def _folder(value: str) -> str:
+    if "://" in value:
+        raise ValueError("the path of a folder is needed; other stores are not there yet")
+    return value
+
+
+def _word(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Address = Annotated[
+    str, pydantic.AfterValidator(_address), pydantic.WithJsonSchema({"type": "string", "pattern": r"^.+:[0-9]{1,5}$"})
+]
+Device = Annotated[
+    str,
+    pydantic.AfterValidator(_device),
+    pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
+]
+Folder = Annotated[str, pydantic.AfterValidator(_folder)]
+# A word of a command line may look like a number in YAML.
+Word = Annotated[
+    str, pydantic.BeforeValidator(_word), pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
+]
 
 
 class ParameterServerSection(Section):
@@ -35,7 +56,7 @@ class ParameterServerSection(Section):
 
     bind: Address = Field("localhost:7000", description="Where workers reach it; port 0 picks a free one.")
     allow_anonymous: bool = Field(False, description="Bind anything but loopback without a token.")
-    checkpoint_dir: str | None = Field(None, description="Folder of the checkpoints; none are written without it.")
+    checkpoint_dir: Folder | None = Field(None, description="Folder of the checkpoints; none are written without it.")
     checkpoint_interval: float = Field(900.0, gt=0, description="Seconds between checkpoints.")
     checkpoints_kept: int = Field(5, ge=1, description="How many of the newest checkpoints are kept.")
     best_checkpoints_kept: int = Field(1, ge=0, description="How many of the best by mean return are kept besides.")
@@ -53,6 +74,11 @@ class RlxServerSection(Section):
     log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
     device: Device | None = Field(
         None, description="Where workers compute: cpu, gpu or gpu:I; by default cpu, gpu where algorithm.gpu is true."
+    )
+    worker_start: Literal["fork", "spawn"] = Field(
+        "fork",
+        description="How a worker starts: fork copies the server's process, spawn starts a fresh one, which takes "
+        "seconds and shares no memory but is what macOS needs.",
     )
     timeout: float | None = Field(
         None, gt=0, description="Seconds after which a worker ends at its next episode's end, for rebalancing."
@@ -75,7 +101,15 @@ class RunSection(Section):
     name: str | None = Field(None, description="The environment's name within its family.")
     clients: int = Field(2, ge=1, description="Client processes; each is one connection and one worker.")
     envs_per_client: int = Field(1, ge=1, description="Environments that each client steps together.")
-    arguments: list[str] = Field(default_factory=list, description="Further arguments of the environment's command.")
+    arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run has succeeded.")
     max_steps: int | None = Field(None, ge=1, description="Environment steps after which the run stops.")
     checkpoint_interval: float = Field(60.0, gt=0, description="Seconds between checkpoints in `relaax run`.")
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "relaax-parameter-server": ParameterServerSection,
+    "relaax-rlx-server": RlxServerSection,
+    "relaax-run": RunSection,
+}
+"""The model of each section by its name. The section `algorithm` is the algorithm's own."""

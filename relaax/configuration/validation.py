@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import pydantic
+
+from relaax.configuration.keys import Models, inner_model, key_of, kinds_of, unknown_key
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
@@ -18,9 +19,17 @@ class ConfigurationError(Exception):
 class Section(pydantic.BaseModel):
     """A part of the configuration. Unknown keys are refused; `validate_section` says which one was meant."""
 
-    model_config = pydantic.ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False, validate_default=True
-    )
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """To Python it is 1, and to pydantic too."""
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = kinds_of(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and not kinds & {bool, Any}:
+                raise ValueError("a number is needed")
+        return value
 
 
 def normalized(data: Any) -> Any:
@@ -43,25 +52,11 @@ def _normalized_key(key: Any) -> str:
     return str(key).lstrip("-").replace("-", "_")
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was most likely meant to be, regardless of case; None where nothing comes near."""
-    by_lower = {name.lower(): name for name in known}
-    matches = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=0.5)
-    return by_lower[matches[0]] if matches else None
-
-
-def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """A sentence that refuses `word` and names the way out."""
-    names = sorted(known)
-    guess = nearest(word, names)
-    way_out = f"did you mean {guess!r}?" if guess else f"known: {', '.join(names)}"
-    return f"unknown {what} {word!r}; {way_out}"
-
-
-def validate_section(model: type[Model], data: Any, where: str) -> Model:
+def validate_section(model: type[Model], data: Any, where: str, models: Models | None = None) -> Model:
     """`data` as a `model`.
 
-    `where` is the section's name for messages. Raises ConfigurationError, one line for each thing that is wrong.
+    `where` is the section's name for messages, `models` are those of all sections: a key that stands in the wrong one
+    is sent to the right one. Raises ConfigurationError, one line for each thing that is wrong.
     """
     if data is None:
         data = {}
@@ -70,10 +65,12 @@ def validate_section(model: type[Model], data: Any, where: str) -> Model:
     try:
         return model.model_validate(normalized(data))
     except pydantic.ValidationError as error:
-        raise ConfigurationError("\n".join(_sentences(model, error, where))) from None
+        raise ConfigurationError("\n".join(_sentences(model, error, where, models or {where: model}))) from None
 
 
-def _sentences(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> list[str]:
+def _sentences(
+    model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str, models: Models
+) -> list[str]:
     """One for each key: of a union pydantic says what is wrong with each of its members, under names of its own."""
     refused: dict[str, list[str]] = {}
     lines: list[str] = []
@@ -81,7 +78,9 @@ def _sentences(model: type[pydantic.BaseModel], error: pydantic.ValidationError,
         if item["type"] == "extra_forbidden":
             *outer, last = item["loc"]
             keys, owner = _follow(model, outer)
-            lines.append(f"{'.'.join([where, *keys])}: {unknown('key', str(last), _names(owner))}")
+            lines.append(
+                f"{'.'.join([where, *keys])}: {unknown_key(str(last), _names(owner), {**models, where: model})}"
+            )
             continue
         path = ".".join([where, *_follow(model, item["loc"])[0]])
         if item["type"] == "missing":
@@ -101,7 +100,7 @@ def _reason(item: Any) -> str:
 
 
 def _names(model: type[pydantic.BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return [key_of(name, field) for name, field in model.model_fields.items()]
 
 
 def _follow(
@@ -118,13 +117,6 @@ def _follow(
         elif in_model:
             keys.append(part)
             fields = [field for name, field in model.model_fields.items() if part in (name, field.alias)]
-            inner = _inner_model(fields[0].annotation) if fields else None
+            inner = inner_model(fields[0].annotation) if fields else None
             model, in_model = inner or model, inner is not None
     return keys, model
-
-
-def _inner_model(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """The model within `Model`, `Model | None`, `list[Model]` and the like."""
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return annotation
-    return next((model for inner in get_args(annotation) if (model := _inner_model(inner))), None)

@@ -11,7 +11,13 @@ LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING o
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, gpu (the first one) or gpu:I.")]
 AllowAnonymousOption = Annotated[bool, typer.Option("--allow-anonymous", help="Serve other machines without a token.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file; repeatable.")
+]
+PrintConfigOption = Annotated[
+    bool, typer.Option("--print-config", help="Print the effective configuration, and where each value is from; end.")
+]
+CheckConfigOption = Annotated[
+    bool, typer.Option("--check-config", help="Check the configuration and start nothing: exit code 0, or 2 and why.")
 ]
 
 

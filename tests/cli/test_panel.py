@@ -22,6 +22,8 @@ PROGRESS = Progress(
     learning_rate=6.5e-4,
     checkpoint_global_step=10_000,
     max_global_step=100_000,
+    act_ms_p50=0.4321,
+    act_ms_p99=12.5,
     seconds=12.0,
     steps_at_start=6_000,
 )
@@ -36,7 +38,20 @@ def rendered(progress: Progress) -> str:
 
 def test_the_panel_has_all_that_tells_how_it_goes() -> None:
     text = rendered(PROGRESS)
-    for words in ("12,000", "500", "321", "98.2 of 475", "101.5", "600", "2.5", "0:00:12", "0:02:56", "step 10,000"):
+    for words in (
+        "12,000",
+        "500",
+        "321",
+        "98.2 of 475",
+        "101.5",
+        "600",
+        "2.5",
+        "0.432 ms",
+        "12.5 ms",
+        "0:00:12",
+        "0:02:56",
+        "step 10,000",
+    ):
         assert words in text, words
     assert "da3c_gym_cartpole: CartPole-v1 by da3c" in text
 

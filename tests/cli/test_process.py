@@ -154,3 +154,11 @@ def _lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_variables_that_set_keys_are_kept_from_it(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that it is given has their values already."""
+    monkeypatch.setenv("RELAAX_RUN__CLIENTS", "9")
+    monkeypatch.setenv("RELAAX_TOKEN", "secret")
+    process.start(python("import os; print('it listening on', *(n for n in os.environ if n.startswith('RELAAX_')))"))
+    assert process.wait_ready(60, NEVER) == "RELAAX_TOKEN"

@@ -137,7 +137,7 @@ def test_an_override_replaces_a_value_by_keys(file: Path) -> None:
         ("algorithm.x=[", "--set algorithm.x=[, line 1, column 2: "),
         ("run.clients=no", "relaax-run.clients: "),
         ("run.client=3", "relaax-run: unknown key 'client'; did you mean 'clients'?"),
-        ("rlx-server.bind=7001", "relaax-rlx-server.bind: 7001 cannot be used"),
+        ("rlx-server.bind=7001", "relaax-rlx-server.bind: '7001' cannot be used: an address is HOST:PORT"),
     ],
 )
 def test_overrides_that_cannot_be_used(override: str, message: str, file: Path) -> None:
@@ -180,6 +180,7 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("rlx_server.device='gpu:'", "a device is cpu, gpu"),
         ("rlx_server.device=cpu:0", "a device is cpu, gpu"),
         ("parameter_server.device=gpu:-1", "a device is cpu, gpu"),
+        ("parameter_server.checkpoint_dir=s3://bucket/x", "the path of a folder is needed"),
         ("parameter_server.device=null", "input should be a valid string"),
     ],
 )

@@ -61,6 +61,10 @@ def test_whole_floats_are_integers() -> None:
     ("data", "lines"),
     [
         ({"path": "x", "stepps": 3}, ["algorithm: unknown key 'stepps'; did you mean 'steps'?"]),
+        (
+            {"path": "x", "optimizer": {}},
+            ["algorithm: unknown key 'optimizer'; known: RMSProp, clip, layers, path, rate, steps"],
+        ),
         ({"path": "x", "rmsprop": {}}, ["algorithm: unknown key 'rmsprop'; did you mean 'RMSProp'?"]),
         ({"path": "x", "RMSProp": {"decai": 1}}, ["algorithm.RMSProp: unknown key 'decai'; did you mean 'decay'?"]),
         (
@@ -100,6 +104,8 @@ def test_whole_floats_are_integers() -> None:
                 " part"
             ],
         ),
+        ({"path": "x", "steps": True}, ["algorithm.steps: True cannot be used: a number is needed"]),
+        ({"path": "x", "clip": False}, ["algorithm.clip: False cannot be used: a number is needed"]),
         ({"path": 3}, ["algorithm.path: 3 cannot be used: input should be a valid string"]),
         (
             {"path": "x", "rate": float("inf")},

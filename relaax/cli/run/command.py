@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from relaax.configuration import ConfigurationError, overrides_of
+from relaax.server.address import AddressError
+from relaax.server.options import CheckConfigOption, PrintConfigOption
 
 
 def run(
@@ -31,11 +33,16 @@ def run(
     ] = None,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Say nothing while it runs.")] = False,
     summary: Annotated[Path | None, typer.Option(help="Write the summary, JSON, here as well.")] = None,
+    print_config: PrintConfigOption = False,
+    check_config: CheckConfigOption = False,
 ) -> None:
     """Train on this machine: start the servers and the environments, watch them, end them.
 
-    An unfinished run in the same directory is resumed. Exit code 0: done; 1: failed; 2: the configuration cannot be
-    used; 3: ended without reaching the target; 130: interrupted (the last checkpoint is written first).
+    An unfinished run in the same directory is resumed. The command line wins over environment variables
+    (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these over the file.
+
+    Exit code 0: done; 1: failed; 2: the configuration cannot be used; 3: ended without reaching the target; 130:
+    interrupted (the last checkpoint is written first).
     """
     given = {
         "run.clients": clients,
@@ -51,11 +58,15 @@ def run(
         from relaax.cli.run.experiment import experiment
         from relaax.cli.run.plan import make_plan
         from relaax.cli.run.run_directory import RunDirectory
+        from relaax.server.configured import show, whole
 
         plan = make_plan(config, overrides)
         directory = RunDirectory(run_dir if run_dir is not None else Path("runs") / plan.name)
+        if print_config or check_config:
+            show(config, whole(directory.settled(plan)), print_config)
+            raise typer.Exit(0)
         code = experiment(plan, directory, fresh=fresh, progress=not no_progress, summary=summary)
-    except ConfigurationError as error:
+    except (ConfigurationError, AddressError) as error:
         print(f"relaax run: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:  # before there was anything to end in order

@@ -64,6 +64,10 @@ def _line(progress: Progress) -> str:
     )
 
 
+def _milliseconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g} ms"
+
+
 def step_limit(progress: Progress, max_steps: int | None) -> int | None:
     """Where the run ends at the latest: at its own limit or the training's, whichever is nearer; None while unknown."""
     return min((limit for limit in (max_steps, progress.max_global_step) if limit), default=None)
@@ -98,6 +102,12 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
         ("workers", str(progress.workers), "best so far", _number(progress.best_mean_return_100)),
         ("updates", f"{progress.updates:,}", "staleness", f"{progress.staleness:.1f} versions"),
+        (
+            "answer to a step",
+            _milliseconds(progress.act_ms_p50),
+            "99 in 100 within",
+            _milliseconds(progress.act_ms_p99),
+        ),
         ("time", _duration(progress.seconds), "left, at most", _duration(time_left(progress, plan.run.max_steps))),
         ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", checkpoint),
     ]

@@ -11,20 +11,34 @@ from pathlib import Path
 from relaax.algorithm_base import ConfigBase, find_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import (
+    COMMAND_LINE,
     Configuration,
     ConfigurationError,
     RunSection,
     find_configuration,
-    load_configuration,
     unknown,
 )
+from relaax.server.configured import configured
+
+_PORTS = "`relaax run` chooses the ports by itself"
+_FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
+DECIDED = {
+    ("relaax-parameter-server", "bind"): _PORTS,
+    ("relaax-rlx-server", "bind"): _PORTS,
+    ("relaax-rlx-server", "parameter_server"): _PORTS,
+    ("relaax-parameter-server", "checkpoint_dir"): _FOLDERS,
+    ("relaax-parameter-server", "metrics_dir"): _FOLDERS,
+    ("relaax-parameter-server", "checkpoint_interval"): "of `relaax run` it is relaax-run.checkpoint_interval",
+}
+"""Keys that are for servers started by hand. A run decides these, and has a way of its own to change them, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An experiment, checked as far as that goes without its algorithm, whose keys the servers check.
+    """An experiment, checked as far as that goes without importing its algorithm.
 
-    Importing an algorithm means importing TensorFlow: seconds, and half a gigabyte, that this process can do without.
+    That would mean importing TensorFlow: seconds, and half a gigabyte, that this process can do without. Where the
+    algorithm's keys cannot be known without, the servers check them.
     """
 
     name: str
@@ -51,6 +65,8 @@ class Plan:
 
     def _algorithm_key(self, key: str) -> float:
         """One of the keys that every algorithm has. Raises ConfigurationError where it is no number."""
+        if self.configuration.algorithm_config is not None:
+            return float(getattr(self.configuration.algorithm_config, key))
         value = self.configuration.algorithm.get(key, ConfigBase.model_fields[key].default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ConfigurationError(f"algorithm.{key}: {value!r} cannot be used: a number is needed")
@@ -58,15 +74,19 @@ class Plan:
 
     def client_command(self, address: str, index: int) -> list[str]:
         """The command of the environment client number `index`."""
-        seed = self.seed * 1000 + index * self.run.envs_per_client
+        count = self.run.envs_per_client
+        return self.environment_command(address, count, index * count)
+
+    def environment_command(self, address: str, count: int, first: int) -> list[str]:
+        """The command of `count` environments, counted from `first` where seeds are given out."""
         return [
             sys.executable,
             str(self.environment_main),
             address,
             self.environment_name,
-            str(self.run.envs_per_client),
+            str(count),
             "--seed",
-            str(seed),
+            str(self.seed * 1000 + first),
             *self.run.arguments,
         ]
 
@@ -74,7 +94,10 @@ class Plan:
 def make_plan(config: str, overrides: Sequence[str]) -> Plan:
     """Read and check everything that can be checked before anything is started. Raises ConfigurationError."""
     path = find_configuration(config)
-    configuration = load_configuration(path, overrides)
+    configuration = configured(config, overrides)
+    for key, reason in DECIDED.items():  # in a file they are for others; whoever types them expects an effect
+        if configuration.origins.get(key) == COMMAND_LINE:
+            raise ConfigurationError(f"--set {'.'.join(key)}: has no effect here: {reason}")
     algorithm = find_algorithm(configuration.algorithm_path, configuration.folder)
     run = configuration.run
     if run.environment is None or run.name is None:

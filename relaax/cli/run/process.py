@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from relaax.configuration import without_variables
+
 _TETHER = Path(__file__).with_name("tethered.py")
 READY = " listening on "
 EXIT_SECONDS = 5.0
@@ -65,7 +67,7 @@ class Process:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={**_ENVIRONMENT, **os.environ},
+                env={**_ENVIRONMENT, **without_variables(os.environ)},
             )
         if self._server:
             reader = (self._popen, self._ready)

@@ -31,6 +31,9 @@ class Progress:
     checkpoint_global_step: int | None = None
     max_global_step: int = 0
     finished: bool = False
+    act_ms_p50: float | None = None
+    """Half of the answers to a step, lately, took the RLX server no longer, in milliseconds; and 99 in 100:"""
+    act_ms_p99: float | None = None
     seconds: float = 0.0
     """Since the first connection of this run."""
     steps_at_start: int = 0
@@ -102,4 +105,6 @@ def _progress(status: pb.GetStatusResponse) -> Progress:
         checkpoint_global_step=status.checkpoint_global_step if status.checkpoint else None,
         max_global_step=status.max_global_step,
         finished=status.finished,
+        act_ms_p50=status.act_ms_p50 if status.HasField("act_ms_p50") else None,
+        act_ms_p99=status.act_ms_p99 if status.HasField("act_ms_p99") else None,
     )

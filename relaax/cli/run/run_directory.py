@@ -13,13 +13,14 @@ import fcntl
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from relaax.cli.run.plan import Plan
-from relaax.configuration import ConfigurationError
+from relaax.configuration import Configuration, ConfigurationError, KeyPath, printed
+
+ORIGIN = "relaax run"
 
 
 class RunDirectory:
@@ -93,17 +94,30 @@ class RunDirectory:
         shutil.move(self.path, aside)
         return aside
 
+    def settled(self, plan: Plan) -> Configuration:
+        """The effective configuration: the plan's, with what a run decides by itself. That is marked in `origins`."""
+        given = plan.configuration
+        server = {
+            "bind": "127.0.0.1:0",
+            "checkpoint_dir": str(self.checkpoints),
+            "metrics_dir": str(self.metrics),
+            "checkpoint_interval": plan.run.checkpoint_interval,
+        }
+        origins: dict[KeyPath, str] = {("relaax-parameter-server", key): ORIGIN for key in server}
+        return replace(
+            given,
+            parameter_server=given.parameter_server.model_copy(update=server),
+            rlx_server=given.rlx_server.model_copy(update={"bind": "127.0.0.1:0"}),
+            algorithm={**given.algorithm, "path": str(plan.algorithm)},
+            algorithm_config=given.algorithm_config
+            and given.algorithm_config.model_copy(update={"path": str(plan.algorithm)}),
+            origins={**given.origins, **origins, ("relaax-rlx-server", "bind"): ORIGIN},
+        )
+
     def write_configuration(self, plan: Plan) -> None:
         """The effective configuration, which the servers read."""
-        document = plan.configuration.as_dict()
-        server = document["relaax-parameter-server"]
-        server["bind"] = document["relaax-rlx-server"]["bind"] = "127.0.0.1:0"
-        server["checkpoint_dir"] = str(self.checkpoints)
-        server["metrics_dir"] = str(self.metrics)
-        server["checkpoint_interval"] = plan.run.checkpoint_interval
-        document["relaax-run"] = plan.run.model_dump()
-        document["algorithm"]["path"] = str(plan.algorithm)
-        self.configuration.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        settled = self.settled(plan)
+        self.configuration.write_text(printed(settled.as_dict(), settled.origins), encoding="utf-8")
 
     def promise_summary(self, path: Path) -> None:
         """Make sure, before the run, that its summary can be written there. Raises ConfigurationError."""

@@ -39,10 +39,14 @@ class Supervisor:
 
     def start_servers(self) -> None:
         """Raises StartError."""
-        self.parameter_server.start(self._parameter_server_command())
-        self.parameter_server.wait_ready(START_SECONDS, self.stopping)
+        self.start_parameter_server()
         self.rlx_server.start(self._rlx_server_command())
         self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+
+    def start_parameter_server(self) -> None:
+        """Raises StartError."""
+        self.parameter_server.start(self._parameter_server_command())
+        self.parameter_server.wait_ready(START_SECONDS, self.stopping)
 
     def start_clients(self) -> None:
         """Connect the environments."""

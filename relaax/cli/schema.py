@@ -1,0 +1,96 @@
+"""The command `relaax schema`: what a configuration may say, for editors and for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relaax.bundled import bundled_folder, bundled_names
+from relaax.configuration import ConfigurationError, find_configuration, load_configuration, unknown
+
+BEGIN, END = "<!-- keys: written by `make docs` -->", "<!-- end of keys -->"
+
+
+def schema(
+    what: Annotated[
+        str | None, typer.Argument(help="A configuration, or an algorithm: a name, a directory or a .py file.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables for people instead.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write into this file. Of a page, what is not the tables stays."),
+    ] = None,
+) -> None:
+    """Print a JSON schema of configuration files, with which an editor completes, explains and checks keys.
+
+    Without WHAT it knows the algorithms that come with RELAAX, else the one that is named. A file refers to it by its
+    first line: # yaml-language-server: $schema=schema.json
+    """
+    try:
+        text = _tables(what) if markdown else json.dumps(_schema(what), indent=1, ensure_ascii=False) + "\n"
+        if output is None:
+            print(text, end="")
+        else:
+            output.write_text(_within(output, text) if markdown else text, encoding="utf-8")
+    except (ConfigurationError, OSError) as error:
+        print(f"relaax schema: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+def _schema(what: str | None) -> dict[str, object]:
+    from relaax.algorithm_base.config_class import OpenConfig
+    from relaax.configuration.schema import schema_of
+
+    return schema_of(_configs(what), OpenConfig)
+
+
+def _tables(what: str | None) -> str:
+    from relaax.algorithm_base import ConfigBase
+    from relaax.configuration.reference import tables
+
+    return tables(ConfigBase, _configs(what))
+
+
+def _configs(what: str | None) -> dict[str, type]:
+    """The Config of one algorithm, or of each bundled one, by its name. Raises ConfigurationError."""
+    if what is None:
+        folder = bundled_folder("algorithms")
+        return {name: _config(name, folder) for name in bundled_names("algorithms")}
+    path, folder = what, Path.cwd()
+    if Path(what).suffix == ".yaml" or what in bundled_names("config", ".yaml"):
+        configuration = load_configuration(find_configuration(what))
+        path, folder = configuration.algorithm_path, configuration.folder
+    elif what not in bundled_names("algorithms") and not Path(what).exists():
+        known = [*bundled_names("algorithms"), *bundled_names("config", ".yaml")]
+        raise ConfigurationError(unknown("algorithm or configuration", what, known))
+    return {Path(path).name.removesuffix(".py"): _config(path, folder)}
+
+
+def _config(path: str, folder: Path) -> type:
+    """Without the algorithm's whole code where that is possible."""
+    from relaax.algorithm_base import load_algorithm
+    from relaax.algorithm_base.config_class import OpenConfig, config_class
+
+    found = config_class(path, folder)
+    if found is OpenConfig:
+        from relaax.server.native_messages import import_tensorflow
+
+        import_tensorflow()
+        return load_algorithm(path, folder).Config
+    return found
+
+
+def _within(page: Path, text: str) -> str:
+    """The page with `text` between its two marks; a page of its own where there is none yet."""
+    if not page.exists():
+        return f"{BEGIN}\n\n{text}\n{END}\n"
+    old = page.read_text(encoding="utf-8")
+    before, begin, rest = old.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigurationError(f"{page}: the lines {BEGIN} and {END} are needed: the tables go between them")
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"

@@ -1,0 +1,99 @@
+"""The keys that models declare, at every depth, and the one that somebody meant."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pydantic
+
+KeyPath = tuple[str, ...]
+"""A section's name, and keys: ("algorithm", "RMSProp", "decay")."""
+
+Models = Mapping[str, type[pydantic.BaseModel]]
+"""The model of each section by the section's name."""
+
+_SURE = 0.8  # how near, of 1, a key of another section must come to be suggested
+
+
+def key_of(name: str, field: Any) -> str:
+    """The key of a field, as a file has it."""
+    return field.alias or name
+
+
+def inner_model(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """The model within `Model`, `Model | None`, `list[Model]` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return annotation
+    return next((model for inner in get_args(annotation) if (model := inner_model(inner))), None)
+
+
+def kinds_of(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of, outside of lists and the like."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return {kind for inner in get_args(annotation) for kind in kinds_of(inner)}
+    if get_origin(annotation) is Annotated:
+        return kinds_of(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return {type(choice) for choice in get_args(annotation)}
+    return {annotation}
+
+
+def key_paths(model: type[pydantic.BaseModel], prefix: KeyPath) -> Iterator[KeyPath]:
+    """The path of every key of a model, those of the models inside it included, of models in lists not."""
+    for name, field in model.model_fields.items():
+        path = (*prefix, key_of(name, field))
+        yield path
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, pydantic.BaseModel):
+            yield from key_paths(inner, path)
+
+
+def all_paths(models: Models) -> list[KeyPath]:
+    """The path of every key of every section."""
+    return [path for section, model in models.items() for path in key_paths(model, (section,))]
+
+
+def field_at(path: KeyPath, models: Models) -> Any:
+    """The field that a path leads to; None where it leads nowhere that is known."""
+    model, field = models.get(path[0]), None
+    for key in path[1:]:
+        if model is None:
+            return None
+        field = next((field for name, field in model.model_fields.items() if key_of(name, field) == key), None)
+        model = inner_model(field.annotation) if field else None
+    return field
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The known word that `word` was most likely meant to be, regardless of case; None where nothing comes near."""
+    by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """A sentence that refuses `word` and names the way out."""
+    names = sorted(known)
+    guess = nearest(word, names)
+    way_out = f"did you mean {guess!r}?" if guess else f"known: {', '.join(names)}"
+    return f"unknown {what} {word!r}; {way_out}"
+
+
+def unknown_key(word: str, known: Iterable[str], models: Models) -> str:
+    """The same for a key, which may belong to another place: there it is suggested with its path.
+
+    `known` are the keys of the place where it stands.
+    """
+    names = list(known)
+    same = word.lower()
+    if same not in (name.lower() for name in names):
+        places = [path for path in all_paths(models) if path[-1].lower() == same]
+        if not places and nearest(word, names) is None:
+            guess = nearest(word, (path[-1] for path in all_paths(models)), _SURE)
+            places = [path for path in all_paths(models) if path[-1] == guess]
+        if places:
+            return f"unknown key {word!r}; did you mean {' or '.join(repr('.'.join(path)) for path in places)}?"
+    return unknown("key", word, names)

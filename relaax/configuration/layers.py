@@ -1,0 +1,70 @@
+"""Values laid over each other: those of a file, of environment variables and of the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from relaax.configuration.keys import KeyPath, Models, field_at, kinds_of
+from relaax.configuration.yaml_file import parse_yaml
+
+
+class Layers:
+    """The values of all sections, and where each came from."""
+
+    def __init__(self, sections: Mapping[str, Mapping[str, Any]], origin: str) -> None:
+        self.data: dict[str, dict[str, Any]] = {section: dict(values) for section, values in sections.items()}
+        self.origins = {path: origin for section, values in sections.items() for path in _leaves(values, (section,))}
+
+    def put(self, path: KeyPath, value: Any, origin: str) -> None:
+        """Set one key; what stood there is gone, with the keys below it."""
+        node = self.data[path[0]]
+        for part in path[1:-1]:
+            inner = node.get(part)
+            node[part] = dict(inner) if isinstance(inner, Mapping) else {}
+            node = node[part]
+        node[path[-1]] = value
+        kept = {known: came for known, came in self.origins.items() if known[: len(path)] != path}
+        self.origins = kept | dict.fromkeys(_leaves(value, path), origin)
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """The paths of the values that are no mappings."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, key))
+    else:
+        yield path
+
+
+def value_of(text: str, path: KeyPath, models: Models, name: str) -> Any:
+    """What a text means as the value of a key: YAML, but the text itself where the key wants a text.
+
+    So an environment may be called 1943 or no. Raises ConfigurationError with `name`.
+    """
+    value = parse_yaml(text, name)
+    field = field_at(path, models)
+    if field is None or value is None or isinstance(value, str | list | dict):
+        return value
+    return text.strip() if kinds_of(field.annotation) <= {str, type(None)} else value
+
+
+def printed(document: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:
+    """A configuration file with these values, each with a comment that says where it came from."""
+    return "\n".join(_lines(document, (), origins)) + "\n"
+
+
+def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, str]) -> Iterator[str]:
+    indent = "  " * len(path)
+    for key, value in values.items():
+        # Sections of the servers are written with dashes, as in the files; the algorithms' have the names of Python.
+        written = key if not path or path[0] == "algorithm" else key.replace("_", "-")
+        if isinstance(value, Mapping) and value:
+            yield f"{indent}{written}:"
+            yield from _lines(value, (*path, key), origins)
+        else:
+            text = yaml.safe_dump(value, default_flow_style=True, width=1e9, allow_unicode=True)
+            text = text.removesuffix("...\n").strip()
+            yield f"{indent}{written}: {text}  # {origins.get((*path, key), 'default')}"

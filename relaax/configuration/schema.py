@@ -1,0 +1,97 @@
+"""A JSON schema of configuration files, for editors: keys as people write them, numbers that YAML takes for texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pydantic
+
+from relaax.configuration.keys import Models
+from relaax.configuration.sections import SECTIONS
+
+DIALECT = "http://json-schema.org/draft-07/schema#"
+# What RELAAX reads as a number, and YAML 1.1 as a text.
+_NUMBER = {"type": "string", "pattern": r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"}
+_COMBINED = ("anyOf", "allOf", "oneOf")
+_ANNOTATIONS = ("description", "default")
+
+
+def schema_of(algorithms: Models, other: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """The schema of files with one of these algorithms, by their names, or with another, of which `other` is known.
+
+    With a single algorithm, of files with that one, whatever its path.
+    """
+    definitions: dict[str, Any] = {}
+    sections = {name: _defined(model, name, definitions) for name, model in SECTIONS.items()}
+    configs = {name: _defined(model, f"algorithm.{name}", definitions) for name, model in algorithms.items()}
+    if len(configs) == 1:
+        (algorithm,) = configs.values()
+    else:
+        algorithm = _defined(other, "algorithm", definitions)
+        for name, config in reversed(configs.items()):
+            at = {"type": "string", "pattern": f"(^|/){re.escape(name)}(\\.py)?/*$"}
+            algorithm = {"if": {"required": ["path"], "properties": {"path": at}}, "then": config, "else": algorithm}
+    described = {name: " ".join((model.__doc__ or "").split()) for name, model in SECTIONS.items()}
+    properties: dict[str, Any] = {
+        name: {"description": described[name], "anyOf": [section, {"type": "null"}]}
+        for name, section in sections.items()
+    }
+    properties["algorithm"] = {"description": "`algorithm`: which one, and its own keys.", "allOf": [algorithm]}
+    return {
+        "$schema": DIALECT,
+        "title": "RELAAX configuration",
+        "type": "object",
+        **_any_spelling(properties, "#"),
+        "additionalProperties": False,
+        "allOf": _required(["algorithm"]),
+        "definitions": definitions,
+    }
+
+
+def _defined(model: type[pydantic.BaseModel], name: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """A reference to the schema of a model, which is put among the definitions with those that it is made of."""
+    prefix = f"{name}."
+    raw = model.model_json_schema(ref_template=f"#/definitions/{prefix}{{model}}")
+    parts = {f"{prefix}{key}": value for key, value in raw.pop("$defs", {}).items()}
+    for key, part in {name: raw, **parts}.items():
+        definitions[key] = _loosened(part, f"#/definitions/{key}", dashes=name in SECTIONS)
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def _loosened(node: Any, place: str, dashes: bool = False) -> Any:
+    """A schema that takes what RELAAX takes. `dashes`: keys are suggested with dashes, as the files write them."""
+    if isinstance(node, list):
+        return [_loosened(item, place, dashes) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    if node.get("type") in ("integer", "number"):
+        kept = {key: node[key] for key in _ANNOTATIONS if key in node}
+        bounds = {key: value for key, value in node.items() if key not in (*_ANNOTATIONS, "title")}
+        return {**kept, "anyOf": [bounds, _NUMBER]}
+    result: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "properties":
+            written = {name.replace("_", "-") if dashes else name: part for name, part in value.items()}
+            result |= _any_spelling({name: _loosened(part, place, dashes) for name, part in written.items()}, place)
+        elif key == "required":
+            result["allOf"] = _required(value)
+        elif key == "default":
+            result[key] = value
+        elif key != "title":
+            result[key] = _loosened(value, place, dashes) if key in (*_COMBINED, "items") else value
+    return result
+
+
+def _any_spelling(properties: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Keys as they are suggested, and the other ways to write them: leading dashes, dashes for underscores."""
+    patterns = {}
+    for name in properties:
+        spelt = "[-_]".join(re.escape(part) for part in re.split("[-_]", name))
+        patterns[f"^-*{spelt}$"] = {"$ref": f"{place}/properties/{name}"}
+    return {"properties": dict(properties), "patternProperties": patterns}
+
+
+def _required(names: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"anyOf": [{"required": [f"{dashes}{name}"]} for dashes in ("", "--")]} for name in names]

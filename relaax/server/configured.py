@@ -1,0 +1,45 @@
+"""What the commands have in common: their configuration from all its sources, shown or checked on demand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base.config_class import config_class
+from relaax.configuration import Configuration, find_configuration, load_configuration, printed
+from relaax.server.address import require_loopback
+from relaax.server.native_messages import import_tensorflow
+
+
+def configured(name: str, overrides: Sequence[str]) -> Configuration:
+    """The configuration `name` with this process's environment variables and the overrides of its command line.
+
+    Raises ConfigurationError. Keys of an algorithm whose Config cannot be had alone are not checked yet.
+    """
+    return load_configuration(find_configuration(name), overrides, os.environ, config_class)
+
+
+def whole(configuration: Configuration) -> Configuration:
+    """The same with the algorithm's section checked in any case, which may load TensorFlow. Raises ConfigurationError.
+
+    The addresses are looked at too. Raises AddressError.
+    """
+    for section in (configuration.parameter_server, configuration.rlx_server):
+        require_loopback(section.bind, section.allow_anonymous)
+    if configuration.algorithm_config is not None:
+        return configuration
+    import_tensorflow()
+    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+    return replace(configuration, algorithm_config=algorithm.configure(configuration.algorithm))
+
+
+def show(name: str, configuration: Configuration, print_config: bool) -> None:
+    """Print a configuration that is whole, or that it is fine."""
+    if print_config:
+        print(printed(configuration.as_dict(), configuration.origins), end="")
+    else:
+        run = configuration.run
+        environment = f", environment {run.environment} {run.name}" if run.environment and run.name else ""
+        print(f"{name} can be used: algorithm {configuration.algorithm_path}{environment}")

@@ -1,0 +1,113 @@
+"""`--print-config`, `--check-config` and early refusals of the three commands that read a configuration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.configuration import load_configuration
+from relaax.configuration.yaml_file import parse_yaml
+from support.processes import Processes
+from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
+
+COMMANDS = {
+    "relaax run": (*RELAAX, "run", "da3c_gym_cartpole"),
+    "relaax-parameter-server": (*PARAMETER_SERVER, "--config", "da3c_gym_cartpole"),
+    "relaax-rlx-server": (*RLX_SERVER, "--config", "da3c_gym_cartpole"),
+}
+WITHOUT_TENSORFLOW = """
+import sys
+sys.modules["tensorflow"] = None
+from relaax.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_effective_configuration_is_printed(name: str, processes: Processes, tmp_path: Path) -> None:
+    command = processes.start(
+        *COMMANDS[name],
+        *("--set", "algorithm.entropy_beta=0.03", "--print-config"),
+        cwd=tmp_path,
+        env={"RELAAX_RUN__CLIENTS": "5", "RELAAX_ALGORITHM__ENTROPY_BETA": "0.5", "RELAAX_TOKEN": "very-secret"},
+    )
+    assert command.wait(120) == 0, command.report()
+    text = "\n".join(command.lines)
+    assert "  entropy_beta: 0.03  # command line" in command.lines
+    assert "  clients: 5  # RELAAX_RUN__CLIENTS" in command.lines
+    assert "  name: CartPole-v1  # da3c_gym_cartpole.yaml" in command.lines
+    assert "  gae_lambda: 1.0  # default" in command.lines
+    assert "very-secret" not in text + command.stderr
+    document = parse_yaml(text, "printed")
+    assert list(document) == ["relaax-parameter-server", "relaax-rlx-server", "relaax-run", "algorithm"]
+    again = tmp_path / "again.yaml"
+    again.write_text(text)
+    assert load_configuration(again).run.clients == 5
+    assert list(tmp_path.glob("runs")) == [], "nothing was started"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: Path) -> None:
+    good = processes.start(*COMMANDS[name], "--check-config", cwd=tmp_path)
+    assert good.wait(120) == 0, good.report()
+    (line,) = good.lines
+    assert line.startswith("da3c_gym_cartpole can be used: algorithm ")
+    assert line.endswith("da3c, environment OpenAI_Gym CartPole-v1")
+    bad = processes.start(
+        *COMMANDS[name],
+        *("--check-config", "--set", "algorithm.log_level=INFO", "--set", "run.clients=0"),
+        cwd=tmp_path,
+    )
+    assert bad.wait(120) == 2, bad.report()
+    assert bad.stderr.splitlines() == [
+        f"{name}: relaax-run.clients: 0 cannot be used: input should be greater than or equal to 1",
+        "algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
+        "'relaax-rlx-server.log_level'?",
+    ]
+
+
+@pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-rlx-server"])
+def test_an_address_that_needs_a_token_is_found_by_the_check(name: str, processes: Processes) -> None:
+    command = processes.start(*COMMANDS[name], "--check-config", "--bind", "0.0.0.0:0")
+    assert command.wait(120) == 2, command.report()
+    assert "--allow-anonymous" in command.stderr
+
+
+def test_an_algorithm_in_one_file_is_checked_too(processes: Processes, tmp_path: Path) -> None:
+    new = processes.start(*RELAAX, "new", "algorithm", "mine", cwd=tmp_path)
+    assert new.wait(60) == 0, new.report()
+    good = processes.start(*RELAAX, "run", "mine.yaml", "--check-config", cwd=tmp_path)
+    assert good.wait(120) == 0, good.report()
+    bad = processes.start(
+        *RELAAX, "run", "mine.yaml", "--check-config", "--set", "algorithm.rewards_gama=1", cwd=tmp_path
+    )
+    assert bad.wait(120) == 2, bad.report()
+    assert bad.stderr == "relaax run: algorithm: unknown key 'rewards_gama'; did you mean 'rewards_gamma'?\n"
+
+
+def test_a_misspelt_key_costs_no_tensorflow_and_no_run_directory(processes: Processes, tmp_path: Path) -> None:
+    for directory in ("runs/da3c_gym_cartpole", "mine"):
+        options = [] if directory.startswith("runs") else ["--run-dir", directory, "--fresh"]
+        (tmp_path / directory).mkdir(parents=True)
+        (tmp_path / directory / "configuration.yaml").write_text("what was there")
+        command = processes.start(
+            *(sys.executable, "-c", WITHOUT_TENSORFLOW, "run", "da3c_gym_cartpole", *options),
+            *("--set", "algorithm.entropi_beta=1"),
+            cwd=tmp_path,
+        )
+        assert command.wait(60) == 2, command.report()
+        assert command.stderr.startswith("relaax run: algorithm: unknown key 'entropi_beta'; did you mean 'entropy_be")
+        assert (tmp_path / directory / "configuration.yaml").read_text() == "what was there"
+        assert [path.name for path in (tmp_path / directory).parent.glob("da3c*.*")] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_variable_that_sets_nothing_is_refused(name: str, processes: Processes) -> None:
+    command = processes.start(*COMMANDS[name], env={"RELAAX_RUN__CLIENT": "1"})
+    assert command.wait(60) == 2, command.report()
+    assert command.stderr == (
+        f"{name}: the environment variable RELAAX_RUN__CLIENT sets no key of the configuration; the nearest that does "
+        "is RELAAX_RUN__CLIENTS\n"
+    )

@@ -1,0 +1,68 @@
+"""`relaax schema`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from relaax.cli.app import app
+from relaax.cli.schema import BEGIN, END
+from support.processes import Processes
+from support.service import RELAAX
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = ROOT / "docs" / "configuration.md"
+
+
+def relaax(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["schema", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_page_of_all_keys_is_in_step(tmp_path: Path) -> None:
+    copy = tmp_path / "page.md"
+    copy.write_text(PAGE.read_text())
+    assert relaax("--markdown", "--output", str(copy))[0] == 0
+    assert copy.read_text() == PAGE.read_text(), "`make docs` writes it"
+
+
+def test_of_a_page_only_the_tables_are_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert relaax("da3c", "--markdown", "-o", str(page)) == (0, "", "")
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n\n### `relaax-parameter-server`\n")
+    assert text.endswith(f"\n{END}\nafter\n")
+    assert "\nold\n" not in text
+    assert "da3c_cont" not in text
+    page.write_text("no marks\n")
+    code, _, error = relaax("--markdown", "-o", str(page))
+    assert (code, page.read_text()) == (2, "no marks\n")
+    assert "the tables go between them" in error
+
+
+@pytest.mark.parametrize("what", ["da3c_cont", "da3cc_gym_pendulum", "algorithms/da3c_cont"])
+def test_of_one_algorithm(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    code, printed, _ = relaax(what)
+    assert code == 0
+    schema = json.loads(printed)
+    assert schema["properties"]["algorithm"]["allOf"] == [{"$ref": "#/definitions/algorithm.da3c_cont"}]
+
+
+def test_of_what_is_not_there() -> None:
+    sentence = "relaax schema: unknown algorithm or configuration 'da3cc'; did you mean 'da3c'?\n"
+    assert relaax("da3cc") == (2, "", sentence)
+
+
+def test_an_algorithm_of_ones_own(processes: Processes, tmp_path: Path) -> None:
+    new = processes.start(*RELAAX, "new", "algorithm", "mine", cwd=tmp_path)
+    assert new.wait(60) == 0, new.report()
+    for what in ("mine.py", "mine.yaml"):
+        command = processes.start(*RELAAX, "schema", what, cwd=tmp_path)
+        assert command.wait(120) == 0, command.report()
+        schema = json.loads("\n".join(command.lines))
+        assert "episodes_per_update" in schema["definitions"]["algorithm.mine"]["properties"]

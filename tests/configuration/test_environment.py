@@ -1,0 +1,104 @@
+"""Environment variables as a source of configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relaax.algorithm_base.config_class import config_class
+from relaax.configuration import Configuration, ConfigurationError, load_configuration, without_variables
+from relaax.configuration.environment import variable_of
+
+FILE = """
+relaax-run: {clients: 3, name: from-file}
+algorithm: {path: da3c, entropy_beta: 0.5, RMSProp: {decay: 0.5}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def load(file: Path, *overrides: str, **environ: str) -> Configuration:
+    return load_configuration(file, overrides, environ, config_class)
+
+
+def refusal(file: Path, **environ: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load(file, **environ)
+    return str(refused.value)
+
+
+def test_variables_come_over_the_file_and_below_the_command_line(file: Path) -> None:
+    environ = {
+        "RELAAX_RUN__CLIENTS": "4",
+        "RELAAX_RLX_SERVER__BIND": "localhost:7",
+        "RELAAX_ALGORITHM__ENTROPY_BETA": "2e-2",
+        "RELAAX_ALGORITHM__RMSPROP__EPSILON": "0.25",
+        "RELAAX_ALGORITHM__NETWORK": "{dense: [8]}",
+        "PATH": "/bin",
+    }
+    found = load(file, "run.clients=5", **environ)
+    assert (found.run.clients, found.run.name, found.rlx_server.bind) == (5, "from-file", "localhost:7")
+    assert found.algorithm == {
+        "path": "da3c",
+        "entropy_beta": 0.02,
+        "RMSProp": {"decay": 0.5, "epsilon": 0.25},
+        "network": {"dense": [8]},
+    }
+    assert found.origins[("relaax-run", "clients")] == "command line"
+    assert found.origins[("relaax-run", "name")] == "some.yaml"
+    assert found.origins[("algorithm", "RMSProp", "epsilon")] == "RELAAX_ALGORITHM__RMSPROP__EPSILON"
+    assert found.origins[("algorithm", "network", "dense")] == "RELAAX_ALGORITHM__NETWORK"
+    assert ("algorithm", "gae_lambda") not in found.origins
+
+
+def test_another_algorithm_may_come_from_a_variable(file: Path) -> None:
+    environ = {"RELAAX_ALGORITHM__PATH": "da3c_cont", "RELAAX_ALGORITHM__SPHERICAL": "true"}
+    assert load(file, **environ).algorithm["spherical"] is True
+    with pytest.raises(ConfigurationError, match="RELAAX_ALGORITHM__SPHERICAL sets no key"):
+        load(file, "algorithm.path=da3c", **environ)
+
+
+def test_the_keys_of_an_algorithm_in_one_file_are_taken_as_they_come(file: Path) -> None:
+    (file.parent / "own.py").write_text("import nothing_that_is_installed\n")
+    environ = {"RELAAX_ALGORITHM__MY_KEY": "1", "RELAAX_ALGORITHM__RMSPROP__DECAY": "0.75"}
+    found = load(file, "algorithm.path=own.py", **environ)
+    assert (found.algorithm["my_key"], found.algorithm["RMSProp"]) == (1, {"decay": 0.75})
+    assert found.algorithm_config is None
+    assert "RELAAX_RUN__CLIENTS" in refusal(file, RELAAX_RUN__CLIENT="1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [
+        ("RELAAX_RUN__CLIENT", "RELAAX_RUN__CLIENTS"),
+        ("RELAAX_ALGORITHM__ENTROPI_BETA", "RELAAX_ALGORITHM__ENTROPY_BETA"),
+        ("RELAAX_RELAAX_RUN__MAX_STEPS", "RELAAX_RUN__MAX_STEPS"),
+        ("RELAAX_RLX_SERVER_BIND", "RELAAX_RLX_SERVER__BIND"),
+    ],
+)
+def test_one_that_sets_nothing_is_refused_with_the_nearest_that_does(variable: str, right: str, file: Path) -> None:
+    assert refusal(file, **{variable: "1"}) == (
+        f"the environment variable {variable} sets no key of the configuration; the nearest that does is {right}"
+    )
+
+
+def test_a_value_that_cannot_be_used_is_said_to_come_from_its_variable(file: Path) -> None:
+    assert refusal(file, RELAAX_RUN__CLIENTS="many").endswith("(it comes from RELAAX_RUN__CLIENTS)")
+    assert refusal(file, RELAAX_RUN__CLIENTS="[").startswith("RELAAX_RUN__CLIENTS, line 1, column 2: ")
+
+
+def test_the_token_is_no_key(file: Path) -> None:
+    environ = {"RELAAX_TOKEN": "secret", "RELAAX_RUN__CLIENTS": "4", "HOME": "/"}
+    assert "secret" not in repr(load(file, **environ))
+    assert without_variables(environ) == {"RELAAX_TOKEN": "secret", "HOME": "/"}
+
+
+def test_names_of_variables() -> None:
+    assert variable_of(("relaax-parameter-server", "checkpoint_dir")) == "RELAAX_PARAMETER_SERVER__CHECKPOINT_DIR"
+    assert variable_of(("algorithm", "RMSProp", "decay")) == "RELAAX_ALGORITHM__RMSPROP__DECAY"

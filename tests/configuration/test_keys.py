@@ -1,0 +1,50 @@
+"""The key that somebody meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relaax.algorithm_base.config_class import config_class
+from relaax.configuration import ConfigurationError, load_configuration
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        (
+            "algorithm.log_level=INFO",
+            "algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
+            "'relaax-rlx-server.log_level'?",
+        ),
+        ("run.entropy_beta=1", "relaax-run: unknown key 'entropy_beta'; did you mean 'algorithm.entropy_beta'?"),
+        ("run.Entropy_Beta=1", "relaax-run: unknown key 'Entropy_Beta'; did you mean 'algorithm.entropy_beta'?"),
+        ("run.max_worker=1", "relaax-run: unknown key 'max_worker'; did you mean 'max_steps'?"),
+        ("algorithm.max_workers=1", "algorithm: unknown key 'max_workers'; did you mean 'relaax-rlx-server.max_work"),
+        ("rlx-server.entropi_beta=1", "relaax-rlx-server: unknown key 'entropi_beta'; did you mean 'algorithm.entropy"),
+        ("algorithm.beta1=0", "algorithm: unknown key 'beta1'; did you mean 'algorithm.Adam.beta1'?"),
+        ("algorithm.RMSProp.entropy_beta=0", "algorithm.RMSProp: unknown key 'entropy_beta'; did you mean 'algorithm."),
+        ("algorithm.adam.beta1=0.5", "algorithm: unknown key 'adam'; did you mean 'Adam'?"),
+        ("algorithm.rms_prop.decay=0.5", "algorithm: unknown key 'rms_prop'; did you mean 'RMSProp'?"),
+        ("algorithm.network.dens=[8]", "algorithm.network: unknown key 'dens'; did you mean 'dense'?"),
+    ],
+)
+def test_a_key_is_suggested_where_it_belongs(override: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("algorithm: {path: da3c}\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(file, [override], {}, config_class)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("relaax-run: {clients: 0}\nrelaax-rlx-server: {timeout: 0}\nalgorithm: {path: da3c, gama: 1}\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(file, (), {}, config_class)
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [
+        "relaax-rlx-server.timeout",
+        "relaax-run.clients",
+        "algorithm",
+    ]

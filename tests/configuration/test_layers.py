@@ -1,0 +1,63 @@
+"""Values over values, and how they are printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relaax.configuration import SECTIONS, load_configuration, printed
+from relaax.configuration.layers import Layers, value_of
+from relaax.configuration.yaml_file import parse_yaml
+
+
+def test_what_is_replaced_is_gone_with_what_was_below_it() -> None:
+    layers = Layers({"algorithm": {"network": {"dense": [1], "lstm_size": 2}, "seed": 3}}, "file")
+    layers.put(("algorithm", "network"), {"dense": [4]}, "above")
+    layers.put(("algorithm", "seed", "deep"), 5, "above")
+    assert layers.data == {"algorithm": {"network": {"dense": [4]}, "seed": {"deep": 5}}}
+    assert layers.origins == {
+        ("algorithm", "network", "dense"): "above",
+        ("algorithm", "seed"): "file",  # of what is no key any more
+        ("algorithm", "seed", "deep"): "above",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        (("relaax-run", "name"), "1943", "1943"),
+        (("relaax-run", "name"), " no ", "no"),
+        (("relaax-run", "name"), "2021-03-04", "2021-03-04"),
+        (("relaax-run", "name"), "'1943'", "1943"),
+        (("relaax-run", "name"), "null", None),
+        (("relaax-parameter-server", "checkpoint_dir"), "2021", "2021"),
+        (("relaax-rlx-server", "bind"), "7001", "7001"),
+        (("relaax-run", "clients"), "1e1", 10.0),
+        (("relaax-run", "arguments"), "[--sticky, 0.25]", ["--sticky", 0.25]),
+        (("relaax-run", "unknown"), "no", False),
+        (("algorithm", "anything"), "1943", 1943),
+    ],
+)
+def test_a_key_that_wants_a_text_gets_it_as_it_stands(path: tuple[str, ...], text: str, value: Any) -> None:
+    assert value_of(text, path, SECTIONS, "--set") == value
+
+
+def test_numbers_among_arguments_are_words(tmp_path: Any) -> None:
+    file = tmp_path / "some.yaml"
+    file.write_text("relaax-run: {arguments: [--sticky, 0.25, --noop-max, 5]}\nalgorithm: {path: da3c}\n")
+    assert load_configuration(file).run.arguments == ["--sticky", "0.25", "--noop-max", "5"]
+
+
+def test_what_is_printed_is_a_file_with_comments() -> None:
+    document = {
+        "relaax-run": {"max_steps": None, "name": "a: b # c", "arguments": ["x, y", "é"]},
+        "algorithm": {"entropy_beta": 1e-8, "RMSProp": {"decay": 0.5}, "network": {}},
+    }
+    text = printed(document, {("relaax-run", "name"): "command line", ("algorithm", "RMSProp", "decay"): "some.yaml"})
+    lines = text.splitlines()
+    assert lines[1] == "  max-steps: null  # default"
+    assert lines[2] == "  name: 'a: b # c'  # command line"
+    assert "    decay: 0.5  # some.yaml" in lines
+    expected = {**document, "relaax-run": {"max-steps": None, "name": "a: b # c", "arguments": ["x, y", "é"]}}
+    assert parse_yaml(text, "printed") == expected

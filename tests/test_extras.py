@@ -1,0 +1,54 @@
+"""What is not installed is named with the extra that brings it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+import pytest
+
+from relaax.extras import EXTRAS, missing, named
+
+
+def not_found(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_every_extra_is_one_of_the_package() -> None:
+    extras = importlib.metadata.metadata("relaax").get_all("Provides-Extra") or []
+    assert set(EXTRAS.values()) == set(extras) - {"dev"}
+
+
+def test_every_library_of_the_servers_is_known() -> None:
+    """Those whose modules have the distribution's name."""
+    lines = [line for line in importlib.metadata.requires("relaax") or [] if 'extra == "server"' in line]
+    known = {"grpcio": "grpc", "pyyaml": "yaml"}
+    libraries = {re.split(r"[^\w-]", line, maxsplit=1)[0] for line in lines}
+    assert {known.get(library, library) for library in libraries} == {
+        library for library, extra in EXTRAS.items() if extra == "server"
+    }
+
+
+def test_a_library_within_a_library_and_within_another_error() -> None:
+    assert missing(not_found("grpc.aio")) == "grpc is not installed; pip install 'relaax[server]'"
+    try:
+        try:
+            raise not_found("Box2D")
+        except ModuleNotFoundError as error:
+            raise ValueError("cannot make it") from error
+    except ValueError as error:
+        assert missing(error) == "Box2D is not installed; pip install 'relaax[box2d]'"
+
+
+@pytest.mark.parametrize("error", [not_found("relaax.cli.run"), not_found("scipy"), ValueError("grpc"), OSError()])
+def test_other_errors_say_nothing_of_installing(error: Exception) -> None:
+    assert missing(error) is None
+
+
+def test_a_command_ends_with_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, named("relaax"):
+        raise not_found("tensorflow")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "relaax: tensorflow is not installed; pip install 'relaax[server]'\n"
+    with pytest.raises(ModuleNotFoundError, match="scipy"), named("relaax"):
+        raise not_found("scipy")
