@@ -1,0 +1,89 @@
+"""The programs of docs/environments.md are taken from the page and run against a server of the protocol."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from support.pages import DOCS, block
+from support.processes import Processes
+from support.rlx_peer import Conversation, RlxPeer, serve
+
+PAGE = DOCS / "environments.md"
+PLACE = "localhost:7001"
+
+
+def random_serve(talk: Conversation) -> None:
+    rng = np.random.default_rng(3)
+    talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
+    serve(talk)
+
+
+def lines(name: str) -> list[list[str]]:
+    """The commands of a block of the page, as words."""
+    return [shlex.split(line) for line in block(PAGE, name).splitlines()]
+
+
+def talks_of(command: list[str], folder: Path, processes: Processes) -> tuple[list[Conversation], list[str]]:
+    """What a command of the page said on its connections, and what it printed."""
+    program = command[1]
+    for name in ("room.py", program):
+        (folder / name).write_text(block(PAGE, name), encoding="utf-8")
+    with RlxPeer(random_serve) as peer:
+        assert PLACE in command
+        words = [peer.address if word == PLACE else word for word in command[1:]]
+        running = processes.start(sys.executable, "-W", "error", *words, cwd=folder)
+        assert running.wait(60) == 0, running.report()
+        return peer.talks, running.lines
+
+
+def test_one_environment(tmp_path: Path, processes: Processes) -> None:
+    (command,) = lines("one")
+    (talk,), printed = talks_of(command, tmp_path, processes)
+    resets = talk.of(rlx.Reset)
+    assert len(resets) == len(printed) == int(command[-1])
+    assert talk.hello.autoreset == (rlx.Autoreset.DISABLED,)
+    cut = [reset.truncated is not None for reset in resets]
+    assert any(cut)
+    assert all((reset.final_observation is not None) for reset in resets)
+    assert {name for message in talk.of(rlx.Metrics) for name, _ in message.scalars} >= {"last_temperature"}
+
+
+@pytest.mark.parametrize("habit", ["same_step", "next_step"])
+def test_many_environments(habit: str, tmp_path: Path, processes: Processes) -> None:
+    (command,) = [command for command in lines("many") if habit in command[1]]
+    (talk,), _ = talks_of(command, tmp_path, processes)
+    steps = talk.of(rlx.Step)
+    assert len(steps) == int(command[-1])
+    assert talk.hello.environments == int(command[-2])
+    assert talk.hello.autoreset == (rlx.Autoreset[habit.upper()],)
+    assert any(step.truncated is not None for step in steps)
+    assert any(step.first is not None for step in steps) == (habit == "next_step")
+
+
+def test_gymnasium(tmp_path: Path, processes: Processes) -> None:
+    (command,) = lines("gymnasium")
+    (single, vector), printed = talks_of(command, tmp_path, processes)
+    assert (single.hello.environments, vector.hello.environments) == (1, 4)
+    assert all(f"steps={command[-1]}" in line for line in printed)
+
+
+def test_whole_episodes(tmp_path: Path, processes: Processes) -> None:
+    (command,) = lines("lives")
+    (talk,), printed = talks_of(command, tmp_path, processes)
+    resets, episodes = talk.of(rlx.Reset), int(command[-1])
+    assert talk.hello.reports_episodes
+    assert len(resets) == 3 * episodes
+    assert [len(reset.episodes) for reset in resets] == [0, 0, 1] * episodes
+    assert len(printed) == episodes
+
+
+def test_slow_environments(tmp_path: Path, processes: Processes) -> None:
+    (command,) = lines("slow")
+    (talk,), printed = talks_of(command, tmp_path, processes)
+    assert len(talk.of(rlx.Ping)) >= len(printed) >= 1

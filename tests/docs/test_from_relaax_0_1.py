@@ -1,0 +1,81 @@
+"""docs/from-relaax-0.1.md: its new client works, and old keys are answered as the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from relaax import rlx
+from relaax.configuration import ConfigurationError, load_configuration
+from support.pages import DOCS, ROOT, block
+from support.rlx_peer import RlxPeer, serve
+
+PAGE = DOCS / "from-relaax-0.1.md"
+
+
+class Over(Exception):
+    """The game has been played for long enough."""
+
+
+class Game:
+    """Two episodes of five steps."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def state(self) -> Any:
+        return np.zeros((84, 84), np.uint8)
+
+    def act(self, action: int) -> tuple[float, bool]:
+        if self.steps == 10:
+            raise Over
+        self.steps += 1
+        return 1.0, self.steps % 5 == 0
+
+    def reset(self) -> None:
+        """Begin the next one."""
+
+
+def test_the_new_client_plays() -> None:
+    with RlxPeer(serve) as peer:
+        names: dict[str, Any] = {"game": Game()}
+        code = block(PAGE, "new").replace("localhost:7001", peer.address)
+        with pytest.raises(Over):
+            exec(compile(code, "new", "exec"), names)
+        names["client"].disconnect()
+        (talk,) = peer.talks
+    assert names["episode_score"] == 5.0
+    assert (len(talk.of(rlx.Init)), len(talk.of(rlx.Reset))) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "sentence"),
+    [
+        (
+            "relaax-parameter-server",
+            "--checkpoint-aws-s3",
+            "relaax-parameter-server: unknown key 'checkpoint_aws_s3'; did you mean 'checkpoints_kept'?",
+        ),
+        ("relaax-parameter-server", "--aws-keys", "relaax-parameter-server: unknown key 'aws_keys'"),
+    ],
+)
+def test_what_is_not_there_is_refused(section: str, key: str, sentence: str, tmp_path: Path) -> None:
+    document = yaml.safe_load((ROOT / "tests" / "data" / "da3c_ale_boxing.yaml").read_text("utf-8"))
+    document[section][key] = "x"
+    (tmp_path / "old.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert f"`{sentence}" in PAGE.read_text("utf-8")
+    with pytest.raises(ConfigurationError, match="unknown key") as refused:
+        load_configuration(tmp_path / "old.yaml")
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("section", ["version", "environment"])
+def test_files_of_1_x_are_refused(section: str, tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text(f"{section}: x\nalgorithm: {{name: da3c}}\n", encoding="utf-8")
+    assert f"`unknown section '{section}'`" in PAGE.read_text("utf-8")
+    with pytest.raises(ConfigurationError, match=f"unknown section '{section}'"):
+        load_configuration(tmp_path / "old.yaml")

@@ -1,0 +1,85 @@
+"""docs/limits.md: keys that it names exist, and their defaults, like the constants', are the values it gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
+from relaax.client import base, scalars
+from relaax.configuration import ParameterServerSection, RlxServerSection
+from relaax.rlx import Limits, arrays, elementary, framing, handshake, space_wire
+from relaax.server.parameter_server import requests
+from relaax.server.rlx_server import listener, peer
+from support.pages import DOCS
+
+PAGE = (DOCS / "limits.md").read_text("utf-8")
+SECTIONS = {
+    "relaax-rlx-server": RlxServerSection,
+    "relaax-parameter-server": ParameterServerSection,
+    "algorithm": ConfigBase,
+}
+CONSTANTS: dict[str, float] = {
+    "MAX_AXES": arrays.MAX_AXES,
+    "MAX_ELEMENTS": elementary.MAX_ELEMENTS,
+    "MAX_LEAVES": space_wire.MAX_LEAVES,
+    "MAX_DEPTH": space_wire.MAX_DEPTH,
+    "MAX_WAITING": listener.MAX_WAITING,
+    "SEND_SECONDS": peer.SEND_SECONDS,
+    "HANDSHAKE_FRAME_BYTES": framing.HANDSHAKE_FRAME_BYTES,
+    "_MAX_ENVIRONMENTS": requests._MAX_ENVIRONMENTS,
+    "_MAX_FRAME_SKIP": requests._MAX_FRAME_SKIP,
+    "_MAX_ENV_STEPS": requests._MAX_ENV_STEPS,
+    "MAX_TOKEN_BYTES": handshake.MAX_TOKEN_BYTES,
+    "MAX_TEXT_BYTES": handshake.MAX_TEXT_BYTES,
+    "MAX_PARAMETERS": MAX_PARAMETERS,
+    "MAX_STATISTICS": MAX_STATISTICS,
+    "GATHERED_AT_MOST": scalars.GATHERED_AT_MOST,
+    "max_metric_names": Limits().max_metric_names,
+    "max_metric_name_bytes": Limits().max_metric_name_bytes,
+}
+SPELLED = {
+    "MAX_ELEMENTS": "2³¹ - 1",
+    "_MAX_ENV_STEPS": "10⁹",
+    "HANDSHAKE_FRAME_BYTES": f"{framing.HANDSHAKE_FRAME_BYTES / 1024:g} KiB",
+}
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """Of the tables of bounds: the value, and where it is from."""
+    for line in PAGE.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 3 and cells[2].startswith("`"):
+            yield cells[1], cells[2]
+
+
+def row_of(name: str) -> str:
+    found = [value for value, where in rows() if f"`{name}`" in where]
+    assert len(found) == 1, f"docs/limits.md should name {name} in one row: {found}"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants(name: str) -> None:
+    assert SPELLED.get(name, f"{int(CONSTANTS[name]):,}") in row_of(name)
+
+
+def test_keys() -> None:
+    checked = 0
+    for value, where in rows():
+        for section, key in re.findall(r"`([a-z-]+)\.([a-z_]+)`", where):
+            fields = SECTIONS[section].model_fields
+            assert key in fields or section == "algorithm", f"{section}.{key} is no key"
+            default = fields[key].default if key in fields else None
+            if isinstance(default, int | float):
+                assert f"{default:g}" in value, f"{section}.{key} is {default:g} by default, the page says {value}"
+                checked += 1
+    assert checked >= 7
+
+
+def test_a_clients_patience() -> None:
+    defaults = base.ClientBase.__init__.__kwdefaults__
+    times = [f"{defaults[name]:g} s" for name in ("connect_timeout", "response_timeout", "retry_seconds")]
+    assert all(time in row_of("retry_seconds") for time in times)

@@ -1,0 +1,60 @@
+"""Pages of docs/: their links and headings, and the blocks of code in them.
+
+A block's name stands behind its language: ```python single.py, ```sh train. Blocks of one name make one text.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+_FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+_LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+_SOURCE = re.compile(r"<(?:img|a)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"")
+_HEADING = re.compile(r"^#{1,6} +(.*?) *#* *$", re.MULTILINE)
+
+
+def block(page: Path, name: str) -> str:
+    """The blocks of a page that have this name, one below the other."""
+    found = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)\n```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, f"{page.name} has no block named {name}"
+    return "\n".join(found) + "\n"
+
+
+def all_pages() -> list[Path]:
+    """Every Markdown file that is kept in the repository, or is about to be."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return sorted(path for path in paths if path.is_file())
+
+
+def links(page: Path) -> list[str]:
+    """Where a page's links and pictures lead, code left out."""
+    text = _CODE.sub("", _FENCE.sub("", page.read_text("utf-8")))
+    return [*_LINK.findall(text), *_SOURCE.findall(text)]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name behind `#`: the headings, as code hosts turn them into names."""
+    text = _FENCE.sub("", page.read_text("utf-8"))
+    names: set[str] = set()
+    for heading in _HEADING.findall(text):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        name = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        number, unique = 0, name
+        while unique in names:
+            number += 1
+            unique = f"{name}-{number}"
+        names.add(unique)
+    return names
