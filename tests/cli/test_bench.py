@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -177,7 +178,11 @@ def test_an_interrupted_benchmark_leaves_nothing_behind(processes: Processes, nu
 def _descendants(pid: int) -> list[object]:
     import psutil
 
-    return [child for child in psutil.Process(pid).children(recursive=True) if "CartPole-v1" in child.cmdline()]
+    found: list[object] = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may have just ended
+            found += [child] if "CartPole-v1" in child.cmdline() else []
+    return found
 
 
 @pytest.mark.slow

@@ -227,8 +227,8 @@ def test_a_signal_ends_it_quietly(family, arguments, number, code):
         _, stderr = process.communicate(timeout=PATIENCE)
         peer.finish()
         assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
-    assert process.returncode == code
     assert_quiet(stderr)
+    assert process.returncode == code, stderr
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

@@ -9,30 +9,41 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor import FieldDescriptor
 
 from relaax.rlx import (
     HANDSHAKE_FRAME_BYTES,
     NEED_DATA,
     Actions,
+    Box,
     ClientConnection,
     ConnectionClosed,
+    Dict,
+    Discrete,
     EpisodeReturns,
     ErrorCode,
     Hello,
     Init,
+    MultiBinary,
+    MultiDiscrete,
     Ping,
     Pong,
     Reset,
     Sender,
     ServerConnection,
     Step,
+    Tuple,
     Welcome,
     rlx_pb2,
+    space_from_dict,
+    space_to_dict,
 )
-from relaax.rlx.arrays import DTYPES, MAX_AXES
+from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array
 from relaax.rlx.elementary import MAX_ELEMENTS
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
 from relaax.rlx.space_wire import MAX_DEPTH, MAX_LEAVES
@@ -75,6 +86,76 @@ def test_the_table_of_errors() -> None:
 def test_every_field_is_described(number: int, message: str) -> None:
     described = set(re.findall(r"`(\w+)`", section(number)))
     assert {field.name for field in getattr(rlx_pb2, message).DESCRIPTOR.fields} <= described
+
+
+FIELD_ROW = re.compile(r"^\| `(\w+)` \| `(\w+)` \| ([\w ]+)", re.MULTILINE)
+MESSAGE_FIELD_ROW = re.compile(r"^\| `?(\w+)`? \| `(\w+)` \| `(\w+)` \| ([\w ]+)", re.MULTILINE)
+TYPES: dict[int, str] = {
+    FieldDescriptor.TYPE_STRING: "text",
+    FieldDescriptor.TYPE_BOOL: "bool",
+    FieldDescriptor.TYPE_UINT32: "uint32",
+    FieldDescriptor.TYPE_UINT64: "uint64",
+    FieldDescriptor.TYPE_DOUBLE: "double",
+    FieldDescriptor.TYPE_ENUM: "enumerator",
+    FieldDescriptor.TYPE_MESSAGE: "message",
+}
+LISTS = {"bool": "mask", "double": "numbers", "enumerator": "list of enumerators"}
+
+
+def written_type(field: Any) -> str:
+    message = "" if field.message_type is None else field.message_type.name
+    if message == "Array":
+        return "leaves"
+    if message == "Space":
+        return "space"
+    # Only lists answer to `append`.
+    if hasattr(getattr(field.containing_type._concrete_class(), field.name), "append"):
+        return f"list of {message}" if message else LISTS[TYPES[field.type]]
+    return TYPES[field.type]
+
+
+def fields_of(descriptor: Any) -> list[tuple[str, str, str]]:
+    return [(field.name, field.json_name, written_type(field)) for field in descriptor.fields]
+
+
+def test_the_tables_of_fields() -> None:
+    hello, welcome, limits = (m.DESCRIPTOR for m in (rlx_pb2.Hello, rlx_pb2.Welcome, rlx_pb2.Limits))
+    found = [tuple(part.strip() for part in row) for row in FIELD_ROW.findall(section(6))]
+    assert found == fields_of(hello) + fields_of(welcome)
+    assert [tuple(part.strip() for part in row) for row in FIELD_ROW.findall(section(11))] == fields_of(limits)
+    described: dict[str, list[tuple[str, str, str]]] = {}
+    for message, *row in MESSAGE_FIELD_ROW.findall(section(7)):
+        described.setdefault(message, []).append((row[0], row[1], row[2].strip()))
+    expected = {
+        "Episode": fields_of(rlx_pb2.Episode.DESCRIPTOR),
+        "Scalar": fields_of(rlx_pb2.Metrics.Scalar.DESCRIPTOR),
+    }
+    for envelope in (rlx_pb2.ClientMessage, rlx_pb2.ServerMessage):
+        for field in envelope.DESCRIPTOR.fields:
+            if field.message_type not in (hello, welcome):
+                expected[field.name] = fields_of(field.message_type)
+    assert described == expected
+
+
+def test_the_habits_and_modes_are_named() -> None:
+    for kind in (rlx_pb2.Autoreset, rlx_pb2.Mode):
+        assert all(f"`{name}`" in section(6) for name, number in kind.items() if number)
+
+
+def test_the_spaces_in_json() -> None:
+    (block,) = examples("spaces")
+    spaces = [space_from_dict(json.loads(line)) for line in block.splitlines()]
+    assert {type(space) for space in spaces} == {Box, Discrete, MultiDiscrete, MultiBinary, Tuple, Dict}
+    for line, space in zip(block.splitlines(), spaces, strict=True):
+        assert space_from_dict(space_to_dict(space)) == space
+        kind, fields = next(iter(json.loads(line).items()))
+        assert set(space_to_dict(space)[kind]) == set(fields)
+
+
+def test_an_action_in_json() -> None:
+    (example,) = re.findall(r"`(\{\"dtype\".*?\})`", section(5))
+    leaf = read_array(json_format.Parse(example, rlx_pb2.Array()))
+    assert (leaf.dtype.name, leaf.tolist()) == ("int64", [2])
 
 
 def test_numbers_of_the_text() -> None:

@@ -65,7 +65,7 @@ class Peer:
         self._sending = threading.Lock()
         self._waits_since: float | None = None
         self.read_at = 0.0
-        """When the last bytes were read, in seconds of `time.perf_counter`."""
+        """When the last bytes were read, in seconds of `time.perf_counter`; 0 before the first."""
         self._stop_heartbeat = threading.Event()
 
     def receive(self, timeout: float) -> Message:
@@ -88,8 +88,8 @@ class Peer:
     def _fill(self, deadline: float) -> None:
         remaining = deadline - time.monotonic()
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
-        if self._lifeline in ready:
-            raise ServerStopping
+        if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
+            raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
         if not ready:
             raise PeerSilent
         try:

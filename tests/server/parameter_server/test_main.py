@@ -204,6 +204,6 @@ def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: P
     server.stop()
     manifest = json.loads((config.parent / "from-the-file" / "00000001-10" / "manifest.json").read_text())
     assert manifest["seed"] == 5
-    assert manifest["configuration"]["algorithm"]["network"] == {"dense": [16]}
+    assert manifest["configuration"]["algorithm"]["network"]["dense"] == [16]
     assert {"python", "relaax", "tensorflow", "grpc", "numpy"} <= set(manifest["versions"])
     assert manifest["fingerprint"]["algorithm"] == "da3c"

@@ -90,6 +90,14 @@ def test_the_end_of_the_server_is_noticed_while_waiting(pair: Pair) -> None:
     end.join()  # it has noted what it closed before anybody else looks
 
 
+def test_a_server_that_ends_reads_the_hello_that_is_there_first(pair: Pair) -> None:
+    pair.client.sendall(pair.connection.send(make_hello()))
+    pair.stop()
+    assert isinstance(pair.peer.receive(20), rlx.Hello)  # so that the refusal is in the client's codec
+    with pytest.raises(ServerStopping):
+        pair.peer.receive(20)
+
+
 def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "SEND_SECONDS", 0.1)
     pair = Pair()
