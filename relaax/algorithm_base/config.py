@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ from relaax.rlx import Discrete, Space
 
 if TYPE_CHECKING:
     from relaax.tf.optimizers import OptimizerSpec
+
+
+AtLeastOne = Annotated[int, Field(ge=1)]
 
 
 class RMSPropConfig(Section):
@@ -39,11 +42,11 @@ class ConfigBase(Section):
     """What every algorithm's `Config` begins with; a subclass adds keys of its own."""
 
     path: str = Field(description="Where the algorithm is: a path, or the name of a bundled one.")
-    state_size: int | list[int] | None = Field(
+    state_size: AtLeastOne | list[AtLeastOne] | None = Field(
         None, description="Shape of an observation; optional, checked against the client's space."
     )
     action_size: int | None = Field(
-        None, description="Number of discrete actions, or length of a continuous one; optional, checked likewise."
+        None, ge=1, description="Number of discrete actions, or length of a continuous one; optional, checked likewise."
     )
     seed: int = Field(0, ge=0, lt=2**31, description="Fixes initial parameters and each actor's random numbers.")
     max_global_step: int = Field(

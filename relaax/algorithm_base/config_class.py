@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 import pydantic
 
 from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.loader import find_algorithm
+from relaax.algorithm_base.loader import find_algorithm, import_algorithm
 from relaax.bundled import bundled_folder
 
 _PREFIX = "relaax_configs_"
@@ -32,7 +31,7 @@ def config_class(path: str, folder: Path) -> type[ConfigBase]:
     """The Config of the algorithm meant by `path` (see `find_algorithm`), OpenConfig where it cannot be had alone.
 
     It can where the algorithm is a directory that takes Config from its module `config`, which imports nothing heavy.
-    Raises ConfigurationError where there is no algorithm.
+    Raises ConfigurationError where there is no algorithm, or that module cannot be imported.
     """
     source = find_algorithm(path, folder)
     folders = [source.parent, bundled_folder("algorithms")]
@@ -44,7 +43,7 @@ def config_class(path: str, folder: Path) -> type[ConfigBase]:
         package.__path__ = list(dict.fromkeys(str(folder) for folder in folders))
         sys.modules[parent] = package
         sys.meta_path.insert(0, _Hollow())
-    found = getattr(importlib.import_module(f"{parent}.{source.name}.config"), "Config", None)
+    found = getattr(import_algorithm(f"{parent}.{source.name}.config", source), "Config", None)
     return found if isinstance(found, type) and issubclass(found, ConfigBase) else OpenConfig
 
 

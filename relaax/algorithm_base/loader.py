@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import logging
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from relaax.algorithm_base.config import ConfigBase, size_mismatch
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
+from relaax.extras import missing
 from relaax.rlx import Space
 
 _log = logging.getLogger(__name__)
@@ -76,14 +78,13 @@ def find_algorithm(path: str, folder: Path) -> Path:
 def load_algorithm(path: str, folder: Path) -> Algorithm:
     """Import the algorithm meant by `path` (see `find_algorithm`).
 
-    Raises ConfigurationError where it is not found or exports too little. An exception of its own code passes
-    through with its traceback.
+    Raises ConfigurationError where it is not found, cannot be imported (see `import_algorithm`) or exports too little.
     """
     source = find_algorithm(path, folder)
     if "." in source.stem or (source.is_dir() and source.suffix):
         raise ConfigurationError(f"algorithm.path: {source}: the name of an algorithm has no dot; please rename it")
     _log.info("algorithm %s from %s", source.stem, source)
-    module = importlib.import_module(f"{_parent_package(source.parent)}.{source.stem}")
+    module = import_algorithm(f"{_parent_package(source.parent)}.{source.stem}", source)
     exports = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
     for name, base in exports.items():
         value = getattr(module, name, None)
@@ -92,6 +93,35 @@ def load_algorithm(path: str, folder: Path) -> Algorithm:
                 f"{source}: an algorithm exports {name}, a subclass of relaax.algorithm_base.{base.__name__}"
             )
     return Algorithm(source.stem, source, module.Config, module.Agent, module.ParameterServer)
+
+
+def import_algorithm(module: str, source: Path) -> types.ModuleType:
+    """Import a module of the algorithm at `source`.
+
+    Where its code raises an exception, or ends the process, the log has the traceback, and ConfigurationError is raised
+    that names file, line and error. A library that an extra brings is for the caller to name: that error passes.
+    """
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        if missing(error) is not None:
+            raise
+        _log.error("the algorithm %s cannot be imported", source, exc_info=error)
+        reason = " ".join(traceback.format_exception_only(error)[-1].split())
+        raise ConfigurationError(f"{_place(error, source)}: the algorithm cannot be imported: {reason}") from error
+
+
+def _place(error: BaseException, source: Path) -> str:
+    """The file and line where the import of an algorithm failed: the innermost of the algorithms' own."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}, line {error.lineno}"
+    folders = (source.parent, bundled_folder("algorithms"))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if any(Path(frame.filename).is_relative_to(folder) for folder in folders)
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(source)
 
 
 def _parent_package(folder: Path) -> str:

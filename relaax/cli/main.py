@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
 from relaax.extras import named
+
+INTERRUPTED = 130
+
+
+@contextlib.contextmanager
+def _importing() -> Iterator[None]:
+    """Ctrl-C while libraries are imported ends the process at once: there is nothing yet to end in order.
+
+    No exception: some libraries make another one of it, or swallow it.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, such as behind nohup
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def main() -> None:
     """`relaax`."""
     with named("relaax"):
-        from relaax.cli.app import app
+        with _importing():
+            from relaax.cli.app import app
 
         app(prog_name="relaax")
 
@@ -16,7 +40,8 @@ def main() -> None:
 def parameter_server() -> None:
     """`relaax-parameter-server`."""
     with named("relaax-parameter-server"):
-        from relaax.server.parameter_server.main import main as serve
+        with _importing():
+            from relaax.server.parameter_server.main import main as serve
 
         serve()
 
@@ -24,7 +49,8 @@ def parameter_server() -> None:
 def rlx_server() -> None:
     """`relaax-rlx-server`."""
     with named("relaax-rlx-server"):
-        from relaax.server.rlx_server.main import main as serve
+        with _importing():
+            from relaax.server.rlx_server.main import main as serve
 
         serve()
 

@@ -29,6 +29,8 @@ from relaax.extras import missing
 from relaax.rlx import ErrorCode
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+# That server will never take these spaces: starting again cannot help.
+_WRONG_SPACES = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH)
 
 
 class UsageError(Exception):
@@ -145,8 +147,7 @@ def execute(
         code = USAGE
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
-        # No algorithm of that server's will ever handle these spaces: starting again cannot help.
-        code = USAGE if failure.code is ErrorCode.UNSUPPORTED_SPACE else FAILED
+        code = USAGE if failure.code in _WRONG_SPACES else FAILED
     except ModuleNotFoundError as error:
         sentence = missing(error)
         if sentence is None:

@@ -28,6 +28,11 @@ class Latency:
         self._total, self._count = 0.0, 0
         self._pings: deque[float] = deque(maxlen=_PINGS)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of what is reported: none where nothing is."""
+        return frozenset() if self._interval is None else NAMES
+
     def is_due(self, now: float) -> bool:
         """Whether it is time for a ping and a report."""
         return self._interval is not None and now - self._since >= self._interval

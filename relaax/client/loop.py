@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from relaax.client.alone import step_alone
+from relaax.client.autoreset import autoreset_of
 from relaax.client.base import ClientBase
 from relaax.client.client import Client
 from relaax.client.failure import TrainingFinished
@@ -41,7 +43,9 @@ def run(
 ) -> RunSummary:
     """Run a gymnasium environment against the RLX server at `address`, until training ends or there was enough of it.
 
-    The address "random" stands for no server: actions are drawn at random, in this process.
+    The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
+    that asks for episodes or an end (`episodes`, `steps`, `on_episode`), the environment is then stepped alone, as fast
+    as it goes, until an exception such as KeyboardInterrupt ends it.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
     this call made it also closes.
@@ -69,6 +73,8 @@ def run(
             environment = str(spec.id) if spec is not None else ""
         settings = {"environment": environment, "reports_episodes": whole_episodes is not None} | settings
         is_vector = hasattr(made, "single_observation_space")
+        if address == RANDOM and measure is not None and episodes is None and steps is None and on_episode is None:
+            step_alone(made, seed, measure)
         tally = Tally(made.num_envs if is_vector else 1, episodes=episodes, steps=steps, on_episode=on_episode)
         start = time.monotonic()
         finished = None
@@ -154,21 +160,3 @@ def _run_vector(
                 rewards, states, terminated, truncated, final_states=final, first=begins, episodes=whole
             )
             first = ended
-
-
-def autoreset_of(env: Any) -> Autoreset:
-    """How a VectorEnv passes from one episode to the next. Raises ValueError where it does not say."""
-    # Some environments write the mode into metadata that all instances of their class share: ask the instance first.
-    mode = getattr(getattr(env, "unwrapped", env), "autoreset_mode", None) or env.metadata.get("autoreset_mode")
-    name = str(getattr(mode, "value", mode)).replace("_", "").lower()
-    match name:
-        case "nextstep":
-            return "next_step"
-        case "samestep":
-            return "same_step"
-        case "disabled":
-            return "disabled"
-    raise ValueError(
-        f"the vector environment says {mode!r} for metadata['autoreset_mode']:"
-        " set it to gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP or DISABLED, whichever it does"
-    )

@@ -12,21 +12,43 @@ from typing import Any
 LINE_SECONDS = 0.2
 
 
+class Lines:
+    """JSON lines in a file. One is due every 0.2 seconds: from `due` on, by `time.monotonic`.
+
+    Each has `time`: seconds of that clock, which is the same for all processes of a machine.
+    """
+
+    def __init__(self, file: str | Path) -> None:
+        self.due = 0.0
+        self._file = Path(file).open("w", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._file.close()
+
+    def write(self, line: dict[str, Any]) -> None:
+        """One whole line."""
+        now = time.monotonic()
+        self._file.write(json.dumps({"time": now, **line}) + "\n")
+        self._file.flush()
+        self.due = now + LINE_SECONDS
+
+
 class Measured:
     """A client whose calls are timed. Writes JSON lines to a file, about five a second.
 
-    The first: `start_seconds`, from connecting to the first action. Each: `time` (seconds of the system's monotonic
-    clock, the same for all processes of a machine), `steps` (taken so far, over all environments), and `act_ms` (how
-    long each action took since the line before, in milliseconds).
+    The first: `start_seconds`, from connecting to the first action. Each: `time`, `steps` (taken so far, over all
+    environments), and `act_ms` (how long each action took since the line before, in milliseconds).
     """
 
     def __init__(self, client: Any, environments: int, file: str | Path) -> None:
         self._client = client
         self._environments = environments
-        self._file = Path(file).open("w", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+        self._lines = Lines(file)
         self._steps = 0
         self._act_ms: list[float] = []
-        self._line_due = 0.0
         self._begun = False
 
     def __enter__(self) -> Measured:
@@ -34,7 +56,7 @@ class Measured:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        with self._file:
+        with self._lines:
             if self._begun:
                 self._write({})
             self._client.__exit__(kind, error, tb)
@@ -75,13 +97,10 @@ class Measured:
     def _note(self, seconds: float, steps: int) -> None:
         self._steps += steps
         self._act_ms.append(seconds * 1e3)
-        if time.monotonic() >= self._line_due:
+        if time.monotonic() >= self._lines.due:
             self._write({})
 
     def _write(self, more: dict[str, float]) -> None:
-        now = time.monotonic()
         act_ms = [round(value, 4) for value in self._act_ms]
-        self._file.write(json.dumps({"time": now, "steps": self._steps, **more, "act_ms": act_ms}) + "\n")
-        self._file.flush()
+        self._lines.write({"steps": self._steps, **more, "act_ms": act_ms})
         self._act_ms.clear()
-        self._line_due = now + LINE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from relaax import rlx
 from relaax.client import latency
@@ -20,8 +20,10 @@ class Scalars:
     They travel in front of the next message, and by themselves only where many were gathered before that.
     """
 
-    def __init__(self, flush: Callable[[], None]) -> None:
+    def __init__(self, flush: Callable[[], None], own_names: Collection[str] = latency.NAMES) -> None:
+        """`own_names`: those that the client reports by itself. They have their places from the start."""
         self._flush = flush
+        self._own = frozenset(own_names)
         self._limits = rlx.Limits()
         self._names: set[str] = set()
         self._gathered: list[tuple[str, float]] = []
@@ -40,9 +42,7 @@ class Scalars:
 
     def own(self, values: Mapping[str, float]) -> None:
         """Note the client's own metrics, as far as the server has room for more names."""
-        names = self._names.union(values)
-        if len(names) <= self._limits.max_metric_names and all(map(self._fits, values)):
-            self._names = names
+        if self._kept and all(map(self._fits, values)):
             self._gathered += values.items()
 
     def flush(self) -> None:
@@ -59,9 +59,14 @@ class Scalars:
     def limit(self, limits: rlx.Limits) -> None:
         """Learn what the server will bear; what is too much for it is dropped rather than sent."""
         self._limits = limits
-        fitting = dict.fromkeys(name for name, _ in self._gathered if self._fits(name))
-        self._names = set(list(fitting)[: limits.max_metric_names])
+        fitting = dict.fromkeys(name for name, _ in self._gathered if self._fits(name) and name not in self._own)
+        self._names = set(list(fitting)[: limits.max_metric_names - self._kept])
         self._gathered = [(name, value) for name, value in self._gathered if name in self._names]
+
+    @property
+    def _kept(self) -> int:
+        """Places kept for the client's own names: none where the server takes no more than those."""
+        return len(self._own) if self._limits.max_metric_names > len(self._own) else 0
 
     def _fits(self, name: str) -> bool:
         return len(name) <= self._limits.max_metric_name_bytes
@@ -70,8 +75,8 @@ class Scalars:
         check_name(name)
         if not self._fits(name):
             raise ValueError(f"metric name {name!r} is longer than {self._limits.max_metric_name_bytes} characters")
-        if len(self._names) >= self._limits.max_metric_names:
-            own = len(self._names & latency.NAMES)
+        if len(self._names) >= self._limits.max_metric_names - self._kept:
+            own = self._kept
             besides = f", {own} of them the client's own (report_latency=None leaves those to you)" if own else ""
             raise ValueError(
                 f"metric {name!r} is one too many: the server takes {self._limits.max_metric_names} names{besides}"

@@ -40,14 +40,14 @@ class Session:
         if codec not in ("protobuf", "json"):
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
         self.address = address
-        self.scalars = Scalars(self.flush)
+        self._latency = latency or Latency(None)
+        self.scalars = Scalars(self.flush, self._latency.names)
         self._host, self._port = parse_address(address)
         self._hello = replace(
             hello, client_name="relaax-python", client_version=relaax.__version__, host=socket.gethostname()
         )
         self._codec = codec
         self._patience = patience
-        self._latency = latency or Latency(None)
         self._backoff = Backoff(patience.retry_seconds)
         self._wire: Wire | None = None
         self._begun = False  # an episode, on this connection

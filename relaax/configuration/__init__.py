@@ -11,6 +11,7 @@ from relaax.configuration.configuration import (
 from relaax.configuration.environment import without_variables
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import printed
+from relaax.configuration.secrets import redacted
 from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, Section, validate_section
 
@@ -30,6 +31,7 @@ __all__ = [
     "nearest",
     "overrides_of",
     "printed",
+    "redacted",
     "unknown",
     "validate_section",
     "without_variables",

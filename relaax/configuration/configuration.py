@@ -11,9 +11,9 @@ from typing import Any
 import pydantic
 
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.configuration.environment import path_of, variables_of
+from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
 from relaax.configuration.keys import KeyPath, unknown
-from relaax.configuration.layers import Layers, value_of
+from relaax.configuration.layers import Layers, text_of, value_of
 from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
@@ -97,6 +97,7 @@ def load_configuration(
     config = None if config_of is None else _config(config_of, layers, variables, given, folder)
     is_known = config is not None and config.model_config.get("extra") == "forbid"
     models = SECTIONS if config is None else SECTIONS | {ALGORITHM: config}
+    warn_of_misspelt(environ or {}, models)
     for variable, text in variables.items():
         target = path_of(variable, models, None if is_known else ALGORITHM)
         layers.put(target, value_of(text, target, models, variable), variable)
@@ -173,7 +174,7 @@ def _config(
     texts = [text for target, text, _ in given if target == place] or [
         text for variable, text in variables.items() if variable == "RELAAX_ALGORITHM__PATH"
     ]
-    path = value_of(texts[-1], place, SECTIONS, "algorithm.path") if texts else layers.data[ALGORITHM].get("path")
+    path = text_of(texts[-1], "algorithm.path") if texts else layers.data[ALGORITHM].get("path")
     return config_of(path, folder) if isinstance(path, str) and path else None
 
 

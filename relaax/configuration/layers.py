@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from relaax.configuration.keys import KeyPath, Models, field_at, kinds_of
+from relaax.configuration.validation import ConfigurationError
 from relaax.configuration.yaml_file import parse_yaml
 
 
@@ -42,13 +43,41 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 def value_of(text: str, path: KeyPath, models: Models, name: str) -> Any:
     """What a text means as the value of a key: YAML, but the text itself where the key wants a text.
 
-    So an environment may be called 1943 or no. Raises ConfigurationError with `name`.
+    So an environment may be called 1943, no or #1. Raises ConfigurationError with `name`.
     """
-    value = parse_yaml(text, name)
     field = field_at(path, models)
-    if field is None or value is None or isinstance(value, str | list | dict):
-        return value
-    return text.strip() if kinds_of(field.annotation) <= {str, type(None)} else value
+    if field is not None and kinds_of(field.annotation) <= {str, type(None)}:
+        return text_of(text, name)
+    value = parse_yaml(text, name)
+    if value is None and text.strip() not in _NULL:
+        raise _no_value(name)
+    return value
+
+
+_NULL = ("null", "Null", "NULL", "~")
+
+
+def text_of(text: str, name: str) -> str | None:
+    """A text as the value of a key that wants one: as it stands, but for quotes around all of it. `null` is None.
+
+    Raises ConfigurationError with `name` where there is none.
+    """
+    text = text.strip()
+    if text == "null":
+        return None
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        try:
+            quoted = parse_yaml(text, name)
+        except ConfigurationError:  # such as 'a' or 'b': not around all of it
+            quoted = text
+        text = quoted if isinstance(quoted, str) else text
+    if not text:
+        raise _no_value(name)
+    return text
+
+
+def _no_value(name: str) -> ConfigurationError:
+    return ConfigurationError(f"{name}: a value is missing; null is the one for none at all, where a key may have none")
 
 
 def printed(document: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:

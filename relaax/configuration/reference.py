@@ -95,6 +95,5 @@ def _name(node: Mapping[str, Any], plural: bool) -> str:
 def _bounds(node: Mapping[str, Any]) -> str:
     """Those of the number, or of each in the list."""
     members = [choice.get("items", choice) for choice in _choices(node)]
-    return ", ".join(
-        text.format(_number(member[key])) for member in members for key, text in _BOUNDS.items() if key in member
-    )
+    bounds = [text.format(_number(member[key])) for member in members for key, text in _BOUNDS.items() if key in member]
+    return ", ".join(dict.fromkeys(bounds))

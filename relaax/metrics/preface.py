@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
+from relaax.configuration import redacted
 from relaax.metrics.layout import layout_value, text_value
 
 COMPARED = "episode/mean_return_100"
 SHOWN_FIRST = ("entropy_beta", "episode_len", "initial_learning_rate", "run.clients", "run.envs_per_client")
-
-_SECRET = re.compile(r"token|secret|passw|credential|(access|api|private)[_-]?key", re.IGNORECASE)
-_PASSWORD = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 class RunPreface:
     """For TensorBoard's tabs Text, HParams and Custom Scalars.
 
     `document`: the effective configuration, as a file would have it. `hyperparameters`: what runs are compared by,
-    nested. Of both, keys that may hold a secret are left out, and passwords within addresses too.
+    nested. Of both, what may be secret is left out (see `relaax.configuration.redacted`).
     """
 
     def __init__(self, document: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> None:
-        self._document = _without_secrets(document)
-        self._hyperparameters = flat(_without_secrets(hyperparameters))
+        self._document = redacted(document)
+        self._hyperparameters = flat(redacted(hyperparameters))
 
     def begun(self) -> list[Any]:
         """Values of a Summary, for the beginning of an event file."""
@@ -82,14 +79,6 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float 
         else:
             result[f"{prefix}{key}"] = "none" if value is None else str(value)
     return result
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _without_secrets(inner) for key, inner in value.items() if not _SECRET.search(str(key))}
-    if isinstance(value, list | tuple):
-        return [_without_secrets(item) for item in value]
-    return _PASSWORD.sub("", value) if isinstance(value, str) else value
 
 
 def _hparams_value(tag: str, data: Any) -> Any:

@@ -64,10 +64,13 @@ class MetricsWriter:
         self._abandon()
 
     def _write(self) -> None:
-        step, scalars = self._source()
-        if not scalars:
+        try:
+            step, scalars = self._source()
+        except Exception:  # a defect of ours: the next ones may be there all the same
+            _log.exception("metrics could not be gathered, trying on")
             return
-        self._attempt(lambda: self._append(step, scalars))
+        if scalars:
+            self._attempt(lambda: self._append(step, scalars))
 
     def _append(self, step: int, scalars: Mapping[str, float]) -> None:
         if self._events is None:

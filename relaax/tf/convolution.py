@@ -32,11 +32,13 @@ def convolution_numpy(images: Array, kernel: Array, bias: Array, stride: int) ->
         raise ValueError(f"images {list(images.shape[1:])} do not fit a kernel {list(kernel.shape)}")
     images = np.ascontiguousarray(images)  # so that a row of a patch is one piece of memory
     high, wide = (height - rows) // stride + 1, (width - columns) // stride + 1
-    by_image, by_row, by_column, by_channel = images.strides
+    # Not images.strides: numpy has any stride for an axis of length 1 and calls that contiguous.
+    by_number, by_pixel = images.itemsize, images.itemsize * channels
+    by_row, by_image = by_pixel * width, by_pixel * width * height
     windows = np.lib.stride_tricks.as_strided(
         images,
         (count, high, wide, rows, columns * channels),
-        (by_image, stride * by_row, stride * by_column, by_row, by_channel),
+        (by_image, stride * by_row, stride * by_pixel, by_row, by_number),
         writeable=False,
     )
     flat = kernel.reshape(-1, filters)

@@ -48,6 +48,12 @@ def test_states_that_do_not_fit(size: Any, space: Space, sentence: str) -> None:
     assert size_mismatch(config(state_size=size), space, Discrete(2)) == sentence
 
 
+@pytest.mark.parametrize("sizes", [{"state_size": 0}, {"state_size": [84, -1]}, {"action_size": 0}])
+def test_sizes_are_positive(sizes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="greater than or equal to 1"):
+        config(**sizes)
+
+
 def test_actions() -> None:
     assert size_mismatch(config(action_size=18), Box(), Discrete(18)) is None
     assert size_mismatch(config(action_size=6), Box(), Box(shape=(2, 3))) is None

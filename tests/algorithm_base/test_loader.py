@@ -3,13 +3,14 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import sys
 import textwrap
-import traceback
 from pathlib import Path
 
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, find_algorithm, load_algorithm
+from relaax.algorithm_base.config_class import config_class
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 
@@ -191,18 +192,49 @@ def test_what_is_exported_is_checked(value: str, tmp_path: Path) -> None:
         load_algorithm("mine", tmp_path)
 
 
-def test_an_import_error_within_is_not_hidden(tmp_path: Path) -> None:
+def test_an_import_error_within_is_not_hidden(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "mine" / "__init__.py", "from .network import Agent\n")
     network = write(tmp_path / "mine" / "network.py", "# a comment\nimport no_such_library\n")
-    with pytest.raises(ModuleNotFoundError, match="no_such_library") as raised:
+    with pytest.raises(ConfigurationError) as refused:
         load_algorithm("mine", tmp_path)
-    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(raised.tb)]
-    assert lines[-1] == (str(network), 2)
+    assert str(refused.value) == (
+        f"{network}, line 2: the algorithm cannot be imported: ModuleNotFoundError: No module named 'no_such_library'"
+    )
+    assert f'File "{network}", line 2, in <module>' in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("import sys\nsys.exit(7)\n", "line 2: the algorithm cannot be imported: SystemExit: 7"),
+        ("\ndef f(:\n", "line 2: the algorithm cannot be imported: SyntaxError: invalid syntax"),
+        ("import json\njson.loads('{')\n", "line 2: the algorithm cannot be imported: json.decoder.JSONDecodeError: "),
+    ],
+)
+def test_whatever_ends_an_import_is_named_with_its_place(text: str, place: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "mine.py", text)
+    with pytest.raises(ConfigurationError) as refused:
+        load_algorithm("mine", tmp_path)
+    assert str(refused.value).startswith(f"{source}, {place}")
+
+
+def test_a_config_that_fails_by_itself_is_named_too(tmp_path: Path) -> None:
+    write(tmp_path / "mine" / "__init__.py", "from .config import Config\n")
+    config = write(tmp_path / "mine" / "config.py", "import math\nmath.sqrt(-1)\n")
+    with pytest.raises(ConfigurationError, match=re.escape(f"{config}, line 2: ")):
+        config_class("mine", tmp_path)
+
+
+def test_a_library_of_an_extra_is_for_the_caller_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write(tmp_path / "mine.py", "import matplotlib\n")
+    with pytest.raises(ModuleNotFoundError):
+        load_algorithm("mine", tmp_path)
 
 
 def test_a_failed_import_may_be_mended(tmp_path: Path) -> None:
     source = write(tmp_path / "mine.py", "1 / 0\n")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ConfigurationError, match="ZeroDivisionError"):
         load_algorithm("mine", tmp_path)
     source.unlink()
     write(tmp_path / "mine" / "__init__.py", ONE_FILE)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -16,10 +17,13 @@ from rich.console import Console
 
 from relaax.cli.bench import figures, machine
 from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
+from relaax.cli.bench.command import _promise
 from relaax.cli.bench.emulator import ale_vector_form, cores, forms
 from relaax.cli.bench.programs import Measurements, Programs
+from relaax.cli.bench.service import Service
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import StartError
+from relaax.configuration import ConfigurationError
 from support.processes import Processes, project_command, wait_until
 
 FIGURES = {
@@ -123,7 +127,42 @@ def test_programs_end_with_their_block(tmp_path: Path) -> None:
         pids = [process.pid for process in programs._processes]
     assert all(pids)
     assert all(process.exit_code() is not None for process in programs._processes)
-    assert programs.measured[0].start_seconds is not None
+    assert programs.measured[0].steps[0][1] == 0
+    assert programs.measured[0].act_ms == [], "environments alone: nobody is asked for an action"
+    assert json.loads(programs.measured[0].file.read_text().splitlines()[-1]).keys() == {"time", "steps"}
+
+
+def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(tmp_path: Path) -> None:
+    plan = make_plan("da3c_ale_boxing", ["run.clients=1", "run.envs_per_client=2"])
+    ale = ale_vector_form(plan)
+    assert ale is not None
+    for form in (forms(plan)[-1], ale):
+        with Programs("emulator", form.commands, tmp_path) as programs:
+            assert programs.window(0.1, 0.7) > 0, form.name
+        assert programs.measured[0].act_ms == []
+
+
+@pytest.mark.slow
+def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
+    plan = make_plan("da3c_gym_cartpole", ["run.clients=1"])
+    with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), Service(plan, tmp_path) as service:
+        server = service._supervisor.rlx_server
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        assert server.wait(10)
+        service._below()
+
+
+def test_a_file_for_figures_is_left_alone_until_there_are_some(tmp_path: Path) -> None:
+    new, old, folder = tmp_path / "some" / "new.json", tmp_path / "old.json", tmp_path / "folder"
+    _promise(new)
+    assert not new.exists()
+    old.write_text("{}")
+    _promise(old)
+    assert old.read_text() == "{}"
+    folder.mkdir()
+    with pytest.raises(ConfigurationError, match=f"--json {folder}"):
+        _promise(folder)
 
 
 def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
@@ -211,6 +250,7 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     assert min(windows["training"]) > 0
     assert sorted(windows["training"])[1] == result["training_steps_per_second"]
     assert 0 < result["training_over_emulator"] < 2
+    assert 0 <= result["training_discarded_share"] <= 1
     for name in ("act_latency_ms", "sync_ms", "raw_grpc_ms"):
         assert 0 < result[name]["p50"] <= result[name]["p99"]
         assert result[name]["count"] >= 100

@@ -48,6 +48,31 @@ def test_the_effective_configuration_is_printed(name: str, processes: Processes,
     assert list(tmp_path.glob("runs")) == [], "nothing was started"
 
 
+def test_secrets_are_not_printed(processes: Processes) -> None:
+    secrets = ("--set", "run.arguments=[--token, very-secret, --auth=very-secret]")
+    command = processes.start(*COMMANDS["relaax run"], *secrets, "--print-config")
+    assert command.wait(120) == 0, command.report()
+    assert "  arguments: [--token, (hidden), --auth=(hidden)]  # command line" in command.lines
+
+
+def test_an_algorithm_that_cannot_be_imported_is_refused_behind_its_traceback(
+    processes: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text("import sys\nsys.exit(7)\n")
+    text = "relaax-run: {environment: OpenAI_Gym, name: CartPole-v1}\nalgorithm: {path: mine.py}\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    for command in (
+        (*RLX_SERVER, "--config", "mine.yaml", "--check-config"),
+        (*RELAAX, "schema", "mine.py"),
+    ):
+        refused = processes.start(*command, cwd=tmp_path)
+        assert refused.wait(120) == 2, refused.report()
+        assert "Traceback (most recent call last):" in refused.stderr
+        assert refused.stderr.splitlines()[-1].endswith(
+            f": {tmp_path / 'mine.py'}, line 2: the algorithm cannot be imported: SystemExit: 7"
+        )
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: Path) -> None:
     good = processes.start(*COMMANDS[name], "--check-config", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The command `relaax` where something is missing."""
+"""The command `relaax` where something is missing, and what ends commands while they are imported."""
 
 from __future__ import annotations
 
@@ -13,6 +13,29 @@ from relaax.cli.main import main
 del sys.argv[1]
 main()
 """
+
+
+INTERRUPTED_WHILE_IMPORTING = """
+import signal, sys, types
+from relaax.cli import main
+
+class Typer(types.ModuleType):
+    def __getattr__(self, name):  # whatever a library makes of the exception
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError(name)
+
+sys.modules["typer"] = Typer("typer")
+getattr(main, sys.argv[1])()
+"""
+
+
+@pytest.mark.parametrize("command", ["main", "parameter_server", "rlx_server"])
+def test_an_interrupt_while_libraries_are_imported_is_silent(processes: Processes, command: str) -> None:
+    running = processes.start_python(INTERRUPTED_WHILE_IMPORTING, command)
+    assert running.wait(60) == 130, running.report()
+    assert running.stderr == ""
 
 
 @pytest.mark.parametrize("library", ["typer", "pydantic"])

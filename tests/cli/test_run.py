@@ -208,6 +208,15 @@ def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs:
     run.expect_nothing_left()
 
 
+def test_an_environment_of_another_size_than_the_configuration_says_ends_the_run_with_its_sentence(runs: Runs) -> None:
+    run = runs.start(*SMALL, "--set", "algorithm.action_size=5")
+    assert run.running.wait(150) == 2, run.running.report()
+    sentence = "algorithm.action_size is 5, the client's action space is Discrete(2)"
+    assert run.running.stderr.count(sentence) == 1
+    assert "started again" not in run.running.stderr
+    run.expect_nothing_left()
+
+
 def test_an_environment_that_the_algorithm_cannot_handle_ends_the_run_with_its_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.path=da3c_cont")
     assert run.running.wait(150) == 2, run.running.report()

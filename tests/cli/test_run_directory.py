@@ -65,6 +65,18 @@ def test_a_run_that_stopped_at_a_limit_goes_on_under_a_higher_one(tmp_path: Path
     assert not is_resumed(tmp_path / "same", max_steps=1000)
 
 
+def test_an_unfinished_run_of_another_task_is_refused_and_left_alone(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "interrupted")
+    other = make_plan("da3c_gym_acrobot", [])
+    with pytest.raises(
+        ConfigurationError, match="unfinished run of name CartPole-v1, not of name Acrobot-v1: --run-dir"
+    ):
+        RunDirectory(tmp_path / "run").open(False, 10_000, other.task)
+    directory = RunDirectory(tmp_path / "run")
+    assert "resuming" in directory.open(False, 10_000, make_plan(CONFIG, []).task)
+    directory.close()
+
+
 def test_fresh_begins_anew_whatever_was_there(tmp_path: Path) -> None:
     a_run(tmp_path / "run", "interrupted")
     assert not is_resumed(tmp_path / "run", fresh=True)
@@ -112,7 +124,9 @@ def test_the_servers_read_what_the_run_was_asked_for(tmp_path: Path) -> None:
     directory.open(fresh=False, max_steps=1)
     directory.close()
     plan = make_plan(CONFIG, ["algorithm.seed=5", "rlx-server.heartbeat=3", "run.checkpoint_interval=7"])
+    directory.configuration.touch(0o644)
     directory.write_configuration(plan)
+    assert directory.configuration.stat().st_mode & 0o777 == 0o600, "it may hold secrets"
     written = load_configuration(directory.configuration)
     assert written.parameter_server.bind == written.rlx_server.bind == "127.0.0.1:0"
     assert written.parameter_server.checkpoint_dir == str(tmp_path / "run" / "checkpoints")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.cli.run.experiment import _summary
+from relaax.cli.run.experiment import _conclusion, _summary
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.run_directory import RunDirectory
@@ -48,3 +48,13 @@ def test_a_checkpoint_that_cannot_be_read_is_not_named(
     assert "cannot be read: the manifest is not whole" in caplog.text
     summary = _summary(make_plan("da3c_gym_cartpole", []), directory, "failed", LAST_ASKED, LAST_ASKED)
     assert summary["checkpoint"] is None
+
+
+def test_the_conclusion_names_what_is_there(directory: RunDirectory) -> None:
+    plan = make_plan("da3c_gym_cartpole", [])
+    summary = _summary(plan, directory, "interrupted", LAST_ASKED, LAST_ASKED)
+    assert _conclusion(summary, plan).splitlines()[1:] == [f"checkpoint {summary['checkpoint']}"]
+    directory.metrics.mkdir()
+    (directory.metrics / "events").touch()
+    (line,) = _conclusion(summary | {"checkpoint": None}, plan).splitlines()[1:]
+    assert line == f"tensorboard --logdir {directory.metrics}"

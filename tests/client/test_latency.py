@@ -83,13 +83,21 @@ def test_its_names_are_left_out_where_the_server_has_no_room_for_them():
     assert list(scalars.take().scalars) == [("height", 1.0)]
 
 
-def test_who_has_too_many_names_is_told_of_the_clients_own():
+def test_who_has_too_many_names_is_told_of_the_clients_own_whether_they_were_sent_already_or_not():
     scalars = Scalars(lambda: None)
     scalars.limit(rlx.Limits(max_metric_names=4))
-    scalars.own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
     scalars.scalar("a", 1.0)
     with pytest.raises(ValueError, match=r"takes 4 names, 3 of them the client's own \(report_latency=None"):
         scalars.scalar("b", 1.0)
+    scalars.own({ACT: 1.0, PING: 1.0, WITHOUT_NETWORK: 0.0})
+    assert len(scalars.take().scalars) == 4
+
+
+def test_a_client_that_reports_nothing_by_itself_leaves_every_name():
+    scalars = Scalars(lambda: None, Latency(None).names)
+    scalars.limit(rlx.Limits(max_metric_names=4))
+    for name in "abcd":
+        scalars.scalar(name, 1.0)
 
 
 def test_what_was_gathered_before_there_was_a_limit_is_cut_down_to_it():

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from relaax import rlx
 from relaax.client import run
 from relaax.client.random_agent import RandomAgent
-from support.counting import Counting, counting_policy
+from support.counting import Counting, action_for, counting_policy
 from support.programs import program
 from support.rlx_peer import Conversation, RlxPeer, serve
 
@@ -88,6 +88,42 @@ def test_what_is_measured_of_one_environment(tmp_path: Path) -> None:
     lines = lines_of(tmp_path / "m")
     assert lines[-1]["steps"] == summary.steps
     assert sum("start_seconds" in line for line in lines) == 1
+
+
+class Enough(Exception):
+    """There were steps enough."""
+
+
+class Ending(Counting):
+    """Takes so many steps, with any action of its space, but none behind an episode's end."""
+
+    left = 40
+
+    def step(self, action: Any) -> Any:
+        assert action in self.action_space
+        if self.left == 0:
+            raise Enough
+        self.left -= 1
+        return super().step(int(action_for(self._observation())))
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_an_environment_alone_is_only_stepped(mode: AutoresetMode | None, tmp_path: Path) -> None:
+    made: list[Ending] = []
+
+    def make() -> Ending:
+        made.append(Ending())
+        return made[-1]
+
+    env = make() if mode is None else SyncVectorEnv([make] * 3, autoreset_mode=mode)
+    with pytest.raises(Enough):
+        run(env, "random", seed=1, measure=tmp_path / "m")
+    first, *_, last = lines_of(tmp_path / "m")
+    assert first.keys() == last.keys() == {"time", "steps"}
+    assert first["steps"] == 0
+    used = made[-1:] if mode is None else made[-3:]
+    taken = sum(Ending.left - env.left for env in used)
+    assert taken - 2 <= last["steps"] <= taken, "the steps that environments took, but for those of the last call"
 
 
 def test_every_program_can_do_without_a_server_and_measure(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 from relaax.bundled import bundled_folder
 from relaax.configuration import ConfigurationError, load_configuration
@@ -218,3 +219,14 @@ def test_every_bundled_configuration_loads(path: Path) -> None:
 
     found = load_configuration(path)
     load_algorithm(found.algorithm_path, found.folder).configure(found.algorithm)
+
+
+def test_each_experiment_of_the_containers_has_folders_of_its_own() -> None:
+    """Else another one would resume the wrong model."""
+    text = (Path(__file__).parents[2] / "docker" / "compose.yaml").read_text(encoding="utf-8")
+    command = yaml.safe_load(text)["services"]["parameter-server"]["command"]
+    folders = [word for word in command if word.startswith(("--checkpoint-dir=", "--metrics-dir="))]
+    assert folders == [
+        "--checkpoint-dir=/data/${EXPERIMENT:-da3c_ale_pong}/checkpoints",
+        "--metrics-dir=/data/${EXPERIMENT:-da3c_ale_pong}/metrics",
+    ]

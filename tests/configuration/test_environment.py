@@ -79,7 +79,6 @@ def test_the_keys_of_an_algorithm_in_one_file_are_taken_as_they_come(file: Path)
         ("RELAAX_RUN__CLIENT", "RELAAX_RUN__CLIENTS"),
         ("RELAAX_ALGORITHM__ENTROPI_BETA", "RELAAX_ALGORITHM__ENTROPY_BETA"),
         ("RELAAX_RELAAX_RUN__MAX_STEPS", "RELAAX_RUN__MAX_STEPS"),
-        ("RELAAX_RLX_SERVER_BIND", "RELAAX_RLX_SERVER__BIND"),
     ],
 )
 def test_one_that_sets_nothing_is_refused_with_the_nearest_that_does(variable: str, right: str, file: Path) -> None:
@@ -88,9 +87,37 @@ def test_one_that_sets_nothing_is_refused_with_the_nearest_that_does(variable: s
     )
 
 
+@pytest.mark.parametrize(
+    ("variable", "right"),
+    [
+        ("RELAAX_RLX_SERVER_BIND", "RELAAX_RLX_SERVER__BIND"),
+        ("RELAAX_RUNS__CLIENTS", "RELAAX_RUN__CLIENTS"),
+        ("RELAAX_RUN_MAX_STEP", "RELAAX_RUN__MAX_STEPS"),
+        ("RELAAX_TOKENS", "RELAAX_TOKEN"),
+        ("RELAAX_TOKN", "RELAAX_TOKEN"),
+    ],
+)
+def test_one_that_nearly_has_a_right_name_is_warned_of(
+    variable: str, right: str, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load(file, **{variable: "secret"}).origins == load(file).origins
+    assert caplog.messages == [f"the environment variable {variable} has no effect; did you mean {right}?"]
+
+
+def test_what_others_put_there_is_not_looked_at(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Kubernetes, for Services named relaax, relaax-rlx-server, relaax-parameter-server and relaax-run."""
+    of_a_service = (
+        "SERVICE_HOST SERVICE_PORT SERVICE_PORT_RLX PORT PORT_7001_TCP PORT_7001_TCP_PROTO PORT_7001_TCP_ADDR"
+    )
+    names = ("RELAAX", "RELAAX_RLX_SERVER", "RELAAX_PARAMETER_SERVER", "RELAAX_RUN", "RELAAX_WEB")
+    load(file, **{f"{name}_{end}": "1" for name in names for end in of_a_service.split()})
+    assert caplog.messages == []
+
+
 def test_a_value_that_cannot_be_used_is_said_to_come_from_its_variable(file: Path) -> None:
     assert refusal(file, RELAAX_RUN__CLIENTS="many").endswith("(it comes from RELAAX_RUN__CLIENTS)")
     assert refusal(file, RELAAX_RUN__CLIENTS="[").startswith("RELAAX_RUN__CLIENTS, line 1, column 2: ")
+    assert refusal(file, RELAAX_RUN__NAME="").startswith("RELAAX_RUN__NAME: a value is missing; null is ")
 
 
 def test_the_token_is_no_key(file: Path) -> None:

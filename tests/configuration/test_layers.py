@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relaax.configuration import SECTIONS, load_configuration, printed
+from relaax.configuration import SECTIONS, ConfigurationError, load_configuration, printed
 from relaax.configuration.layers import Layers, value_of
 from relaax.configuration.yaml_file import parse_yaml
 
@@ -31,6 +31,13 @@ def test_what_is_replaced_is_gone_with_what_was_below_it() -> None:
         (("relaax-run", "name"), "2021-03-04", "2021-03-04"),
         (("relaax-run", "name"), "'1943'", "1943"),
         (("relaax-run", "name"), "null", None),
+        (("relaax-run", "name"), "'null'", "null"),
+        (("relaax-run", "name"), "a: b", "a: b"),
+        (("relaax-run", "name"), "[a]", "[a]"),
+        (("relaax-run", "name"), "- a", "- a"),
+        (("relaax-run", "name"), "'a' or 'b'", "'a' or 'b'"),
+        (("relaax-parameter-server", "checkpoint_dir"), "#ckpt", "#ckpt"),
+        (("relaax-run", "max_steps"), "null", None),
         (("relaax-parameter-server", "checkpoint_dir"), "2021", "2021"),
         (("relaax-rlx-server", "bind"), "7001", "7001"),
         (("relaax-run", "clients"), "1e1", 10.0),
@@ -41,6 +48,13 @@ def test_what_is_replaced_is_gone_with_what_was_below_it() -> None:
 )
 def test_a_key_that_wants_a_text_gets_it_as_it_stands(path: tuple[str, ...], text: str, value: Any) -> None:
     assert value_of(text, path, SECTIONS, "--set") == value
+
+
+@pytest.mark.parametrize("key", ["name", "clients", "max_steps", "unknown"])
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_an_empty_value_is_refused(key: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^--set run.{key}=: a value is missing; null is the one for none"):
+        value_of(text, ("relaax-run", key), SECTIONS, f"--set run.{key}=")
 
 
 def test_numbers_among_arguments_are_words(tmp_path: Any) -> None:

@@ -187,6 +187,14 @@ def test_a_failure_of_the_server_is_one_sentence():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH])
+def test_spaces_that_the_server_does_not_take_are_no_matter_of_trying_again(code):
+    with RlxPeer(refuse(code, "these spaces are not those")) as peer:
+        done = program(GYM, peer.address, "CartPole-v1")
+    assert done.returncode == 2
+    assert done.stderr.count("these spaces are not those") == 1
+
+
 def test_the_end_of_training_is_no_failure():
     def script(talk: Conversation) -> None:
         talk.welcome()

@@ -47,6 +47,7 @@ def test_secrets_are_left_out() -> None:
         "token": "hunter2",
         "s3": {"secret_access_key": "hunter2", "bucket": "s3://me:hunter2@store/b"},
         "list": [{"api-key": "hunter2"}, "https://hunter2@host/"],
+        "arguments": ["--auth", "hunter2", "--pwd=hunter2"],
     }
     found = RunPreface(secret, secret).begun()
     assert all(b"hunter2" not in value.SerializeToString() for value in found)

@@ -58,11 +58,19 @@ def test_it_equals_tensorflow(count: int, image: tuple[int, ...], kernel: tuple[
 
 def test_images_that_are_not_contiguous_are_read_right() -> None:
     rng = np.random.default_rng(2)
-    images = rng.random((4, 9, 8, 3), np.float32)
-    weights, bias = rng.random((3, 3, 3, 2), np.float32), np.zeros(2, np.float32)
-    for view in (images.transpose(0, 2, 1, 3), images[::2], images[:, ::-1], images[..., ::-1]):
-        found = convolution_numpy(view, weights, bias, 2)
-        np.testing.assert_array_equal(found, convolution_numpy(view.copy(), weights, bias, 2))
+    images, gray = rng.random((4, 9, 8, 3), np.float32), rng.random((4, 9, 8), np.float32)
+    views = (
+        *(images.transpose(0, 2, 1, 3), images[::2], images[:, ::-1], images[..., ::-1]),
+        *(
+            gray[..., None],
+            gray[:, None].transpose(0, 2, 3, 1),
+            gray[:1, :, :, None],
+        ),  # an axis of length 1, of any stride
+    )
+    for view in views:
+        weights, bias = rng.random((3, 3, view.shape[3], 2), np.float32), np.zeros(2, np.float32)
+        expected = tf.nn.conv2d(view.copy(), weights, strides=2, padding="VALID")
+        np.testing.assert_allclose(convolution_numpy(view, weights, bias, 2), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("image", [(9, 9, 4), (2, 9, 3), (9, 2, 3)])

@@ -10,32 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relaax.client import command
-from relaax.client.measuring import Measured
-
-DRAWN = 4096
-
-
-class _Emulator:
-    """What is measured in the place of a client: here the environment is what answers."""
-
-    def __init__(self, emulator: Any, seed: int | None) -> None:
-        self._emulator = emulator
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._emulator.close()
-
-    def init(self, _: Any) -> None:
-        self._emulator.reset(seed=self._seed)
-
-    def step(self, actions: Any) -> None:
-        self._emulator.step(actions)
+from relaax.client.alone import step_alone
 
 
 def main() -> None:
@@ -52,13 +28,10 @@ def main() -> None:
 
 def _run(program: Any, arguments: Any) -> Any:
     emulator = program.make(arguments).emulator
-    count = arguments.environments
-    drawn = np.random.default_rng(arguments.seed).integers(0, emulator.single_action_space.n, (DRAWN, count))
-    with Measured(_Emulator(emulator, arguments.seed), count, arguments.measure) as measured:
-        measured.init(None)
-        while True:
-            for actions in drawn:
-                measured.step(actions)
+    try:
+        step_alone(emulator, arguments.seed, arguments.measure)
+    finally:
+        emulator.close()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 from relaax.cli.bench import figures, machine
 from relaax.cli.bench.emulator import Form, ale_vector_form, forms
 from relaax.cli.bench.exchange import exchange
-from relaax.cli.bench.service import Memory, Service
+from relaax.cli.bench.service import Service, Window
 from relaax.cli.run.plan import Plan
 
 ROUNDS = 3
@@ -77,7 +77,7 @@ class Benchmark:
         """Windows of each kind in turn, so that what slows the machine for a while slows all of them."""
         ale = ale_vector_form(self.plan)
         windows: dict[str, list[float]] = {"emulator_only": [], "ale_vector_env": [], "training": []}
-        memory: Memory | None = None
+        trained: list[Window] = []
         for number in range(1, ROUNDS + 1):
             place = f"window {number} of {ROUNDS}"
             self.begin(f"the environments alone, {place}")
@@ -87,11 +87,14 @@ class Benchmark:
                 windows["ale_vector_env"].append(ale.window(self._window, self.folder / "emulator"))
             last = number == ROUNDS
             self.begin(f"training, {place}" + (f", then on to {self.updates:,} updates" if last else ""))
-            speed, memory = service.window(self._window, self.updates if last else 0, MEMORY_SECONDS)
-            windows["training"].append(speed)
+            trained.append(service.window(self._window, self.updates if last else 0, MEMORY_SECONDS))
+            windows["training"].append(trained[-1].steps_per_second)
             self.say(f"{place}: " + ", ".join(f"{key} {found[-1]:,.0f}" for key, found in windows.items() if found))
-        assert memory is not None
         self._speeds({key: [round(value, 1) for value in found] for key, found in windows.items() if found})
+        pushes, discarded = sum(window.pushes for window in trained), sum(window.discarded for window in trained)
+        self.result["training_discarded_share"] = round(discarded / pushes, 4) if pushes else None
+        memory = trained[-1].memory
+        assert memory is not None
         self.result["worker_memory_mb"] = memory.as_json()
         if memory.updates < self.updates:
             self.result["warnings"].append(

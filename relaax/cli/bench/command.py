@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from relaax.configuration import ConfigurationError, overrides_of
+from relaax.configuration import ConfigurationError, overrides_of, redacted
 
 if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
@@ -72,7 +72,7 @@ def bench(
             _promise(json_file)
         result = _measure(plan, seconds, updates)
         if json_file is not None:
-            json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            _write(json_file, result)
     except ConfigurationError as error:
         _give_up(str(error), 2)
     except StartError as error:
@@ -93,8 +93,8 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     console = Console(stderr=True)
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": ["relaax", *sys.argv[1:]],
-        "configuration": plan.configuration.as_dict(),
+        "command": redacted(["relaax", *sys.argv[1:]]),
+        "configuration": redacted(plan.configuration.as_dict()),
         "name": plan.name,
         "seed": plan.seed,
         "clients": plan.run.clients,
@@ -123,12 +123,25 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
 
 
 def _promise(path: Path) -> None:
-    """Make sure, before minutes are spent, that the figures can be written there. Raises ConfigurationError."""
+    """Make sure, before minutes are spent, that the figures can be written there. Raises ConfigurationError.
+
+    A file that is there stays as it is, and none is left that was not.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not os.path.lexists(path)
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise ConfigurationError(f"--json {path}: {error.strerror}") from None
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        _give_up(f"--json {path}: {error.strerror}", 1)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The environments alone: random actions, no service."""
+"""The environments alone: random actions, no service, no client (see `relaax.client.alone`)."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from rich.table import Table
 
 MEANING = {
     "emulator_only_steps_per_second": (
-        "Steps per second of the same environments with the same preprocessing and random actions, all cores, no "
-        "service: what training cannot pass."
+        "Steps per second of the same environments with the same preprocessing, actions drawn beforehand, all cores, "
+        "no service and no client: what training cannot pass."
     ),
     "ale_vector_env_steps_per_second": (
         "The same of ale-py's AtariVectorEnv with all cores and nothing around it, for comparison."
@@ -26,7 +26,10 @@ MEANING = {
         "From handing over an observation to having the action, as the client of one environment sees it; one "
         "connection, training, so that some actions wait for an update."
     ),
-    "sync_ms": "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server.",
+    "sync_ms": (
+        "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server. One worker "
+        "has the server for itself: training has stopped."
+    ),
     "raw_grpc_ms": "As many bytes each way through a bare gRPC call that does nothing with them.",
     "sync_over_raw_grpc": "What the parameter server and the bridge add to the bare call, median by median.",
     "worker_memory_mb": "Memory that a worker shares with nobody (unique set size), when it has trained for a while.",

@@ -13,6 +13,7 @@ import psutil
 
 from relaax import __version__
 from relaax.cli.bench.emulator import cores
+from relaax.metrics.system import MEGABYTE
 
 BUSY_PERCENT = 10.0
 PACKAGES = ("tensorflow", "grpcio", "numpy", "protobuf", "gymnasium", "ale-py")
@@ -24,8 +25,8 @@ def describe() -> dict[str, Any]:
     return {
         "cores": cores(),
         "processor": _processor(),
-        "memory_mb": memory.total // 2**20,
-        "memory_available_mb": memory.available // 2**20,
+        "memory_mb": round(memory.total / MEGABYTE),
+        "memory_available_mb": round(memory.available / MEGABYTE),
         "system": platform.platform(),
         "python": platform.python_version(),
         "versions": {"relaax": __version__, **_versions()},

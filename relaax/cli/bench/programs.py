@@ -42,7 +42,7 @@ class Measurements:
     def _take(self, line: dict[str, Any]) -> None:
         self.start_seconds = line.get("start_seconds", self.start_seconds)
         self.steps.append((line["time"], line["steps"]))
-        self.act_ms += line["act_ms"]
+        self.act_ms += line.get("act_ms", ())
 
     def steps_per_second(self, begin: float, end: float) -> float:
         """From the last line before a stretch of time to the last one in it; 0 where there are no two."""
@@ -80,7 +80,7 @@ class Programs:
         self._end()
 
     def wait_begun(self) -> None:
-        """Until each has had its first action. Raises StartError where one has not, or has ended."""
+        """Until each has begun to act. Raises StartError where one has not, or has ended."""
         deadline = time.monotonic() + START_SECONDS
         self.wait_until(lambda: all(measured.steps for measured in self.measured), deadline)
         for process, measured in zip(self._processes, self.measured, strict=True):

@@ -19,13 +19,13 @@ from relaax.cli.run.process import StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.supervisor import Supervisor
+from relaax.metrics.system import MEGABYTE
 
 WARM_UP_SECONDS = 2.0
 WARM_UP_UPDATES = 10
 LEAVING_SECONDS = 10.0
 LEAST_ACTIONS = 500
 """Of which a 99th percentile says something."""
-MEGABYTE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,16 @@ class Memory:
             "workers": len(sizes),
             "updates": self.updates,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of training. `pushes`: of gradients; `discarded`: those of them that were not applied."""
+
+    steps_per_second: float
+    pushes: int
+    discarded: int
+    memory: Memory | None
 
 
 class Service:
@@ -92,11 +102,11 @@ class Service:
         self._supervisor.start_parameter_server()
         return self._supervisor.parameter_server_address
 
-    def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> tuple[float, Memory | None]:
-        """Steps per second of training, behind a warm-up, by the parameter server's count of steps.
+    def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> Window:
+        """How fast training is, behind a warm-up, by the parameter server's count of steps.
 
         With `updates`, training goes on until each worker has made so many, for `bound` seconds at most, and the
-        workers' memory comes with the answer. Raises StartError.
+        workers' memory is in the answer. Raises StartError.
         """
         clients = self._plan.run.clients
         before = self._progress()
@@ -111,7 +121,9 @@ class Service:
                 programs.wait_until(lambda: self._updates(before, clients) >= updates, time.monotonic() + bound)
                 memory = Memory(self._worker_megabytes(), self._updates(before, clients))
         self._wait_for_leaving()
-        return (last.global_step - first.global_step) / (end - begin), memory
+        discarded = last.discarded - first.discarded
+        pushes = last.updates - first.updates + discarded
+        return Window((last.global_step - first.global_step) / (end - begin), pushes, discarded, memory)
 
     def latencies(self, seconds: float) -> tuple[list[float], float]:
         """How long each action took as one environment's client saw it, in ms, and its start in seconds.
@@ -139,10 +151,13 @@ class Service:
         command = self._plan.environment_command(self._supervisor.rlx_server.address or "", 1, 0)
         return Programs("single", [command], self._folder / "clients")
 
-    def _progress(self) -> Progress:
+    def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):
             if server.exit_code() is not None:
                 raise StartError(f"{server.name} has ended ({server.exit_code()}):\n{server.last_words()}")
+
+    def _progress(self) -> Progress:
+        self._check()
         return self._reader.poll(self._supervisor.parameter_server_address)
 
     def _warm_up(self, programs: Programs, before: Progress, workers: int, seconds: float) -> None:
@@ -157,9 +172,13 @@ class Service:
         return (now.updates + now.discarded - before.updates - before.discarded) // workers
 
     def _below(self) -> set[int]:
-        """Processes that the RLX server has started, and theirs."""
-        server = psutil.Process(self._supervisor.rlx_server.pid)
-        return {process.pid for process in server.children(recursive=True)}
+        """Processes that the RLX server has started, and theirs. Raises StartError where it has ended."""
+        self._check()
+        server = self._supervisor.rlx_server
+        try:
+            return {process.pid for process in psutil.Process(server.pid).children(recursive=True)}
+        except psutil.NoSuchProcess:
+            raise StartError(f"{server.name} has just ended:\n{server.last_words()}") from None
 
     def _worker_megabytes(self) -> tuple[float, ...]:
         sizes = []

@@ -25,7 +25,7 @@ then conversations about a point of two numbers and three choices, or in the spa
 --action-space give, as JSON of rlx.v1.Space; other spaces come last. A conversation that the server refuses for a
 reason of its own is "not applicable", with the server's sentence.
 
---client COMMAND takes the role of the server, and runs the command once for each of some forty ways in which a server
+--client COMMAND takes the role of the server, and runs the command once for each of some thirty ways in which a server
 may behave. {address} in the command becomes HOST:PORT; without it, the address is appended. The client chooses its
 spaces, observations and episodes; it should be willing to play some hundred steps, and to connect again after an error
 that it may retry. What it never came to is "not seen".

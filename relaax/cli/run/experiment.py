@@ -51,7 +51,7 @@ class Interrupted:
 
 def experiment(plan: Plan, directory: RunDirectory, *, fresh: bool, progress: bool, summary: Path | None) -> int:
     """Run it. Returns the exit code. Raises ConfigurationError before anything is started."""
-    opened = directory.open(fresh, plan.max_steps)
+    opened = directory.open(fresh, plan.max_steps, plan.task)
     directory.write_configuration(plan)
     if summary is not None:
         directory.promise_summary(summary)
@@ -152,8 +152,13 @@ def _conclusion(result: dict[str, Any], plan: Plan) -> str:
     reached = "no episode has ended" if mean is None else f"mean return of the last 100 episodes {mean:.1f}"
     if plan.target_return is not None:
         reached += f" (target {plan.target_return:g})"
-    return (
+    lines = [
         f"{result['status']}: {reached}; {result['env_steps']:,} steps in {result['seconds']:.1f} s, "
-        f"{result['steps_per_second']:,.0f} steps/s\ncheckpoint {result['checkpoint']}\n"
-        f"tensorboard --logdir {Path(result['run_dir']) / 'metrics'}"
-    )
+        f"{result['steps_per_second']:,.0f} steps/s"
+    ]
+    if result["checkpoint"] is not None:
+        lines.append(f"checkpoint {result['checkpoint']}")
+    metrics = Path(result["run_dir"]) / "metrics"
+    if metrics.is_dir() and any(metrics.iterdir()):
+        lines.append(f"tensorboard --logdir {metrics}")
+    return "\n".join(lines)

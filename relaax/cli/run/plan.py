@@ -49,6 +49,15 @@ class Plan:
     environment_name: str
 
     @property
+    def task(self) -> dict[str, str]:
+        """What is trained on what, in the words of the configuration."""
+        return {
+            "environment": str(self.run.environment),
+            "name": self.environment_name,
+            "algorithm": self.algorithm.name,
+        }
+
+    @property
     def target_return(self) -> float | None:
         """Mean return of 100 episodes at which the run has succeeded."""
         return self.run.target_return

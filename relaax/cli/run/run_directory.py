@@ -13,12 +13,14 @@ import fcntl
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from relaax.cli.run.plan import Plan
 from relaax.configuration import Configuration, ConfigurationError, KeyPath, printed
+from relaax.configuration.yaml_file import read_yaml
 
 ORIGIN = "relaax run"
 
@@ -35,12 +37,14 @@ class RunDirectory:
         self.summary = self.path / "summary.json"
         self._lock: Any = None
 
-    def open(self, fresh: bool, max_steps: int) -> str:
+    def open(self, fresh: bool, max_steps: int, task: Mapping[str, str] | None = None) -> str:
         """Make it ready: resume an unfinished run, move a finished one aside, or any with `fresh`.
 
-        A run that stopped at its limit is unfinished if `max_steps`, this run's limit, lies beyond.
+        A run that stopped at its limit is unfinished if `max_steps`, this run's limit, lies beyond. `task` is what is
+        to be trained on (`Plan.task`), where that is to be compared.
 
-        Returns a sentence for the user. Raises ConfigurationError where another run uses it.
+        Returns a sentence for the user. Raises ConfigurationError where another run uses it, or an unfinished run of
+        another task is there.
         """
         self._take_lock()
         sentence = f"run directory {self.path}"
@@ -49,6 +53,7 @@ class RunDirectory:
                 sentence = f"{sentence} (the run before is now {self._move_aside()})"
                 self._take_lock()
             else:
+                self._require_same(task or {})
                 sentence = f"{sentence} (resuming)"
         for folder in (self.logs, self.checkpoints, self.metrics):
             folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +88,23 @@ class RunDirectory:
             return int(summary.get("env_steps", 0)) >= max_steps
         return bool(summary.get("status") == "target_reached")
 
+    def _require_same(self, task: Mapping[str, str]) -> None:
+        """A checkpoint of another task may have reached this one's target without a step."""
+        try:
+            before = read_yaml(self.configuration)
+            run, algorithm = before["relaax-run"], before["algorithm"]
+            there = {"environment": run["environment"], "name": run["name"], "algorithm": Path(algorithm["path"]).name}
+        except (ConfigurationError, TypeError, KeyError):
+            return  # nothing that could be compared; the checkpoint itself is compared by the parameter server
+        different = [key for key, here in task.items() if there[key] != here]
+        if different:
+            self.close()
+            holds, wanted = (", ".join(f"{key} {of[key]}" for key in different) for of in (there, task))
+            raise ConfigurationError(
+                f"run directory {self.path} holds an unfinished run of {holds}, not of {wanted}: --run-dir names "
+                "another directory, --fresh begins anew and moves that one aside"
+            )
+
     def _move_aside(self) -> Path:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         aside = self.path.with_name(f"{self.path.name}.{stamp}")
@@ -115,8 +137,10 @@ class RunDirectory:
         )
 
     def write_configuration(self, plan: Plan) -> None:
-        """The effective configuration, which the servers read."""
+        """The effective configuration, which the servers read. It may hold secrets: nobody else may read it."""
         settled = self.settled(plan)
+        self.configuration.touch(0o600)
+        self.configuration.chmod(0o600)  # that of an older run too
         self.configuration.write_text(printed(settled.as_dict(), settled.origins), encoding="utf-8")
 
     def promise_summary(self, path: Path) -> None:

@@ -17,7 +17,7 @@ import relaax
 from relaax.algorithm_base import ConfigBase, first_difference, load_algorithm
 from relaax.bridge.options import MAX_PARAMETERS
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.configuration import Configuration, ParameterServerSection
+from relaax.configuration import Configuration, ParameterServerSection, redacted
 from relaax.metrics import MetricsWriter
 from relaax.metrics.preface import RunPreface
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
@@ -43,7 +43,7 @@ def assemble(configuration: Configuration, ends: Ends) -> Server:
     core = ParameterServer(
         models,
         first_difference,
-        facts={"configuration": configuration.as_dict(), "seed": config.seed, "versions": _versions()},
+        facts={"configuration": redacted(configuration.as_dict()), "seed": config.seed, "versions": _versions()},
         on_finished=lambda: ends.put(Reason.FINISHED),
     )
     manager = _manager(section)

@@ -12,6 +12,7 @@ from typing import Any
 
 from relaax.bridge.memory import keep_freed_memory
 from relaax.checkpoint import Checkpoint
+from relaax.configuration import redacted
 from relaax.metrics import Aggregator
 from relaax.server.parameter_server.checkpointing import ModelState, Saved
 from relaax.server.parameter_server.figures import Figures
@@ -89,6 +90,7 @@ class ParameterServer:
         self._facts = dict(facts or {})
         self._on_finished = on_finished
         self._finished_told = False
+        self._began_finished = False
         self._clock = clock
         self._rates = Rates(clock)
         self._workers_written = 0
@@ -107,6 +109,13 @@ class ParameterServer:
         """Whether training has reached its last global step."""
         model = self._model
         return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
+
+    def is_over_for(self, exploit: bool) -> bool:
+        """Whether a worker is told that training has finished.
+
+        Who starts a server on a finished model wants to act with it: then exploit workers are served for ever.
+        """
+        return self.finished and not (exploit and self._began_finished)
 
     @property
     def global_step(self) -> int:
@@ -128,7 +137,9 @@ class ParameterServer:
         self.registry.restore_actors(manifest["actors"])
         self.metrics.restore_returns(manifest["returns"])
         self._model = model
-        self._tell_if_finished()
+        if self.finished:
+            self._began_finished = True
+            _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
 
     def register(
         self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
@@ -219,10 +230,13 @@ class ParameterServer:
         snapshot = model.shard.snapshot()
         counters = snapshot.counters
         _, mean, best, _ = self.metrics.progress()
+        fingerprint = json.loads(model.fingerprint)
+        if "configuration" in fingerprint:
+            fingerprint["configuration"] = redacted(fingerprint["configuration"])
         manifest = {
             **self._facts,
             "incarnation": self.incarnation,
-            "fingerprint": json.loads(model.fingerprint),
+            "fingerprint": fingerprint,
             "frames": counters.frames,
             "updates": counters.version,
             "shards": [describe_shard(model.shard, snapshot)],
@@ -259,7 +273,7 @@ class ParameterServer:
             self._model.shard.forget(worker_id)
 
     def _tell_if_finished(self) -> None:
-        if self.finished:
+        if self.finished and not self._began_finished:
             with self._lock:
                 told, self._finished_told = self._finished_told, True
             if not told:

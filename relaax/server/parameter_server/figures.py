@@ -28,6 +28,7 @@ class Figures:
         self._fleet = Fleet(clock=clock)
         self._own = ProcessFigures(clock=clock)
         self._due: float | None = None
+        self._asked_due: float | None = None
 
     def take_in(self, worker_id: str, actor: int, env_steps: int, report: pb.MetricsReport) -> None:
         """A worker's report, which came with so many steps."""
@@ -51,7 +52,15 @@ class Figures:
         return {**values, **self._of_this_process(values)} if values else {}
 
     def act_ms(self) -> tuple[float | None, float | None]:
-        """Median and 99th percentile of the time that an answer took, as last written."""
+        """Median and 99th percentile of the time that an answer took, as last written.
+
+        Where nobody writes, those of the seconds since this was asked.
+        """
+        if self._due is None:
+            now = self._clock()
+            if self._asked_due is None or now >= self._asked_due:
+                self._asked_due = now + INTERVAL
+                self._quantiles.drain()
         return self._quantiles.latest(f"{ACT}/p50"), self._quantiles.latest(f"{ACT}/p99")
 
     def _of_this_process(self, values: dict[str, float]) -> dict[str, float]:

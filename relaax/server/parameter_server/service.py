@@ -50,7 +50,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             parameters=shard.size,
             actors=worker.actors,
             global_step=self._core.global_step,
-            finished=self._core.finished,
+            finished=self._core.is_over_for(exploit),
         )
 
     def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:  # noqa: N802
@@ -76,7 +76,8 @@ class Service(pb_grpc.ParameterServerServiceServicer):
         if request.vector:
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
         model = self._core.model
-        if self._worker(request.worker_id, request.incarnation) is None or model is None:
+        worker = self._worker(request.worker_id, request.incarnation)
+        if worker is None or model is None:
             return pb.PullResponse(incarnation_ended=True)
         counters, parameters, statistics = model.shard.pull()
         modified = not request.HasField("have_version") or request.have_version != counters.version
@@ -85,7 +86,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             version=counters.version,
             parameters=parameters.tobytes() if modified else b"",
             global_step=counters.env_steps,
-            finished=self._core.finished,
+            finished=self._core.is_over_for(worker.exploit),
             statistics=statistics_to_messages(statistics),
         )
 
@@ -96,7 +97,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             return pb.ReportResponse(incarnation_ended=True)
         if self._core.registry.new_report(worker, request.report_id):
             self._take_in(request.report, worker)
-        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.finished)
+        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.exploit))
 
     def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
         check_report(request.report, context)
