@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.config_class import config_class
-from relaax.configuration import Configuration, find_configuration, load_configuration, printed
+from relaax.configuration import Configuration, find_configuration, load_configuration, printed, redacted
 from relaax.server.address import require_loopback
 from relaax.server.native_messages import import_tensorflow
 
@@ -36,9 +36,9 @@ def whole(configuration: Configuration) -> Configuration:
 
 
 def show(name: str, configuration: Configuration, print_config: bool) -> None:
-    """Print a configuration that is whole, or that it is fine."""
+    """Print a configuration that is whole, without what may be secret, or that it is fine."""
     if print_config:
-        print(printed(configuration.as_dict(), configuration.origins), end="")
+        print(printed(redacted(configuration.as_dict()), configuration.origins), end="")
     else:
         run = configuration.run
         environment = f", environment {run.environment} {run.name}" if run.environment and run.name else ""

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
+
+from relaax.server.anonymous import anonymous_file
 
 STDERR = 2
 
 
 @contextlib.contextmanager
 def native_messages_held_back() -> Iterator[None]:
-    """Hold back what is written to stderr, C libraries included; where an exception passes, it is written after all."""
+    """Hold back what is written to stderr, C libraries included; where an error passes, it is written after all."""
     sys.stderr.flush()
     own = os.dup(STDERR)
-    with tempfile.TemporaryFile() as held:
+    with anonymous_file() as held:
         os.dup2(held.fileno(), STDERR)
         try:
             yield
-        except BaseException:
+        except Exception:
             os.dup2(own, STDERR)
             held.seek(0)
             os.write(STDERR, held.read())

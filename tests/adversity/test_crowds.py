@@ -11,12 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from relaax import rlx
-from support.crowd import Crowd, Loiterers, connected
+from support.crowd import Crowd, Loiterers, Unteachable, connected
 from support.fuzz_run import ALGORITHM
 from support.fuzz_wire import guests
 from support.leftovers import Holdings, expect_clean_log, expect_no_more, holdings
@@ -27,13 +28,14 @@ from support.rlx_pair import make_hello
 from support.service import started_service
 from support.trainee import Training
 
+PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
 COMER = Path(__file__).parents[1] / "support" / "comer.py"
 
 
 class Served:
     """A server, what it held once it had served somebody, and its address."""
 
-    def __init__(self, processes: Processes, folder: Path) -> None:
+    def __init__(self, processes: Processes, folder: Path, **settings: Any) -> None:
         self.running: Running
         self.running, self.address = start_offline_server(
             processes,
@@ -42,7 +44,7 @@ class Served:
             max_frame_megabytes=1,
             log_level="WARNING",
             memory_reserve=0,
-            handshake_timeout=300,
+            **{"handshake_timeout": 300, **settings},
         )
         for _ in range(5):
             with Line(self.address) as line:
@@ -111,11 +113,23 @@ def test_a_crowd_that_has_closed_its_half(server: Served) -> None:
 
 
 def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
-    """Each is told, and holds its place for as long as it keeps its end open, a second at most: others have theirs."""
+    """Each is told, after everybody whose hello could be one."""
     lies = struct.pack(">I", 2**32 - 1) + b"x" * 100
     with Crowd(server.address, 12, lies) as crowd, guests(server.address) as honest:
         wait_until(lambda: all(guest.connections >= 1 for guest in honest), "honest clients come and go", 60)
         wait_until(lambda: crowd.dropped() == 12, "each was answered", 120)
+
+
+@pytest.mark.parametrize("more", [0, 400_000], ids=["and no more", "and more than is read at once"])
+def test_a_crowd_whose_frames_have_a_length_and_no_sense(processes: Processes, tmp_path: Path, more: int) -> None:
+    """Whoever is refused and stays holds no place: with a second for each of the crowd nobody else would have one."""
+    server = Served(processes, tmp_path, max_handshakes=1)
+    garbage = struct.pack(">I", 200) + b"\xff" * (200 + more)
+    with Unteachable(server.address, 64, garbage) as crowd, guests(server.address) as honest:
+        wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
+        wait_until(lambda: crowd.refusals > 64, "the crowd comes again", 60)
+        assert max(guest.longest for guest in honest) < PATIENCE
+    server.expect_nothing_left()
 
 
 def test_clients_that_never_read_their_answers(server: Served) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import threading
+from collections import deque
 from types import TracebackType
 
 from relaax import rlx
@@ -71,6 +72,55 @@ def _is_over(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+class Unteachable:
+    """`count` connections that say `words`, are refused, and come again: 40 a second, or as many as are answered.
+
+    Whoever was refused keeps his end open, for as long as `KEPT` others after him.
+    """
+
+    KEPT = 256
+
+    def __init__(self, address: str, count: int, words: bytes) -> None:
+        self.refusals = 0
+        self._address, self._count, self._words = address, count, words
+        self._waiting: deque[socket.socket] = deque()
+        self._refused: deque[socket.socket] = deque()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Unteachable:
+        for _ in range(self._count):
+            self._come()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        for sock in (*self._waiting, *self._refused):
+            sock.close()
+
+    def _come(self) -> None:
+        sock = connected(self._address)
+        sock.setblocking(False)
+        _say(sock, self._words)  # as much as there is room for
+        self._waiting.append(sock)
+
+    def _run(self) -> None:
+        while not self._stop.wait(1 / 40):
+            refused = next(filter(_is_over, self._waiting), None)
+            if refused is None:
+                continue
+            self._waiting.remove(refused)
+            self._refused.append(refused)
+            self.refusals += 1
+            if len(self._refused) > self.KEPT:
+                self._refused.popleft().close()
+            self._come()
 
 
 class Loiterers:

@@ -5,25 +5,36 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection
+from typing import NamedTuple
 
 import psutil
 
 MEGABYTE = 2**20
-# Measured for the Atari network; used until there are workers to be measured.
-ASSUMED_WORKER_BYTES = 150 * MEGABYTE
 SAMPLE_SECONDS = 5.0
 SAMPLED_WORKERS = 8
-# A worker takes its memory within so many seconds of its start; until then room is kept for it.
-GROWING_SECONDS = 5.0
+
+
+class Need(NamedTuple):
+    """What a worker takes of the memory: used until there are workers to be measured."""
+
+    bytes: float
+    seconds: float
+    """It has taken that so long after its start; until then room is kept for it."""
+
+
+# Measured for the Atari network. A forked worker shares what was imported; one that is spawned imports it anew.
+FORKED = Need(150 * MEGABYTE, 5.0)
+SPAWNED = Need(500 * MEGABYTE, 15.0)
 
 
 class Admission:
     """Decides whether one more worker has room. Swap is not counted as memory."""
 
-    def __init__(self, max_workers: int, reserve_megabytes: float) -> None:
+    def __init__(self, max_workers: int, reserve_megabytes: float, need: Need = FORKED) -> None:
         self._max_workers = max_workers
         self._reserve = reserve_megabytes * MEGABYTE
-        self._worker_bytes = float(ASSUMED_WORKER_BYTES)
+        self._need = need
+        self._worker_bytes = float(need.bytes)
         self._sampled_at = 0.0
         self._seen_at: dict[int, float] = {}
 
@@ -45,7 +56,7 @@ class Admission:
     def _growing(self, workers: Collection[int]) -> int:
         now = time.monotonic()
         self._seen_at = {pid: self._seen_at.get(pid, now) for pid in workers}
-        return sum(now - seen < GROWING_SECONDS for seen in self._seen_at.values())
+        return sum(now - seen < self._need.seconds for seen in self._seen_at.values())
 
     def _sample(self, workers: Collection[int]) -> None:
         """Measure what workers have of their own (unique set size), now and then and not all of them."""
@@ -59,4 +70,4 @@ class Admission:
                 sizes.append(psutil.Process(pid).memory_full_info().uss)
         if sizes:
             # A worker that has just started is no measure of a grown one.
-            self._worker_bytes = max(sum(sizes) / len(sizes), ASSUMED_WORKER_BYTES / 2)
+            self._worker_bytes = max(sum(sizes) / len(sizes), self._need.bytes / 2)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import fcntl
+import math
 import select
 import selectors
 import socket
@@ -106,6 +107,11 @@ class Arrivals:
             wait.watched = False
             self._crumbs.add(sock)
         return Arrival.WAITING
+
+    @property
+    def due(self) -> float:
+        """Seconds until `look_again` has something to do; infinity where nobody is to be looked at."""
+        return max(0.0, self._look_again_at - time.monotonic()) if self._crumbs else math.inf
 
     def look_again(self) -> list[tuple[socket.socket, Arrival]]:
         """Now and then, those that the kernel no longer calls for: what came of each that waits no more."""

@@ -4,8 +4,11 @@ How it stays open to honest clients whatever others do:
 
 - A connection becomes a process when its whole hello is there to be read (see `arrivals`): saying nothing, or a byte a
   second, takes no place from those who introduce themselves.
-- So a place among `max_handshakes` is held by computation, never by the client's pace. A first frame of an impossible
-  length gets a process too, which answers it, but comes after every whole hello and has a quarter of the places.
+- So a place among `max_handshakes` is held by computation, never by the client's pace: it is free as soon as the
+  worker has let its client in or told it why not. A worker that then waits for its client to close is one of
+  `children.MAX_LEAVING`; past that the oldest is ended.
+- A first frame of an impossible length gets a process too, which answers it, but comes after every whole hello and
+  has a quarter of the places.
 - What waits is bounded: past `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
   for the newcomer, first among those that have not said their hello.
 - Each turn does bounded work: it accepts at most 64, looks at what the kernel calls for, and starts at most
@@ -29,6 +32,7 @@ from typing import Protocol
 
 from relaax.server.rlx_server.arrivals import Arrival, Arrivals
 from relaax.server.rlx_server.children import Children
+from relaax.server.rlx_server.temporary import WorkerFolders
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class Listener:
         sock: socket.socket,
         spawner: Spawner,
         admission: Admitter,
+        folders: WorkerFolders,
         *,
         handshake_timeout: float,
         max_handshakes: int,
@@ -71,6 +76,7 @@ class Listener:
         self._sock = sock
         self._spawner = spawner
         self._admission = admission
+        self._folders = folders
         self._max_handshakes = max_handshakes
         self._max_wrong = max(1, max_handshakes // 4)
         self._selector = selectors.DefaultSelector()
@@ -78,7 +84,7 @@ class Listener:
         self._whole: deque[socket.socket] = deque()  # have said a hello, and wait for a worker
         self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._children = Children(self._selector)
+        self._children = Children(self._selector, folders.remove)
         self._wake_read, self._wake_write = socket.socketpair()
         self._signal: int | None = None
         self._quiet_since = time.monotonic()
@@ -108,7 +114,7 @@ class Listener:
         return self._children.training_finished and idle and time.monotonic() - self._quiet_since > LINGER_SECONDS
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(TICK_SECONDS):
+        for key, _ in self._selector.select(min(TICK_SECONDS, self._arrivals.due)):
             if key.fileobj is self._sock:
                 self._accept()
             elif key.fileobj is self._wake_read:
@@ -210,6 +216,7 @@ class Listener:
                 os.kill(pid, signal.SIGKILL)
         while self._children.pids:
             self._children.reap(block=True)
+        self._folders.close()
         self._children.close_descriptors()
         self._selector.close()
         self._wake_read.close()

@@ -30,12 +30,13 @@ from relaax.server.options import (
     SetOption,
     command_app,
 )
-from relaax.server.rlx_server.admission import Admission
+from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
 from relaax.server.rlx_server.listener import Listener, Spawner
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.probe import device_refusal
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.spawning import SpawnSpawner
+from relaax.server.rlx_server.temporary import WorkerFolders
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
@@ -77,16 +78,19 @@ def serve(
         settings = configuration.rlx_server
         configure_logging(settings.log_level)
         require_loopback(settings.bind, settings.allow_anonymous)
-        spawner = _spawner(configuration)
+        folders = WorkerFolders()
+        spawner = _spawner(configuration, folders)
         sock = listen(settings.bind)
     except (ConfigurationError, AddressError, UnsafeFork) as error:
         print(f"relaax-rlx-server: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     print(f"relaax-rlx-server listening on {name_of(sock)}", flush=True)
+    spawns = settings.worker_start == "spawn"
     listener = Listener(
         sock,
         spawner,
-        Admission(settings.max_workers, settings.memory_reserve),
+        Admission(settings.max_workers, settings.memory_reserve, SPAWNED if spawns else FORKED),
+        folders,
         handshake_timeout=settings.handshake_timeout,
         max_handshakes=settings.max_handshakes,
     )
@@ -99,14 +103,14 @@ def serve(
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
 
 
-def _spawner(configuration: Configuration) -> Spawner:
+def _spawner(configuration: Configuration, folders: WorkerFolders) -> Spawner:
     """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
     if settings.worker_start == "spawn":
-        return SpawnSpawner(settings, section, path, folder)
+        return SpawnSpawner(settings, section, path, folder, folders)
     plan = plan_workers(settings, section, path, folder)
-    spawner = ForkSpawner(plan)
+    spawner = ForkSpawner(plan, folders)
     refusal = device_refusal(plan.device)
     if refusal is not None:
         raise device_error(plan, refusal)

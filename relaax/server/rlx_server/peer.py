@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import socket
 import threading
@@ -25,9 +26,12 @@ from relaax.rlx import (
 )
 from relaax.rlx.errors import ErrorCode
 
+_log = logging.getLogger(__name__)
+
 RECEIVE_BYTES = 256 * 1024
 DRAIN_SECONDS = 1.0
 DRAIN_BYTES = 4 * 2**20
+GOODBYE_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BEAT_SECONDS = 5.0
 _ASKS = (Hello, Init, Step, Reset, Ping)  # what a client waits for an answer to
@@ -66,6 +70,8 @@ class Peer:
         self._waits_since: float | None = None
         self.read_at = 0.0
         """When the last bytes were read, in seconds of `time.perf_counter`; 0 before the first."""
+        self.beat: Callable[[], None] | None = None
+        """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
         self._stop_heartbeat = threading.Event()
 
     def receive(self, timeout: float) -> Message:
@@ -108,19 +114,27 @@ class Peer:
             except OSError as error:
                 raise PeerGone from error
 
-    def start_heartbeat(self, seconds: float, beat: Callable[[], None] = lambda: None) -> None:
-        """Ping the client whenever it has waited that long for an answer. `beat` is called now and then besides."""
-        threading.Thread(target=self._heartbeat, args=(seconds, beat), name="heartbeat", daemon=True).start()
+    def start_heartbeat(self, seconds: float) -> None:
+        """Ping the client whenever it has waited that long for an answer."""
+        threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
 
-    def _heartbeat(self, seconds: float, beat: Callable[[], None]) -> None:
+    def _heartbeat(self, seconds: float) -> None:
         while not self._stop_heartbeat.wait(min(seconds / 2, BEAT_SECONDS)):
-            beat()
-            with self._sending:
-                since = self._waits_since
-                if since is None or time.monotonic() - since < seconds / 2:
-                    continue
-                with contextlib.suppress(OSError):  # the receiving thread will notice
-                    self._sock.sendall(self.connection.send(Ping()))
+            self._ping_after(seconds / 2)
+            if self.beat is not None:
+                try:
+                    self.beat()
+                except Exception:
+                    _log.exception("what is measured beside the heartbeat failed, and is given up")
+                    self.beat = None
+
+    def _ping_after(self, seconds: float) -> None:
+        with self._sending:
+            since = self._waits_since
+            if since is None or time.monotonic() - since < seconds:
+                return
+            with contextlib.suppress(OSError, LocalProtocolError):  # the receiving thread will notice
+                self._sock.sendall(self.connection.send(Ping()))
 
     def refuse(self, code: ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
         """Tell the client why the connection ends, where it can still be told. Never raises."""
@@ -130,16 +144,22 @@ class Peer:
     def close(self) -> None:
         """Half-close, drain, close.
 
-        Closing a socket with unread bytes would make TCP drop what was just sent, an error perhaps.
+        Closing a socket with unread bytes, or one that more is sent to, would make TCP drop what was just sent, an
+        error perhaps. Before the welcome a client says its hello and waits: where nothing is unread, little can come.
         """
         self._stop_heartbeat.set()
         with contextlib.suppress(OSError):
+            more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)
-            deadline, drained = time.monotonic() + DRAIN_SECONDS, 0
-            while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
-                self._sock.settimeout(remaining)
-                count = self._sock.recv_into(self._buffer)
-                if not count:
-                    break
-                drained += count
+            self._drain(DRAIN_SECONDS if more else GOODBYE_SECONDS)
         self._sock.close()
+
+    def _drain(self, seconds: float) -> None:
+        """Until the client has closed its end, for so many seconds at most. Raises OSError."""
+        deadline, drained = time.monotonic() + seconds, 0
+        while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
+            self._sock.settimeout(remaining)
+            count = self._sock.recv_into(self._buffer)
+            if not count:
+                break
+            drained += count

@@ -15,7 +15,7 @@ from relaax.server.rlx_server.worker import Plan, WorkerPlan
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
     """Import TensorFlow and the algorithm at `path`, seen from `folder`, and check its `section`.
 
-    Raises ConfigurationError. An exception of the algorithm's own code passes through.
+    Raises ConfigurationError.
     """
     import_tensorflow()
     algorithm = load_algorithm(path, folder)

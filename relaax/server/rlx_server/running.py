@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import tempfile
 
 from relaax.bridge.memory import share_one_arena
+from relaax.server.rlx_server.news import News
 from relaax.server.rlx_server.worker import Plan, Worker
 
 
@@ -33,7 +33,7 @@ def run_worker(
 ) -> int:
     """Serve the connection `sock` to its end (see `Worker.serve`); the process's exit code.
 
-    `lifeline` is the reading end of one; `news` the writing end of a pipe that is written to when the client is let in.
+    `lifeline` is the reading end of one; `news` the writing end of a pipe (see `News`).
     """
     # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
     signal.set_wakeup_fd(-1)
@@ -42,12 +42,4 @@ def run_worker(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     share_one_arena()
-
-    def admitted() -> None:
-        os.write(news, b"1")
-        os.close(news)
-
-    # What a library leaves for the interpreter's end to remove would stay: a worker ends without one.
-    with tempfile.TemporaryDirectory(prefix="relaax-worker-") as folder:
-        tempfile.tempdir = folder
-        return Worker(plan, sock, lifeline, admitted).serve(refusal, training_finished)
+    return Worker(plan, sock, lifeline, News(news)).serve(refusal, training_finished)

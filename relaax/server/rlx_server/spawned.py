@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import os
+import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,27 @@ from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.running import run_worker
 from relaax.server.rlx_server.spawning import NONE
-from relaax.server.rlx_server.worker import Plan
+from relaax.server.rlx_server.temporary import own_folder
+from relaax.server.rlx_server.worker import Plan, WorkerPlan
 
 _log = logging.getLogger(__name__)
+
+WATCH_MILLISECONDS = 500
 
 
 def main() -> None:
     """The last four arguments are descriptors: of the connection (or NONE), the lifeline, the news and the orders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    connection, lifeline, news, orders = map(int, sys.argv[-4:])
+    given = [int(argument) for argument in sys.argv[-4:]]
+    for descriptor in given:
+        if descriptor != NONE:
+            os.set_inheritable(descriptor, False)  # they came by inheritance, and are not passed on
+    connection, lifeline, news, orders = given
     code = EXIT_FAILED
     try:
-        with os.fdopen(orders, encoding="utf-8") as given:
-            code = _follow(json.load(given), connection, lifeline, news)
+        with os.fdopen(orders, encoding="utf-8") as written:
+            code = _follow(json.load(written), connection, lifeline, news)
     except BaseException:
         _log.exception("the worker failed")
     finally:
@@ -44,12 +54,33 @@ def main() -> None:
 def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -> int:
     settings = RlxServerSection.model_validate(orders["settings"])
     configure_logging(settings.log_level)
-    plan = _Deferred(settings, orders["section"], orders["path"], Path(orders["folder"]))
+    plan = _Deferred(settings, orders["section"], orders["path"], Path(orders["folder"]), lifeline)
     if connection == NONE:
-        os.write(news, _refusal(plan).encode())
+        with contextlib.suppress(BrokenPipeError):  # the server has died
+            os.write(news, _refusal(plan).encode())
         return EXIT_DONE
-    sock = socket.socket(fileno=connection)
-    return run_worker(plan, sock, lifeline, news, orders["refusal"], orders["training_finished"])
+    sock, temporary = socket.socket(fileno=connection), orders["temporary"]
+    with own_folder(Path(temporary) if temporary is not None else None):
+        return run_worker(plan, sock, lifeline, news, orders["refusal"], orders["training_finished"])
+
+
+@contextlib.contextmanager
+def _ending_with(lifeline: int) -> Iterator[None]:
+    """What is done meanwhile may hang, and is not to outlive the server: the process ends when the lifeline does."""
+    done = threading.Event()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(lifeline, select.POLLIN)
+        while not done.is_set():
+            if poll.poll(WATCH_MILLISECONDS) and not done.is_set():
+                os._exit(EXIT_DONE)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 class _Deferred:
@@ -58,9 +89,17 @@ class _Deferred:
     So a client has introduced itself before seconds are spent on importing, and its deadline is none for that.
     """
 
-    def __init__(self, settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> None:
+    def __init__(
+        self, settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path, lifeline: int
+    ) -> None:
         self.settings = settings
-        self._load = functools.cache(functools.partial(plan_workers, settings, section, path, folder))
+
+        @functools.cache
+        def load() -> WorkerPlan:
+            with _ending_with(lifeline):
+                return plan_workers(settings, section, path, folder)
+
+        self._load = load
 
     @property
     def algorithm(self) -> Algorithm:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
 from relaax.server.rlx_server.running import Lifeline, run_worker
+from relaax.server.rlx_server.temporary import WorkerFolders, own_folder
 from relaax.server.rlx_server.worker import WorkerPlan
 
 _log = logging.getLogger(__name__)
@@ -51,10 +52,11 @@ class ForkSpawner:
     Raises UnsafeFork where more than imports has been done.
     """
 
-    def __init__(self, plan: WorkerPlan) -> None:
+    def __init__(self, plan: WorkerPlan, folders: WorkerFolders) -> None:
         _import_for_workers()
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
+        self._folders = folders
         self._lifeline = Lifeline()
         gc.collect()
         gc.freeze()  # what is there now is never collected, so that children do not copy its pages
@@ -64,21 +66,28 @@ class ForkSpawner:
     ) -> tuple[int, int]:
         """Start a worker for `sock`.
 
-        Returns its process id and a descriptor that becomes readable when its client was let in or it has ended.
+        Returns its process id and a descriptor that becomes readable when it is known whether its client is let in.
         Raises UnsafeFork and OSError.
         """
         _require_one_thread(self._plan.algorithm.source)
+        folder = self._folders.made()
         news_read, news_write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(news_read)
+            os.close(news_write)
+            raise
         if pid == 0:
             code = EXIT_FAILED
             try:
                 os.close(news_read)
                 self._lifeline.let_go()
                 close_in_child()
-                code = run_worker(self._plan, sock, self._lifeline.read, news_write, refusal, training_finished)
+                with own_folder(folder):
+                    code = run_worker(self._plan, sock, self._lifeline.read, news_write, refusal, training_finished)
             except BaseException:
                 _log.exception("the worker failed")
             finally:

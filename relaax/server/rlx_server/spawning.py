@@ -1,7 +1,8 @@
 """Starting workers as fresh processes, for systems where forking is unsafe: slower, and the same from outside.
 
-A worker gets its connection, its lifeline and its news by inheritance, and its orders as JSON through a pipe: what is
-secret in a configuration stands in no process list. The server itself loads neither TensorFlow nor the algorithm.
+A worker gets its connection, its lifeline and its news by inheritance, and its orders as JSON in a file without a name:
+what is secret in a configuration stands in no process list, and the server waits for nobody to read it. The server
+itself loads neither TensorFlow nor the algorithm.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.server.anonymous import anonymous_file
 from relaax.server.rlx_server.exit_codes import EXIT_DONE
 from relaax.server.rlx_server.running import Lifeline
+from relaax.server.rlx_server.temporary import WorkerFolders
 
-# Without the working directory, which -c would put before what is installed.
-PROGRAM = "import sys; del sys.path[0]; from relaax.server.rlx_server.spawned import main; main()"
+# Without the working directory, which -c puts before what is installed, but for PYTHONSAFEPATH.
+PROGRAM = """
+import sys
+if sys.path[0] == "":
+    del sys.path[0]
+from relaax.server.rlx_server.spawned import main; main()
+"""
 COMMAND = (sys.executable, "-c", PROGRAM)
 NONE = -1
 """Stands for a descriptor that a process is not given."""
@@ -33,13 +41,21 @@ class SpawnSpawner:
     Raises ConfigurationError where they could not.
     """
 
-    def __init__(self, settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> None:
+    def __init__(
+        self,
+        settings: RlxServerSection,
+        section: Mapping[str, Any],
+        path: str,
+        folder: Path,
+        folders: WorkerFolders,
+    ) -> None:
         self._orders = {
             "settings": settings.model_dump(mode="json"),
             "section": dict(section),
             "path": path,
             "folder": str(folder),
         }
+        self._folders = folders
         self._lifeline = Lifeline()
         os.set_inheritable(self._lifeline.read, True)
         self._look()
@@ -49,10 +65,11 @@ class SpawnSpawner:
     ) -> tuple[int, int]:
         """Start a worker for `sock`, which inherits nothing but what it is given.
 
-        Returns its process id and a descriptor that becomes readable when its client was let in or it has ended.
+        Returns its process id and a descriptor that becomes readable when it is known whether its client is let in.
         Raises OSError.
         """
-        return self._start(sock.fileno(), {"refusal": refusal, "training_finished": training_finished})
+        more = {"refusal": refusal, "training_finished": training_finished, "temporary": self._folders.made()}
+        return self._start(sock.fileno(), more)
 
     def stop_workers(self) -> None:
         """Tell every worker to end."""
@@ -61,9 +78,15 @@ class SpawnSpawner:
     def _look(self) -> None:
         pid, answer = self._start(NONE, {})
         os.set_blocking(answer, True)
-        with os.fdopen(answer, encoding="utf-8") as said:
-            refusal = said.read()
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        try:
+            with os.fdopen(answer, encoding="utf-8") as said:
+                refusal = said.read()
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        except BaseException:  # an interrupt: what hangs while it is imported is not left behind
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            raise
         if refusal:
             raise ConfigurationError(refusal)
         if code != EXIT_DONE:
@@ -71,29 +94,25 @@ class SpawnSpawner:
             raise ConfigurationError(f"workers cannot start: the first process, which was to load the algorithm, {how}")
 
     def _start(self, connection: int, more: Mapping[str, Any]) -> tuple[int, int]:
-        """Process id, and the reading end of its news."""
-        news_read, news_write = os.pipe()
-        orders_read, orders_write = os.pipe()
-        given = [connection, news_write, orders_read]
-        sys.stdout.flush()
-        sys.stderr.flush()
-        try:
+        """Process id, and the reading end of its news. Raises OSError, with nothing left open."""
+        with contextlib.ExitStack() as failed, contextlib.ExitStack() as its_own:
+            news_read, news_write = os.pipe()
+            failed.callback(os.close, news_read)
+            its_own.callback(os.close, news_write)
+            orders = its_own.enter_context(anonymous_file())
+            orders.write(json.dumps(self._orders | dict(more), default=str).encode())
+            orders.seek(0)
+            given = [connection, news_write, orders.fileno()]
+            arguments = [*COMMAND, *map(str, [connection, self._lifeline.read, news_write, orders.fileno()])]
+            environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            sys.stdout.flush()
+            sys.stderr.flush()
             with _inheritable(given):
-                arguments = [*COMMAND, *map(str, [connection, self._lifeline.read, news_write, orders_read])]
-                environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
                 # Ctrl-C reaches the whole process group: held back until the worker is ready to ignore it.
                 pid = os.posix_spawn(arguments[0], arguments, environment, setsigmask=[signal.SIGINT])
-        except OSError:
-            os.close(news_read)
-            os.close(orders_write)
-            raise
-        finally:
-            os.close(news_write)
-            os.close(orders_read)
-        with contextlib.suppress(BrokenPipeError), os.fdopen(orders_write, "w", encoding="utf-8") as orders:
-            json.dump(self._orders | dict(more), orders, default=str)
-        os.set_blocking(news_read, False)
-        return pid, news_read
+            os.set_blocking(news_read, False)
+            failed.pop_all()
+            return pid, news_read
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ from relaax.rlx import (
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
 from relaax.server.rlx_server.measures import Measures
+from relaax.server.rlx_server.news import News
 from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
 from relaax.server.rlx_server.session import Session
 
@@ -82,9 +83,9 @@ class Plan(Protocol):
 
 
 class Worker:
-    """Serves one connection. `admitted` is called once, when the client has been let in."""
+    """Serves one connection, and tells by `news` whether its client has been let in."""
 
-    def __init__(self, plan: Plan, sock: socket.socket, lifeline: int, admitted: Callable[[], None]) -> None:
+    def __init__(self, plan: Plan, sock: socket.socket, lifeline: int, news: News) -> None:
         self._plan = plan
         settings = plan.settings
         self._limits = Limits(
@@ -93,8 +94,7 @@ class Worker:
             heartbeat_seconds=settings.heartbeat,
         )
         self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
-        self._admitted = admitted
-        self._sampler = Sampler()
+        self._news = news
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
         """Until the connection ends. Returns the process's exit code.
@@ -126,6 +126,7 @@ class Worker:
             self._peer.refuse(ErrorCode.AGENT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
             return EXIT_FAILED
         finally:
+            self._news.close()  # what comes now is at the client's pace, and no place is held for it
             self._peer.close()
         return EXIT_DONE
 
@@ -139,22 +140,24 @@ class Worker:
         if refusal is not None:
             self._peer.refuse(ErrorCode.OVERLOADED, refusal, OVERLOAD_RETRY_SECONDS)
             return EXIT_DONE
+        self._peer.start_heartbeat(self._limits.heartbeat_seconds)
         refused = self._plan.algorithm.refusal(self._plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
             _log.info("refused %s at %s: %s", hello.environment, hello.host, refused.sentence)
             code = ErrorCode.SPACE_MISMATCH if refused.supported else ErrorCode.UNSUPPORTED_SPACE
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
-        self._admitted()
-        self._peer.start_heartbeat(self._limits.heartbeat_seconds, self._sampler.beat)
+        self._news.admitted()
+        sampler = Sampler()
+        self._peer.beat = sampler.beat
         _use_device(self._plan.device)
         bridge = self._plan.make_bridge()
         try:
-            return self._train(hello, bridge)
+            return self._train(hello, bridge, sampler)
         finally:
             bridge.close()
 
-    def _train(self, hello: Hello, bridge: BridgeBase) -> int:
+    def _train(self, hello: Hello, bridge: BridgeBase, sampler: Sampler) -> int:
         plan, exploit = self._plan, hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = bridge.register(
@@ -181,7 +184,7 @@ class Worker:
         limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
         self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         try:
-            measures = Measures(bridge, self._sampler)
+            measures = Measures(bridge, sampler)
             return self._loop(Session(hello, agent, bridge), measures, bridge if exploit else None)
         finally:
             agent.close()

@@ -45,6 +45,17 @@ def test_nothing_new_is_not_saved_again(tmp_path: Path) -> None:
     assert CheckpointManager(LocalStore(tmp_path)).published() == ["00000001-1"]
 
 
+def test_the_manifest_holds_no_secret(tmp_path: Path) -> None:
+    described = json.loads(fingerprint())
+    described["configuration"] = {"api_token": "very-secret", "gamma": 0.5}
+    with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration(fingerprint=json.dumps(described)))
+        bridge.push(None, env_steps=1)
+        server.stop()
+    manifest = json.loads((tmp_path / "00000001-1" / "manifest.json").read_text())
+    assert manifest["fingerprint"]["configuration"] == {"api_token": "(hidden)", "gamma": 0.5}
+
+
 def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
@@ -108,15 +119,23 @@ def test_the_end_of_training_saves_tells_and_ends(tmp_path: Path) -> None:
         assert bridge.register(registration()).global_step == 10
 
 
-def test_a_finished_checkpoint_ends_the_server_that_resumes_it(tmp_path: Path) -> None:
-    for _ in range(2):
-        with running(Models(max_global_step=1), tmp_path) as server:
-            if server.core.model is None:
-                with bridge_to(server.address) as bridge:
-                    bridge.register(registration())
-                    with pytest.raises(TrainingEnded):
-                        bridge.push(None, env_steps=1)
-            assert server.join() == (Reason.FINISHED, True)
+def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
+    with running(Models(max_global_step=1), tmp_path) as server:
+        with bridge_to(server.address) as bridge:
+            bridge.register(registration())
+            with pytest.raises(TrainingEnded):
+                bridge.push(None, env_steps=1)
+        assert server.join() == (Reason.FINISHED, True)
+    with running(Models(max_global_step=1), tmp_path) as server:
+        with bridge_to(server.address) as bridge, pytest.raises(TrainingEnded):
+            bridge.register(registration())
+        with bridge_to(server.address) as bridge:
+            bridge.register(registration(exploit=True))
+            assert bridge.pull().global_step == 1
+            bridge.scalar("exploit/episode_return", 1.0)
+            bridge.flush()
+        server.stop(Reason.INTERRUPTED)
+        assert server.ended == (Reason.INTERRUPTED, True)
 
 
 def test_a_port_in_use_is_refused_in_a_sentence() -> None:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from relaax.server.rlx_server import admission
-from relaax.server.rlx_server.admission import MEGABYTE, Admission
+from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED, Admission
 
 
 class Machine:
@@ -87,5 +87,16 @@ def test_a_crowd_that_comes_at_once_is_not_let_in_on_the_same_free_memory(machin
     while admission_.refusal(let_in) is None:
         let_in.append(len(let_in) + 1)
     assert len(let_in) == 4
-    machine.now += admission.GROWING_SECONDS + 1  # by now what is available tells what they took
+    machine.now += FORKED.seconds + 1  # by now what is available tells what they took
     assert admission_.refusal(let_in) is None
+
+
+def test_a_spawned_worker_shares_nothing_and_takes_its_time(machine: Machine) -> None:
+    admission_ = Admission(max_workers=9, reserve_megabytes=0, need=SPAWNED)
+    machine.available_megabytes = 2 * 500 - 1
+    assert admission_.refusal([]) is None
+    assert "500 MB" in (admission_.refusal([1]) or "")
+    machine.now += FORKED.seconds + 1
+    assert admission_.refusal([1]) is not None
+    machine.now += SPAWNED.seconds
+    assert admission_.refusal([1]) is None

@@ -131,10 +131,17 @@ def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) 
     assert not closer.is_alive()
 
 
+def welcome(pair: Pair) -> None:
+    pair.client.sendall(pair.connection.send(make_hello()))
+    pair.peer.receive(20)
+    pair.peer.send(rlx.Welcome("s", "a"))
+
+
 @pytest.mark.parametrize("sends", [True, False], ids=["sends without end", "says nothing more"])
 def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pair: Pair, sends: bool) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 0.2)
     monkeypatch.setattr(peer_module, "DRAIN_BYTES", 2**40)  # the time alone must do
+    welcome(pair)
     stop = threading.Event()
 
     def flood() -> None:
@@ -152,6 +159,55 @@ def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pa
     stop.set()
     sender.join(10)
     assert not sender.is_alive()
+
+
+def test_a_client_that_was_not_let_in_and_has_said_nothing_more_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, pair: Pair
+) -> None:
+    monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 200)
+    pair.client.sendall(pair.connection.send(make_hello()))
+    pair.peer.receive(20)
+    pair.peer.refuse(rlx.ErrorCode.OVERLOADED, "full")
+    started = time.monotonic()
+    pair.peer.close()
+    assert time.monotonic() - started < 60
+    pair.connection.receive_data(pair.client.recv(1 << 16))
+    assert isinstance(pair.connection.next_event(), rlx.Error)
+
+
+def heard_pings(pair: Pair, count: int) -> None:
+    """Wait for so many."""
+    while count:
+        while (event := pair.connection.next_event()) is rlx.NEED_DATA:
+            pair.connection.receive_data(pair.client.recv(1 << 16))
+        count -= isinstance(event, rlx.Ping)
+
+
+def test_what_fails_beside_the_heartbeat_is_logged_once_and_does_not_stop_it(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("nothing to measure")
+
+    pair.client.sendall(pair.connection.send(make_hello()))
+    pair.peer.receive(20)
+    pair.peer.beat = fail
+    pair.peer.start_heartbeat(0.02)
+    heard_pings(pair, 5)
+    pair.peer.close()
+    (record,) = (record for record in caplog.records if record.exc_info)
+    assert "nothing to measure" in str(record.exc_info)
+
+
+def test_a_ping_waits_for_nothing_that_is_done_beside_it(pair: Pair) -> None:
+    heard = threading.Event()
+    pair.client.sendall(pair.connection.send(make_hello()))
+    pair.peer.receive(20)
+    pair.peer.beat = lambda: bool(heard.wait(60)) or None
+    pair.peer.start_heartbeat(0.0)  # due at once
+    heard_pings(pair, 1)
+    heard.set()
+    pair.peer.close()
 
 
 def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:

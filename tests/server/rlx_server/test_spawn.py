@@ -73,6 +73,12 @@ def test_a_worker_inherits_its_own_connection_alone(spawning: Server) -> None:
         for worker in server.children():
             (connection,) = worker.net_connections()
             assert connection.status == psutil.CONN_ESTABLISHED
+            for link in Path(f"/proc/{worker.pid}/fd").iterdir():
+                if link.readlink().name.startswith(("socket:", "pipe:")) and int(link.name) > 2:
+                    flags = int(
+                        Path(f"/proc/{worker.pid}/fdinfo/{link.name}").read_text().split("flags:")[1].split()[0], 8
+                    )
+                    assert flags & os.O_CLOEXEC, "what the worker starts does not inherit it in turn"
 
 
 def test_spaces_are_refused_with_the_algorithms_sentence(spawning: Server) -> None:
@@ -143,8 +149,10 @@ def test_an_algorithm_that_cannot_be_imported(processes: Processes, tmp_path: Pa
     broken.write_text(f"{ALGORITHM.read_text()}\nraise RuntimeError('as it was written')\n")
     server = processes.start(*COMMAND, "--config", write_config(tmp_path, {"path": str(broken)}, worker_start="spawn"))
     assert server.wait(120) == 2, server.report()
-    assert "RuntimeError: as it was written" in server.stderr
-    assert "workers cannot start" in server.stderr
+    assert "Traceback" in server.stderr
+    sentence = server.stderr.splitlines()[-1]
+    assert sentence.startswith(f"relaax-rlx-server: {broken}, line ")
+    assert sentence.endswith("the algorithm cannot be imported: RuntimeError: as it was written")
     assert not server.children()
 
 

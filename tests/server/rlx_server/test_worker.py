@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
 from relaax import rlx
+from relaax.algorithm_base import load_algorithm
+from relaax.configuration import RlxServerSection
 from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.codecs import codec_named
 from relaax.rlx.framing import frame
-from support.offline_algorithm import CRASH, FINISH, ILLEGAL, PROCESS_ID, RAISE, SLOW
+from relaax.server.rlx_server import worker
+from relaax.server.rlx_server.exit_codes import EXIT_FAILED
+from relaax.server.rlx_server.news import News
+from support.offline import ALGORITHM
+from support.offline_algorithm import CRASH, FINISH, HELD, ILLEGAL, PROCESS_ID, RAISE, SLOW
+from support.offline_bridge import OfflineBridge
 from support.processes import Running, wait_until
 from support.rlx_line import Line
 from support.rlx_pair import batch, make_hello, make_step
@@ -106,6 +115,46 @@ def test_spaces_the_algorithm_cannot_handle_are_refused_with_its_sentence(shared
         assert "Discrete(3)" in error.message
         assert "Box" in error.message
         assert not error.retryable
+
+
+def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Whether it is takes seconds to know where the algorithm is loaded first."""
+    gate = tmp_path / "closed"
+    gate.touch()
+    _, address = serve(heartbeat=0.1, algorithm={"hold": str(gate)})
+    with Line(address) as line:
+        line.say(make_hello(action_space=rlx.Discrete(HELD)))
+        while (event := line.connection.next_event()) is rlx.NEED_DATA:
+            line.connection.receive_data(line.socket.recv(1 << 16))
+        assert isinstance(event, rlx.Ping)
+        gate.unlink()
+        line.expect(rlx.Welcome)
+
+
+def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("nothing to measure")
+
+    monkeypatch.setattr(worker, "Sampler", fail)
+    algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
+    plan = worker.WorkerPlan(
+        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineBridge
+    )
+    near, client = socket.socketpair()
+    (lifeline, server), (said, news) = os.pipe(), os.pipe()
+    connection = rlx.ClientConnection()
+    with client:
+        client.sendall(connection.send(make_hello()))
+        client.shutdown(socket.SHUT_WR)
+        assert worker.Worker(plan, near, lifeline, News(news)).serve(None, False) == EXIT_FAILED
+        connection.receive_data(client.recv(1 << 16))
+    error = connection.next_event()
+    assert isinstance(error, rlx.Error)
+    assert error.code is ErrorCode.AGENT_FAILED
+    assert "nothing to measure" in error.message
+    assert os.read(said, 2) == b"1"
+    for descriptor in (lifeline, server, said):
+        os.close(descriptor)
 
 
 def test_a_client_that_waits_for_a_slow_agent_hears_that_work_goes_on(shared: Server) -> None:
