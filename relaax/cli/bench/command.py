@@ -46,7 +46,7 @@ def bench(
 
     Speed of the environments alone and of training, in windows that take turns; latency of an action; a worker's
     exchange with the parameter server, beside bare gRPC; memory and start of a worker. The machine should have nothing
-    else to do. With the default --seconds it takes about five minutes for Atari on two cores, and two for CartPole:
+    else to do. With the default --seconds it takes six to seven minutes for Atari on two cores, and two for CartPole:
     three times --seconds, until the workers have made their updates, and a minute for the rest.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
