@@ -92,14 +92,11 @@ def returned(wait: float) -> Callable[[Run], Judgement]:
     """The client came back, and not before `wait` seconds were over."""
 
     def judge(run: Run) -> Judgement:
-        if (broken := _broken(run)) is not None:
-            return FAILED, broken
-        first = run.talks[0]
-        if first.over_at is None:
-            return _not_reached(run)
+        if (verdict := _not_so_far(run)) is not None:
+            return verdict
         if len(run.talks) == 1:
             return NOT_SEEN, f"it did not come back, which it should; {run.end}"
-        took = run.talks[1].began - first.over_at
+        took = _seconds_away(run)
         if took < wait - CLOCK_SECONDS:
             return FAILED, f"it came back after {took:.2f} s; the error said {wait:g} s"
         return PASSED, f"it came back after {took:.1f} s"
@@ -120,13 +117,10 @@ def restored(run: Run) -> Judgement:
 
 def stayed_away(run: Run) -> Judgement:
     """The client did not come back after an error that is not retryable."""
-    if (broken := _broken(run)) is not None:
-        return FAILED, broken
-    first = run.talks[0]
-    if first.over_at is None:
-        return _not_reached(run)
+    if (verdict := _not_so_far(run)) is not None:
+        return verdict
     if len(run.talks) > 1:
-        return FAILED, f"it came back after {run.talks[1].began - first.over_at:.1f} s"
+        return FAILED, f"it came back after {_seconds_away(run):.1f} s"
     return PASSED, ""
 
 
@@ -147,11 +141,9 @@ def noticed(in_time: bool = True) -> Callable[[Run], Judgement]:
     """
 
     def judge(run: Run) -> Judgement:
-        if (broken := _broken(run)) is not None:
-            return FAILED, broken
+        if (verdict := _not_so_far(run)) is not None:
+            return verdict
         first = run.talks[0]
-        if first.over_at is None:
-            return _not_reached(run)
         said = [kind for kind in first.after if kind in _ASKS]
         if said and not in_time and said[0] in ("metrics", "init"):
             return NOT_SEEN, "it had begun before it could read the mistake, which was none then"
@@ -164,6 +156,17 @@ def noticed(in_time: bool = True) -> Callable[[Run], Judgement]:
     return judge
 
 
-def _not_reached(run: Run) -> Judgement:
+def _seconds_away(run: Run) -> float:
+    first, second, *_ = run.talks
+    assert first.over_at is not None, "`_not_so_far` was asked before"
+    return second.began - first.over_at
+
+
+def _not_so_far(run: Run) -> Judgement | None:
+    """What is to be said of a run that broke the protocol before, or never came to where its rule matters."""
     talk = run.talks[0]
+    if (broken := _broken(run)) is not None:
+        return FAILED, broken
+    if talk.over_at is not None:
+        return None
     return NOT_SEEN, f"it left before, after {talk.answers} answers: {talk.note}; {run.end}"
