@@ -7,7 +7,9 @@ import select
 import socket
 import threading
 from collections import deque
+from collections.abc import Iterable
 from types import TracebackType
+from typing import TypeVar
 
 from relaax import rlx
 from support.rlx_pair import make_hello
@@ -74,23 +76,18 @@ def _is_over(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-class Unteachable:
-    """`count` connections that say `words`, are refused, and come again: 40 a second, or as many as are answered.
+_Self = TypeVar("_Self", bound="_Insistent")
 
-    Whoever was refused keeps his end open, for as long as `KEPT` others after him.
-    """
 
-    KEPT = 256
+class _Insistent:
+    """`count` connections that a thread of their own keeps up until the end."""
 
-    def __init__(self, address: str, count: int, words: bytes) -> None:
-        self.refusals = 0
-        self._address, self._count, self._words = address, count, words
-        self._waiting: deque[socket.socket] = deque()
-        self._refused: deque[socket.socket] = deque()
+    def __init__(self, address: str, count: int) -> None:
+        self._address, self._count = address, count
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Unteachable:
+    def __enter__(self: _Self) -> _Self:
         for _ in range(self._count):
             self._come()
         self._thread.start()
@@ -101,8 +98,36 @@ class Unteachable:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        for sock in (*self._waiting, *self._refused):
+        for sock in self._sockets():
             sock.close()
+
+    def _come(self) -> None:
+        """One more."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        """Until `_stop`."""
+        raise NotImplementedError
+
+    def _sockets(self) -> Iterable[socket.socket]:
+        """All that are open."""
+        raise NotImplementedError
+
+
+class Unteachable(_Insistent):
+    """`count` connections that say `words`, are refused, and come again: 40 a second, or as many as are answered.
+
+    Whoever was refused keeps his end open, for as long as `KEPT` others after him.
+    """
+
+    KEPT = 256
+
+    def __init__(self, address: str, count: int, words: bytes) -> None:
+        self.refusals = 0
+        super().__init__(address, count)
+        self._words = words
+        self._waiting: deque[socket.socket] = deque()
+        self._refused: deque[socket.socket] = deque()
 
     def _come(self) -> None:
         sock = connected(self._address)
@@ -122,31 +147,18 @@ class Unteachable:
                 self._refused.popleft().close()
             self._come()
 
+    def _sockets(self) -> Iterable[socket.socket]:
+        return *self._waiting, *self._refused
 
-class Loiterers:
+
+class Loiterers(_Insistent):
     """Half of `count` connections say nothing, half a byte a second of a good hello. Who is dropped comes again."""
 
     def __init__(self, address: str, count: int) -> None:
         self.reconnects = 0
-        self._address, self._count = address, count
+        super().__init__(address, count)
         self._word = rlx.ClientConnection().send(make_hello())
         self._said: dict[socket.socket, int] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Loiterers:
-        for _ in range(self._count):
-            self._come()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        for sock in self._said:
-            sock.close()
 
     def _come(self) -> None:
         self._said[connected(self._address)] = 0
@@ -162,3 +174,6 @@ class Loiterers:
                 elif index % 2:
                     _say(sock, self._word[said : said + 1])
                     self._said[sock] = said + 1
+
+    def _sockets(self) -> Iterable[socket.socket]:
+        return self._said
