@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
@@ -79,7 +80,7 @@ def _is_over(sock: socket.socket) -> bool:
 _Self = TypeVar("_Self", bound="_Insistent")
 
 
-class _Insistent:
+class _Insistent(ABC):
     """`count` connections that a thread of their own keeps up until the end."""
 
     def __init__(self, address: str, count: int) -> None:
@@ -101,17 +102,17 @@ class _Insistent:
         for sock in self._sockets():
             sock.close()
 
+    @abstractmethod
     def _come(self) -> None:
         """One more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(self) -> None:
         """Until `_stop`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _sockets(self) -> Iterable[socket.socket]:
         """All that are open."""
-        raise NotImplementedError
 
 
 class Unteachable(_Insistent):
