@@ -134,15 +134,29 @@ def test_no_more_than_max_handshakes_are_under_way(serve, tmp_path: Path) -> Non
         assert len(server.children()) == 5
 
 
-def test_lengths_that_no_hello_has_are_answered_after_every_hello(serve) -> None:  # type: ignore[no-untyped-def]
-    server, address = serve(max_handshakes=4)
+def test_lengths_that_no_hello_has_are_answered_after_every_hello(serve, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    gate = tmp_path / "closed"
+    gate.touch()
+    server, address = serve(max_handshakes=1, handshake_timeout=100, algorithm={"hold": str(gate)})
+    settled(server, address)
+    before = len(sockets_of(server.pid))
     with contextlib.ExitStack() as stack:
+        held = stack.enter_context(Line(address))
+        held.say(make_hello(action_space=rlx.Discrete(HELD)))
+        wait_until(lambda: len(server.children()) == 1, "the only place is taken")
+        (first,) = server.children()
         wrong = [stack.enter_context(Line(address)) for _ in range(5)]
         for line in wrong:
             line.socket.sendall(b"\xff\xff\xff\xff")
-        with Line(address) as line:
-            line.open()
-            assert len(server.children()) <= 2, "the wrong ones have one place"
+        late = stack.enter_context(Line(address))
+        late.say(make_hello())
+        wait_until(lambda: len(sockets_of(server.pid)) == before + 6, "the server has heard of all")
+        gate.unlink()
+        held.expect(rlx.Welcome)
+        late.expect(rlx.Welcome)
+        made = min(child.pid for child in server.children() if child.pid != first.pid)
+        (connection,) = psutil.Process(made).net_connections("tcp")
+        assert connection.raddr.port == late.socket.getsockname()[1], "the last to come was served first"
         for line in wrong:
             assert line.expect(rlx.Error).code is ErrorCode.FRAME_TOO_LARGE
             line.expect_end()
