@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pydantic
 
 from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.loader import find_algorithm, import_algorithm
+from relaax.algorithm_base.loader import find_algorithm, import_algorithm, parent_package
 from relaax.bundled import bundled_folder
 
 _PREFIX = "relaax_configs_"
@@ -37,12 +36,9 @@ def config_class(path: str, folder: Path) -> type[ConfigBase]:
     folders = [source.parent, bundled_folder("algorithms")]
     if not source.is_dir() or not _takes_config(source / "__init__.py") or not _is_light(source.name, folders):
         return OpenConfig
-    parent = _PREFIX + hashlib.sha256(str(source.parent).encode()).hexdigest()[:12]
-    if parent not in sys.modules:
-        package = types.ModuleType(parent)
-        package.__path__ = list(dict.fromkeys(str(folder) for folder in folders))
-        sys.modules[parent] = package
-        sys.meta_path.insert(0, _Hollow())
+    parent = parent_package(source.parent, _PREFIX)
+    if _HOLLOW not in sys.meta_path:
+        sys.meta_path.insert(0, _HOLLOW)
     found = getattr(import_algorithm(f"{parent}.{source.name}.config", source), "Config", None)
     return found if isinstance(found, type) and issubclass(found, ConfigBase) else OpenConfig
 
@@ -68,6 +64,9 @@ class _Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
+
+
+_HOLLOW = _Hollow()
 
 
 def _imports(file: Path) -> list[ast.Import | ast.ImportFrom]:

@@ -59,7 +59,7 @@ def find_algorithm(path: str, folder: Path) -> Path:
     """The directory or file meant by `path`.
 
     It is tried against `folder` (the configuration's), then the working directory, then the bundled algorithms by
-    its last part. Raises ConfigurationError that lists where was looked.
+    its last part. Raises ConfigurationError that lists where was looked, or where its name is none for a module.
     """
     name = Path(path).name.removesuffix(".py")
     candidates = [folder / path, Path.cwd() / path]
@@ -68,11 +68,17 @@ def find_algorithm(path: str, folder: Path) -> Path:
     for candidate in candidates:
         for found in (candidate, candidate.with_name(f"{candidate.name}.py") if name else candidate):
             if (found.is_dir() and (found / "__init__.py").is_file()) or (found.suffix == ".py" and found.is_file()):
-                return found.resolve()
+                return _with_a_name(found.resolve())
     guess = nearest(name, bundled_names("algorithms"))
     looked = ", ".join(str(candidate) for candidate in dict.fromkeys(candidates))
     hint = f"; did you mean {guess!r}?" if guess and guess != name else ""
     raise ConfigurationError(f"algorithm.path: no algorithm {path!r}{hint} (looked for {looked})")
+
+
+def _with_a_name(source: Path) -> Path:
+    if "." in source.stem or (source.is_dir() and source.suffix):
+        raise ConfigurationError(f"algorithm.path: {source}: the name of an algorithm has no dot; please rename it")
+    return source
 
 
 def load_algorithm(path: str, folder: Path) -> Algorithm:
@@ -81,10 +87,8 @@ def load_algorithm(path: str, folder: Path) -> Algorithm:
     Raises ConfigurationError where it is not found, cannot be imported (see `import_algorithm`) or exports too little.
     """
     source = find_algorithm(path, folder)
-    if "." in source.stem or (source.is_dir() and source.suffix):
-        raise ConfigurationError(f"algorithm.path: {source}: the name of an algorithm has no dot; please rename it")
     _log.info("algorithm %s from %s", source.stem, source)
-    module = import_algorithm(f"{_parent_package(source.parent)}.{source.stem}", source)
+    module = import_algorithm(f"{parent_package(source.parent)}.{source.stem}", source)
     exports = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
     for name, base in exports.items():
         value = getattr(module, name, None)
@@ -124,13 +128,13 @@ def _place(error: BaseException, source: Path) -> str:
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(source)
 
 
-def _parent_package(folder: Path) -> str:
-    """The name of a package whose modules are the algorithms of `folder`.
+def parent_package(folder: Path, prefix: str = "relaax_algorithms_") -> str:
+    """The name, `prefix` and digits, of a package whose modules are the algorithms of `folder`.
 
     Algorithms import each other relatively (`from ..da3c import ...`). The bundled ones stand behind those of the
     folder, so that a directory that was copied out alone still finds what it builds on.
     """
-    name = "relaax_algorithms_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+    name = prefix + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
     if name not in sys.modules:
         package = types.ModuleType(name)
         package.__path__ = list(dict.fromkeys([str(folder), str(bundled_folder("algorithms"))]))

@@ -25,7 +25,7 @@ from relaax.client.random_agent import RANDOM
 from relaax.client.scalars import check_name
 from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
-from relaax.extras import missing
+from relaax.extras import missing, named
 from relaax.rlx import ErrorCode
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -137,7 +137,8 @@ def execute(
         logging.basicConfig(
             stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
         )
-        summary = main(arguments)
+        with named(name):
+            summary = main(arguments)
         print(_described(summary), flush=True)
         code = DONE
     except KeyboardInterrupt:
@@ -148,12 +149,6 @@ def execute(
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         code = USAGE if failure.code in _WRONG_SPACES else FAILED
-    except ModuleNotFoundError as error:
-        sentence = missing(error)
-        if sentence is None:
-            raise
-        print(f"{name}: {sentence}", file=sys.stderr)
-        code = USAGE
     sys.exit(code)
 
 

@@ -33,7 +33,7 @@ class Scalars:
         value = float(value)
         if not math.isfinite(value):
             raise ValueError(f"metric {name!r} is {value}: only finite numbers can be sent")
-        if name not in self._names or name in latency.NAMES:
+        if name not in self._names:
             self._check(name)
         if len(self._gathered) >= GATHERED_AT_MOST:
             self._flush()

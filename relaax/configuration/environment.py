@@ -55,7 +55,7 @@ def _meant(name: str, known: list[str]) -> str | None:
 
 def without_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` for a process that is given the effective configuration in a file."""
-    return {name: text for name, text in environ.items() if name not in variables_of(environ)}
+    return {name: text for name, text in environ.items() if not _KEY.match(name)}
 
 
 def path_of(variable: str, models: Models, open_section: str | None = None) -> KeyPath:

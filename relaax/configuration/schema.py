@@ -77,8 +77,6 @@ def _loosened(node: Any, place: str, dashes: bool = False) -> Any:
             result |= _any_spelling({name: _loosened(part, place, dashes) for name, part in written.items()}, place)
         elif key == "required":
             result["allOf"] = _required(value)
-        elif key == "default":
-            result[key] = value
         elif key != "title":
             result[key] = _loosened(value, place, dashes) if key in (*_COMBINED, "items") else value
     return result

@@ -59,8 +59,11 @@ class Sampler:
                 self._figures[name] = ProcessFigures(pid, clock)
         self._lock = threading.Lock()
         self._found: dict[str, float] = {}
-        self.found = False
+
+    @property
+    def found(self) -> bool:
         """Whether there is anything to take."""
+        return bool(self._found)
 
     def beat(self) -> None:
         """Sample, where it is time to. Never raises but for mistakes."""
@@ -78,12 +81,11 @@ class Sampler:
         self._samples += 1
         with self._lock:
             self._found.update(found)
-            self.found = True
 
     def take(self) -> Mapping[str, float]:
         """The figures since the last call."""
         with self._lock:
-            found, self._found, self.found = self._found, {}, False
+            found, self._found = self._found, {}
             return found
 
 

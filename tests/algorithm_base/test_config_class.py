@@ -73,3 +73,9 @@ def test_where_only_the_whole_algorithm_can_tell_any_key_is_taken(init: str, con
 def test_an_algorithm_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"algorithm\.path: no algorithm 'da3'; did you mean 'da3c'"):
         config_class("da3", tmp_path)
+
+
+def test_a_name_with_a_dot_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(bundled_folder("algorithms") / "da3c", tmp_path / "da3c.v2")
+    with pytest.raises(ConfigurationError, match=r"da3c\.v2: the name of an algorithm has no dot; please rename it"):
+        config_class("da3c.v2", tmp_path)

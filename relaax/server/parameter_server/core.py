@@ -172,11 +172,10 @@ class ParameterServer:
         self._tell_if_finished()
         return applied
 
-    def leave(self, worker_id: str) -> Worker | None:
-        """A worker goes; None where it is not known."""
-        worker = self.registry.leave(worker_id)
+    def leave(self, worker_id: str) -> None:
+        """A worker goes; nothing happens where it is not known."""
+        self.registry.leave(worker_id)
         self._forget(worker_id)
-        return worker
 
     def sweep(self) -> None:
         """Forget workers that were silent for very long."""

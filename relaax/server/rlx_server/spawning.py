@@ -57,7 +57,6 @@ class SpawnSpawner:
         }
         self._folders = folders
         self._lifeline = Lifeline()
-        os.set_inheritable(self._lifeline.read, True)
         self._look()
 
     def spawn(
@@ -102,8 +101,8 @@ class SpawnSpawner:
             orders = its_own.enter_context(anonymous_file())
             orders.write(json.dumps(self._orders | dict(more), default=str).encode())
             orders.seek(0)
-            given = [connection, news_write, orders.fileno()]
-            arguments = [*COMMAND, *map(str, [connection, self._lifeline.read, news_write, orders.fileno()])]
+            given = [connection, self._lifeline.read, news_write, orders.fileno()]
+            arguments = [*COMMAND, *map(str, given)]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             sys.stdout.flush()
             sys.stderr.flush()
