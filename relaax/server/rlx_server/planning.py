@@ -9,7 +9,7 @@ from typing import Any
 from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.native_messages import import_tensorflow
-from relaax.server.rlx_server.worker import Plan, WorkerPlan
+from relaax.server.rlx_server.worker import WorkerPlan
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
@@ -23,7 +23,7 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     return WorkerPlan(settings, algorithm, config, _device(settings, config), lambda: make_bridge(settings))
 
 
-def device_error(plan: Plan, refusal: str) -> ConfigurationError:
+def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
     """The error that says why workers cannot compute on their device, and which key chose it."""
     by = "" if plan.settings.device else " (by algorithm.gpu)"
     return ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Callable
 
 from relaax.bridge.memory import share_one_arena
+from relaax.configuration import RlxServerSection
 from relaax.server.rlx_server.news import News
-from relaax.server.rlx_server.worker import Plan, Worker
+from relaax.server.rlx_server.worker import Worker, WorkerPlan
 
 
 class Lifeline:
@@ -29,9 +31,15 @@ class Lifeline:
 
 
 def run_worker(
-    plan: Plan, sock: socket.socket, lifeline: int, news: int, refusal: str | None, training_finished: bool
+    settings: RlxServerSection,
+    load: Callable[[], WorkerPlan],
+    sock: socket.socket,
+    lifeline: int,
+    news: int,
+    refusal: str | None,
+    training_finished: bool,
 ) -> int:
-    """Serve the connection `sock` to its end (see `Worker.serve`); the process's exit code.
+    """Serve the connection `sock` to its end (see `Worker`, also for `load`); the process's exit code.
 
     `lifeline` is the reading end of one; `news` the writing end of a pipe (see `News`).
     """
@@ -42,4 +50,4 @@ def run_worker(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     share_one_arena()
-    return Worker(plan, sock, lifeline, News(news)).serve(refusal, training_finished)
+    return Worker(settings, load, sock, lifeline, News(news)).serve(refusal, training_finished)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import os
@@ -12,11 +11,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import Algorithm, BridgeBase, ConfigBase
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.logs import configure_logging
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
@@ -24,7 +22,7 @@ from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.running import run_worker
 from relaax.server.rlx_server.spawning import NONE
 from relaax.server.rlx_server.temporary import own_folder
-from relaax.server.rlx_server.worker import Plan, WorkerPlan
+from relaax.server.rlx_server.worker import WorkerPlan
 
 _log = logging.getLogger(__name__)
 
@@ -54,14 +52,18 @@ def main() -> None:
 def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -> int:
     settings = RlxServerSection.model_validate(orders["settings"])
     configure_logging(settings.log_level)
-    plan = _Deferred(settings, orders["section"], orders["path"], Path(orders["folder"]), lifeline)
+
+    def load() -> WorkerPlan:
+        with _ending_with(lifeline):
+            return plan_workers(settings, orders["section"], orders["path"], Path(orders["folder"]))
+
     if connection == NONE:
         with contextlib.suppress(BrokenPipeError):  # the server has died
-            os.write(news, _refusal(plan).encode())
+            os.write(news, _refusal(load).encode())
         return EXIT_DONE
     sock, temporary = socket.socket(fileno=connection), orders["temporary"]
     with own_folder(Path(temporary) if temporary is not None else None):
-        return run_worker(plan, sock, lifeline, news, orders["refusal"], orders["training_finished"])
+        return run_worker(settings, load, sock, lifeline, news, orders["refusal"], orders["training_finished"])
 
 
 @contextlib.contextmanager
@@ -83,48 +85,13 @@ def _ending_with(lifeline: int) -> Iterator[None]:
         done.set()
 
 
-class _Deferred:
-    """A plan that is loaded when more than the settings is needed: not by a worker that is there to refuse.
-
-    So a client has introduced itself before seconds are spent on importing, and its deadline is none for that.
-    """
-
-    def __init__(
-        self, settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path, lifeline: int
-    ) -> None:
-        self.settings = settings
-
-        @functools.cache
-        def load() -> WorkerPlan:
-            with _ending_with(lifeline):
-                return plan_workers(settings, section, path, folder)
-
-        self._load = load
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return self._load().algorithm
-
-    @property
-    def config(self) -> ConfigBase:
-        return self._load().config
-
-    @property
-    def device(self) -> str:
-        return self._load().device
-
-    @property
-    def make_bridge(self) -> Callable[[], BridgeBase]:
-        return self._load().make_bridge
-
-
-def _refusal(plan: Plan) -> str:
+def _refusal(load: Callable[[], WorkerPlan]) -> str:
     """Why workers could not do their work, in one sentence; empty where they could."""
     try:
-        device = plan.device
+        plan = load()
         from relaax.tf.devices import NoSuchDevice, use_device
 
-        use_device(device)
+        use_device(plan.device)
     except ConfigurationError as error:
         return str(error)
     except NoSuchDevice as error:

@@ -87,7 +87,15 @@ class ForkSpawner:
                 self._lifeline.let_go()
                 close_in_child()
                 with own_folder(folder):
-                    code = run_worker(self._plan, sock, self._lifeline.read, news_write, refusal, training_finished)
+                    code = run_worker(
+                        self._plan.settings,
+                        lambda: self._plan,
+                        sock,
+                        self._lifeline.read,
+                        news_write,
+                        refusal,
+                        training_finished,
+                    )
             except BaseException:
                 _log.exception("the worker failed")
             finally:

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from relaax import __version__
 from relaax.algorithm_base import (
@@ -67,27 +66,18 @@ class WorkerPlan:
     make_bridge: Callable[[], BridgeBase]
 
 
-class Plan(Protocol):
-    """A `WorkerPlan`, or what becomes one when more than the settings is needed."""
-
-    @property
-    def settings(self) -> RlxServerSection: ...
-    @property
-    def algorithm(self) -> Algorithm: ...
-    @property
-    def config(self) -> ConfigBase: ...
-    @property
-    def device(self) -> str: ...
-    @property
-    def make_bridge(self) -> Callable[[], BridgeBase]: ...
-
-
 class Worker:
-    """Serves one connection, and tells by `news` whether its client has been let in."""
+    """Serves one connection, and tells by `news` whether its client has been let in.
 
-    def __init__(self, plan: Plan, sock: socket.socket, lifeline: int, news: News) -> None:
-        self._plan = plan
-        settings = plan.settings
+    `load` gives the plan, once a client has introduced itself that is not refused: it may take seconds of importing,
+    on which a worker that is only there to refuse spends none, and which do not count for the client's deadline.
+    """
+
+    def __init__(
+        self, settings: RlxServerSection, load: Callable[[], WorkerPlan], sock: socket.socket, lifeline: int, news: News
+    ) -> None:
+        self._settings = settings
+        self._load = load
         self._limits = Limits(
             max_frame_bytes=int(settings.max_frame_megabytes * 2**20),
             idle_timeout_seconds=settings.idle_timeout,
@@ -131,7 +121,7 @@ class Worker:
         return EXIT_DONE
 
     def _serve(self, refusal: str | None, training_finished: bool) -> int:
-        hello = self._peer.receive(self._plan.settings.handshake_timeout)
+        hello = self._peer.receive(self._settings.handshake_timeout)
         if not isinstance(hello, Hello):  # the state machine lets a bye through besides
             return EXIT_DONE
         if training_finished:
@@ -141,7 +131,8 @@ class Worker:
             self._peer.refuse(ErrorCode.OVERLOADED, refusal, OVERLOAD_RETRY_SECONDS)
             return EXIT_DONE
         self._peer.start_heartbeat(self._limits.heartbeat_seconds)
-        refused = self._plan.algorithm.refusal(self._plan.config, hello.observation_space, hello.action_space)
+        plan = self._load()
+        refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
             _log.info("refused %s at %s: %s", hello.environment, hello.host, refused.sentence)
             code = ErrorCode.SPACE_MISMATCH if refused.supported else ErrorCode.UNSUPPORTED_SPACE
@@ -150,15 +141,15 @@ class Worker:
         self._news.admitted()
         sampler = Sampler()
         self._peer.beat = sampler.beat
-        _use_device(self._plan.device)
-        bridge = self._plan.make_bridge()
+        _use_device(plan.device)
+        bridge = plan.make_bridge()
         try:
-            return self._train(hello, bridge, sampler)
+            return self._train(plan, hello, bridge, sampler)
         finally:
             bridge.close()
 
-    def _train(self, hello: Hello, bridge: BridgeBase, sampler: Sampler) -> int:
-        plan, exploit = self._plan, hello.mode == Mode.EXPLOIT
+    def _train(self, plan: WorkerPlan, hello: Hello, bridge: BridgeBase, sampler: Sampler) -> int:
+        exploit = hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = bridge.register(
             Registration(
@@ -191,7 +182,7 @@ class Worker:
 
     def _loop(self, session: Session, measures: Measures, to_flush: BridgeBase | None) -> int:
         """`to_flush`: the bridge where no push will carry what was gathered."""
-        timeout = self._plan.settings.timeout
+        timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         while True:
             message = self._peer.receive(self._limits.idle_timeout_seconds)

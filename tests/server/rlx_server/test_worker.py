@@ -146,7 +146,7 @@ def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch)
     with client:
         client.sendall(connection.send(make_hello()))
         client.shutdown(socket.SHUT_WR)
-        assert worker.Worker(plan, near, lifeline, News(news)).serve(None, False) == EXIT_FAILED
+        assert worker.Worker(plan.settings, lambda: plan, near, lifeline, News(news)).serve(None, False) == EXIT_FAILED
         connection.receive_data(client.recv(1 << 16))
     error = connection.next_event()
     assert isinstance(error, rlx.Error)
