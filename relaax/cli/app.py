@@ -10,6 +10,7 @@ import typer.core
 import typer.main
 
 from relaax import __version__
+from relaax.server.options import command_app
 
 # Name, and where it is: a function, or a Typer application with subcommands of its own. Their modules are imported for
 # `relaax --help` too: what takes long to load (TensorFlow, gRPC) they import when they run.
@@ -44,7 +45,7 @@ class Commands(typer.core.TyperGroup):
 def _load(name: str) -> Any:
     module, _, attribute = COMMANDS[name].partition(":")
     found = getattr(importlib.import_module(module), attribute)
-    holder = typer.Typer(**PLAIN)
+    holder = command_app()
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)
     else:
@@ -52,14 +53,10 @@ def _load(name: str) -> Any:
     return typer.main.get_group(holder).commands[name]
 
 
-# The framed help cuts long option names short on a narrow terminal.
-PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": None}
-
-app = typer.Typer(
+app = command_app(
     cls=Commands,
     no_args_is_help=True,
     help="RELAAX: a reinforcement-learning service for environments that live anywhere.",
-    **PLAIN,
 )
 
 

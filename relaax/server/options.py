@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ CheckConfigOption = Annotated[
 ]
 
 
-def command_app() -> typer.Typer:
-    """An application with plain help: the framed one cuts long option names short on a narrow terminal."""
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+def command_app(**more: Any) -> typer.Typer:
+    """An application with plain help: the framed one cuts long option names short on a narrow terminal.
+
+    `more`: of what `typer.Typer` takes.
+    """
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **more)

@@ -24,8 +24,7 @@ def run(*arguments: str | Path) -> Result:
 
 def test_a_report_on_a_server(tmp_path: Path) -> None:
     with FaultyServer("wrong_returns") as server:
-        host, port = server.address
-        result = run("--server", f"{host}:{port}", "--only", "plain_*", "--json", tmp_path / "report.json")
+        result = run("--server", server.address, "--only", "plain_*", "--json", tmp_path / "report.json")
     assert result.exit_code == 1
     assert "plain_protobuf   1, 7     failed" in result.stdout
     assert "0 passed, 2 failed, 0 not applicable, 0 not seen" in result.stdout

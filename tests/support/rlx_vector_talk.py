@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from relaax.cli.conformance.vectors import message_to_json
 from relaax.rlx import (
     Box,
     ClientConnection,
@@ -28,6 +27,7 @@ from relaax.rlx import (
 from relaax.rlx.codecs import codec_named
 
 from .rlx_messages import assert_same
+from .rlx_vectors import message_to_json
 
 LIMITS = Limits(
     max_frame_bytes=2**20,

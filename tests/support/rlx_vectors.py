@@ -5,21 +5,39 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from relaax.cli.conformance.vectors import FOLDER, Conversation, load, message_from_json, message_to_json
+from google.protobuf import json_format
+
+from relaax.cli.conformance.vectors import FOLDER, Conversation, load
 from relaax.rlx import (
     NEED_DATA,
     ClientConnection,
     ConnectionClosed,
     ErrorCode,
+    Message,
     RemoteProtocolError,
     Sender,
     ServerConnection,
     State,
+    rlx_pb2,
 )
+from relaax.rlx.decoding import from_wire
+from relaax.rlx.encoding import to_wire
 
 from .rlx_messages import assert_same
 
 __all__ = ["FOLDER", "Conversation", "load", "message_from_json", "message_to_json", "play", "refused_openings"]
+
+
+def message_to_json(message: Message, sender: Sender) -> dict[str, Any]:
+    """The form that messages have in the files."""
+    tree: dict[str, Any] = json_format.MessageToDict(to_wire(message, sender))
+    return tree
+
+
+def message_from_json(tree: dict[str, Any], sender: Sender) -> Message:
+    """The reverse of `message_to_json`."""
+    envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
+    return from_wire(json_format.ParseDict(tree, envelope))
 
 
 def play(conversation: Conversation, role: Sender) -> None:

@@ -129,8 +129,7 @@ class Benchmark:
         )
 
     def _exchange(self, service: Service) -> None:
-        # What a push stands for changes no speed: it is counted only.
-        times = exchange(service, self.folder, env_steps=1, seconds=min(self._window, 10.0))
+        times = exchange(service, self.folder, seconds=min(self._window, 10.0))
         sync, raw = (figures.p50_p99(times[key]) for key in ("sync_ms", "raw_grpc_ms"))
         self.result |= {
             "sync_ms": sync,

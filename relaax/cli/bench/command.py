@@ -53,7 +53,7 @@ def bench(
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax bench: %(message)s", stream=sys.stderr)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     given = {
         "run.clients": clients,
         "run.envs_per_client": envs_per_client,
@@ -142,10 +142,6 @@ def _write(path: Path, result: dict[str, Any]) -> None:
         path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         _give_up(f"--json {path}: {error.strerror}", 1)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:

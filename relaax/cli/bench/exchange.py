@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from relaax.cli.run.process import Process, StartError
 START_SECONDS = 60.0
 
 
-def exchange(service: Service, folder: Path, env_steps: int, seconds: float) -> dict[str, Any]:
+def exchange(service: Service, folder: Path, seconds: float) -> dict[str, Any]:
     """See `sync.compare`. `service` has trained and was stopped. Raises StartError."""
     fingerprint, parameters = service.fingerprint()
     description, output = folder / "fingerprint.json", folder / "sync.json"
@@ -26,12 +25,10 @@ def exchange(service: Service, folder: Path, env_steps: int, seconds: float) -> 
         server = service.parameter_server_again()
         raw.start([sys.executable, "-m", "relaax.cli.bench.raw_server", str(parameters)])
         raw_server = raw.wait_ready(START_SECONDS, threading.Event())
-        arguments = [server, raw_server, str(description), str(env_steps), str(seconds), str(output)]
+        arguments = [server, raw_server, str(description), str(seconds), str(output)]
         sync.start([sys.executable, "-m", "relaax.cli.bench.sync", *arguments])
-        deadline = time.monotonic() + seconds + START_SECONDS
-        while not sync.wait(0.2):
-            if time.monotonic() > deadline:
-                raise StartError(f"{sync.name} takes too long:\n{sync.last_words()}")
+        if not sync.wait(seconds + START_SECONDS):
+            raise StartError(f"{sync.name} takes too long:\n{sync.last_words()}")
         if sync.exit_code() != 0:
             raise StartError(f"{sync.name} has ended ({sync.exit_code()}):\n{sync.last_words()}")
     finally:

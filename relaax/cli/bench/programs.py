@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from relaax.cli.run.process import EXIT_REFUSED, Process, StartError
+from relaax.cli.run.process import Process, StartError
 
 START_SECONDS = 90.0
 END_SECONDS = 3.0
@@ -116,9 +116,7 @@ class Programs:
             measured.update()
             code = process.exit_code()
             if code is not None:
-                words = process.last_words()
-                refused = words if code == EXIT_REFUSED else None
-                raise StartError(f"{process.name} has ended ({code}):\n{words}", refused)
+                raise process.start_error(f"has ended ({code})")
 
     def _end(self) -> None:
         for process in self._processes:

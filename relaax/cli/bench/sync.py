@@ -1,7 +1,7 @@
 """Times a worker's push and pull against bare calls of the same bytes, one after the other, in a process of its own.
 
-`python -m relaax.cli.bench.sync PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE STEPS SECONDS OUTPUT`. STEPS are the
-environment steps that each push stands for. The output: JSON with `sync_ms` and `raw_grpc_ms`, all of them.
+`python -m relaax.cli.bench.sync PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE SECONDS OUTPUT`. The output: JSON
+with `sync_ms` and `raw_grpc_ms`, all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from relaax.bridge.options import client_options
 from relaax.cli.bench.raw_server import METHOD
 
 WARM_UP = 20
+ENV_STEPS = 1  # what a push stands for changes no speed: it is counted only
 
 
 def request_of(parameters: int) -> bytes:
@@ -46,7 +47,7 @@ def milliseconds(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - before) * 1e3
 
 
-def compare(server: str, raw_server: str, fingerprint: str, env_steps: int, seconds: float) -> dict[str, Any]:
+def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
     """Alternate for so many seconds, 100 of each at least."""
     bridge = GrpcBridge(server)
     registered = bridge.register(Registration(fingerprint))
@@ -60,7 +61,7 @@ def compare(server: str, raw_server: str, fingerprint: str, env_steps: int, seco
         answer = bare(request)
         ends = time.monotonic() + seconds
         while len(sync) < WARM_UP + 100 or time.monotonic() < ends:
-            sync.append(milliseconds(lambda: bridge.push(gradient, env_steps)))
+            sync.append(milliseconds(lambda: bridge.push(gradient, ENV_STEPS)))
             raw.append(milliseconds(lambda: bare(request)))
     bridge.close()
     return {
@@ -74,8 +75,8 @@ def compare(server: str, raw_server: str, fingerprint: str, env_steps: int, seco
 
 def main() -> None:
     """Compare, and write down what came of it."""
-    server, raw_server, fingerprint, env_steps, seconds, output = sys.argv[1:]
-    result = compare(server, raw_server, Path(fingerprint).read_text("utf-8"), int(env_steps), float(seconds))
+    server, raw_server, fingerprint, seconds, output = sys.argv[1:]
+    result = compare(server, raw_server, Path(fingerprint).read_text("utf-8"), float(seconds))
     Path(output).write_text(json.dumps(result), encoding="utf-8")
 
 

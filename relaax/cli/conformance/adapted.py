@@ -6,6 +6,7 @@ Where nothing needs to change, the bytes are those of the file. A mistake stays 
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -47,15 +48,14 @@ class Adapted:
         self.codec = conversation.codec if undecided else settings.codec or conversation.codec
         self.settings = settings
         hello = _hello_of(conversation)
-        self._plain = hello is not None and _spaces_of(hello) == _spaces_of(_hello_of(golden("plain_protobuf")))
-        own = settings.observation_space is not None and self._plain
-        if own:
+        plain = hello is not None and _spaces_of(hello) == _spaces_of(_hello_of(golden("plain_protobuf")))
+        self._own = settings.observation_space is not None and plain
+        if self._own:
             assert settings.observation_space is not None and settings.action_space is not None
             self.spaces = settings.observation_space, settings.action_space
         elif hello is not None:
             self.spaces = space_from_dict(hello["observationSpace"]), space_from_dict(hello["actionSpace"])
         self.environments = int(hello["environments"]) if hello else 1
-        self._own = own
         self.wrong_token = conversation.name == "refused_token"
 
     @property
@@ -108,19 +108,17 @@ class Adapted:
             body = getattr(message, kind)
             for field in ("observation", "final_observation"):
                 if field in body.DESCRIPTOR.fields_by_name and getattr(body, field):
-                    arrays = [self._translated(list(getattr(body, field)))]
+                    arrays = self._translated(list(getattr(body, field)))
                     getattr(body, field).clear()
-                    getattr(body, field).extend(arrays[0])
+                    getattr(body, field).extend(arrays)
         return bool(before != message.SerializeToString(deterministic=True))
 
     def _introduce(self, hello: Any) -> None:
         if self._own:
             for field, space in zip(("observation_space", "action_space"), self.spaces, strict=True):
                 getattr(hello, field).CopyFrom(json_format.ParseDict(space_to_dict(space), rlx_pb2.Space()))
-        if self.settings.token and not self.wrong_token:
+        if not self.wrong_token:
             hello.token = self.settings.token
-        elif not self.wrong_token:
-            hello.token = ""
         if self.settings.exploit:
             hello.mode = rlx_pb2.MODE_EXPLOIT
 
@@ -140,13 +138,11 @@ class Adapted:
 
     def _translated(self, arrays: list[Any]) -> list[Any]:
         """Leaves of the point's space as leaves of the server's, with the mistake that they hold."""
-        if not arrays:
-            return []
         own = legal(self.spaces[0], self.environments, np.random.default_rng(0))
         extra = own[:1] * (len(arrays) - 1)
         array = arrays[0]
         dtype, shape = DTYPES.get(array.dtype), list(array.shape)
-        if dtype is None or len(array.data) != _size(shape) * dtype.itemsize:
+        if dtype is None or len(array.data) != math.prod(shape) * dtype.itemsize:
             return [array, *map(wire_array, own[1:])]  # it is no array in any space
         if dtype != np.float32:
             own = of_another_dtype(own)
@@ -163,17 +159,12 @@ class Adapted:
 def _edited(data: bytes, message: Any) -> bytes:
     """A hello in JSON with what was changed in it, and else as it was: its unusual names, its unknown fields."""
     tree = json.loads(data[4:])
+    hello = json_format.MessageToDict(message.hello)
     for field in ("observationSpace", "actionSpace", "token", "mode"):
         tree["hello"].pop(field, None)
-        tree["hello"] |= {k: v for k, v in json_format.MessageToDict(message.hello).items() if k == field}
+        if field in hello:
+            tree["hello"][field] = hello[field]
     return framed(json.dumps(tree, indent=1).encode())
-
-
-def _size(shape: list[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _reshaped(leaf: Array, fewer_axes: bool) -> Array:

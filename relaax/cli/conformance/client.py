@@ -44,8 +44,8 @@ def check_client(
             list(pool.map(perform, rest))
         findings = [_finding(rule, runs[rule.script]) for rule in rules]
     else:  # nor will it for the others
-        unseen = [Finding(rule.name, rule.section, Verdict.NOT_SEEN, NO_CLIENT) for rule in rules]
-        findings = [_finding(first, runs[first.script]), *unseen[1:]]
+        unseen = [Finding(rule.name, rule.section, Verdict.NOT_SEEN, NO_CLIENT) for rule in rules[1:]]
+        findings = [_finding(rules[0], runs[rules[0].script]), *unseen]
     return Report(f"the client `{' '.join(command)}`", findings)
 
 

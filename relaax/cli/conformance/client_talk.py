@@ -20,7 +20,6 @@ from relaax.rlx.handshake import limits_for
 
 Writer = Callable[[Any, str], bytes]
 ASKS = rlx.Init | rlx.Step | rlx.Reset
-_CODES = {"MALFORMED": ErrorCode.MALFORMED, "FRAME_TOO_LARGE": ErrorCode.FRAME_TOO_LARGE}
 
 
 class CannotSay(Exception):
@@ -39,7 +38,6 @@ class ClientTalk:
         self.heard: list[rlx.Message] = []
         self.answers = 0
         self.mistake: ProtocolError | None = None
-        self.mistake_state = rlx.State.AWAIT_HELLO
         self.note = ""  # why the script ended before its end
         self.cannot = ""  # why the script does not apply to this client
         self.complete = False  # the script came to its end
@@ -70,9 +68,8 @@ class ClientTalk:
         try:
             payload = self.line.payload()
         except Wrong as wrong:
-            code = "MALFORMED" if " 0 bytes" in str(wrong) else "FRAME_TOO_LARGE"
-            raise ProtocolError(_CODES[code], str(wrong)) from None
-        self.mistake_state = self.connection.state
+            code = ErrorCode.MALFORMED if " 0 bytes" in str(wrong) else ErrorCode.FRAME_TOO_LARGE
+            raise ProtocolError(code, str(wrong)) from None
         self.connection.receive_data(framed(payload))
         event = self.connection.next_event()
         assert not isinstance(event, rlx.ConnectionClosed) and event is not rlx.NEED_DATA

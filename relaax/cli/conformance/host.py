@@ -25,11 +25,10 @@ TICK_SECONDS = 0.02
 
 @dataclass
 class Run:
-    """What a client did. `code`: its exit code, None where it did not end by itself. `ended_at`: on the clock."""
+    """What a client did. `code`: its exit code, None where it did not end by itself."""
 
     talks: list[ClientTalk] = field(default_factory=list)
     code: int | None = None
-    ended_at: float = 0.0
     last_words: str = ""
 
     @property
@@ -97,7 +96,7 @@ def _accept(
         if any(thread.is_alive() for thread in threads):
             last = now
         elif ended is not None:
-            run.code, run.ended_at = ended, now
+            run.code = ended
             return
         if now - last > (quiet if run.talks else deadline) or len(run.talks) > MOST_CONNECTIONS:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -54,12 +55,11 @@ def byte_by_byte(talk: ClientTalk) -> None:
 
 
 def joined(talk: ClientTalk) -> None:
-    """Every answer in one packet with two pings before it and one after."""
+    """Every answer in one packet with two pings before it."""
     talk.welcome()
     ping = rlx_pb2.ServerMessage(ping={"nonce": 5})
     for _ in range(ANSWERS):
-        ask = talk.expect(*ASKS.__args__)
-        talk.reply(ask, ping, ping)
+        talk.answer(ping, ping)
     talk.finish()
 
 
@@ -97,6 +97,19 @@ def slow(talk: ClientTalk) -> None:
     talk.finish()
 
 
+def on_first(script: Script) -> Script:
+    """A script for the first connection only: whoever comes back is served."""
+
+    @functools.wraps(script)
+    def either(talk: ClientTalk) -> None:
+        if talk.index > 0:
+            serve(EARLY)(talk)
+        else:
+            script(talk)
+
+    return either
+
+
 def error(
     code: int, retryable: bool, *, wait: float = 0.0, answers: int = 0, sentence: str = "a check of conformance"
 ) -> Script:
@@ -112,10 +125,8 @@ def golden_error(conversation: str) -> Script:
 
 
 def _first(last: Callable[[ClientTalk], None], answers: int) -> Script:
+    @on_first
     def script(talk: ClientTalk) -> None:
-        if talk.index > 0:
-            serve(EARLY)(talk)
-            return
         if answers:
             talk.welcome()
             for _ in range(answers):
@@ -138,11 +149,9 @@ finished_at_once = _first(ClientTalk.finish, 0)
 finished_in_between = _first(ClientTalk.finish, EARLY)
 
 
+@on_first
 def wrong_kind(talk: ClientTalk) -> None:
     """episode_returns where actions are due."""
-    if talk.index > 0:
-        serve(EARLY)(talk)
-        return
     talk.welcome()
     ask = talk.expect(rlx.Init)
     n = len(ask.observation[0])
@@ -153,10 +162,8 @@ def wrong_kind(talk: ClientTalk) -> None:
 def mistake(conversation: Conversation) -> Script:
     """A golden mistake of the server on the first connection, in the client's codec and spaces."""
 
+    @on_first
     def script(talk: ClientTalk) -> None:
-        if talk.index > 0:
-            serve(EARLY)(talk)
-            return
         for entry in conversation.entries:
             if entry["from"] == "client":
                 talk.expect(rlx.Hello if "hello" in entry["message"] else rlx.Init)

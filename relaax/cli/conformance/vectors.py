@@ -10,9 +10,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from relaax.bundled import bundled_folder
-from relaax.rlx import Limits, Message, Sender, rlx_pb2
-from relaax.rlx.decoding import from_wire
-from relaax.rlx.encoding import to_wire
+from relaax.rlx import Limits, rlx_pb2
 
 FOLDER = bundled_folder("protocol") / "vectors"
 
@@ -58,15 +56,3 @@ def load() -> tuple[Conversation, ...]:
 def golden(name: str) -> Conversation:
     """The conversation of this name. Raises KeyError."""
     return {conversation.name: conversation for conversation in load()}[name]
-
-
-def message_to_json(message: Message, sender: Sender) -> dict[str, Any]:
-    """The form that messages have in the files."""
-    tree: dict[str, Any] = json_format.MessageToDict(to_wire(message, sender))
-    return tree
-
-
-def message_from_json(tree: dict[str, Any], sender: Sender) -> Message:
-    """The reverse of `message_to_json`."""
-    envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
-    return from_wire(json_format.ParseDict(tree, envelope))

@@ -95,7 +95,7 @@ class Process:
         assert self._popen is not None
         if not self._ready.is_set() or not self._announced:
             self.wait(EXIT_SECONDS)
-            raise self._start_error("did not start")
+            raise self.start_error("did not start")
         assert self.address is not None
         return self.address
 
@@ -115,7 +115,7 @@ class Process:
         else:
             self._quick_failures = 0
         if self._quick_failures >= MAX_QUICK_FAILURES or self.exit_code() == EXIT_REFUSED:
-            raise self._start_error("ends again and again")
+            raise self.start_error("ends again and again")
         self.restarts += 1
         self.start(command)
 
@@ -146,7 +146,8 @@ class Process:
             return False
         return True
 
-    def _start_error(self, what: str) -> StartError:
+    def start_error(self, what: str) -> StartError:
+        """What to raise where it did not start or has ended: `what`, and the end of its log."""
         words = self.last_words()
         return StartError(f"{self.name} {what}:\n{words}", words if self.exit_code() == EXIT_REFUSED else None)
 
