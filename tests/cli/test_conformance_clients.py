@@ -11,6 +11,7 @@ import pytest
 
 from relaax.cli.conformance.client import check_client, client_rules
 from relaax.cli.conformance.report import Report, Verdict
+from support.findings import not_passed
 from support.rlx_vector_files import SPECIFICATION
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -51,10 +52,6 @@ def check(command: list[str], only: str = "*", deadline: float = 30.0) -> Report
     rules = client_rules(only)
     assert rules
     return check_client(command, deadline, rules, jobs=4)
-
-
-def not_passed(report: Report) -> dict[str, str]:
-    return {f.rule: f"{f.verdict.value}: {f.sentence}" for f in report.findings if f.verdict is not Verdict.PASSED}
 
 
 def test_a_right_client_passes() -> None:
@@ -143,3 +140,4 @@ def test_a_client_that_never_connects() -> None:
     assert first.verdict is Verdict.FAILED
     assert first.sentence == "it never connected; it ended with exit code 1 (there is no such environment)"
     assert {finding.verdict for finding in rest} == {Verdict.NOT_SEEN}
+    assert [finding.rule for finding in report.findings] == [rule.name for rule in client_rules()]

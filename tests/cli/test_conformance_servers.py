@@ -10,8 +10,10 @@ import pytest
 from relaax.cli.conformance.adapted import Settings
 from relaax.cli.conformance.report import Report, Verdict
 from relaax.cli.conformance.server import check_server, server_checks
+from relaax.client.address import parse_address
 from relaax.rlx import Box, Dict, Discrete, MultiDiscrete
 from support.faulty_server import FaultyServer
+from support.findings import not_passed
 from support.offline import HERE, SERVER, write_config
 from support.processes import Processes
 from support.service import started_service
@@ -22,19 +24,10 @@ OWN = Settings(
 )
 
 
-def check(address: tuple[str, int], settings: Settings, only: str = "*") -> Report:
+def check(address: str, settings: Settings, only: str = "*") -> Report:
     checks = server_checks(settings, only)
     assert checks
-    return check_server(address, settings, checks)
-
-
-def not_passed(report: Report) -> dict[str, str]:
-    return {f.rule: f"{f.verdict.value}: {f.sentence}" for f in report.findings if f.verdict is not Verdict.PASSED}
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    host, port = address.split(":")
-    return host, int(port)
+    return check_server(parse_address(address), settings, checks)
 
 
 DECIDED_BY_THE_SERVER = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
@@ -89,16 +82,16 @@ def test_a_fault_is_found(fault: str) -> None:
 
 def test_a_server_that_knows_one_space_only(processes: Processes, tmp_path: Path) -> None:
     """Rules that need no spaces are checked, the others have its sentence; with its own spaces it has all of them."""
-    config = write_config(tmp_path, {"path": str(HERE / "any_space_algorithm.py"), "only": "Box(float32, [3])"})
+    config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py"), "only": "Box(float32, [3])"})
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
-    report = check(host_and_port(address), Settings(), "[mp]*_protobuf")
+    report = check(address, Settings(), "[mp]*_protobuf")
     refused = {f.rule: f.sentence for f in report.findings if f.verdict is Verdict.NOT_APPLICABLE}
     assert "UNSUPPORTED_SPACE: only Box(float32, [3]) is known" in refused["plain_protobuf"]
     assert not report.failed, not_passed(report)
     assert {"malformed_protobuf"} == {f.rule for f in report.findings if f.verdict is Verdict.PASSED}
     assert "--observation-space" in report.hints()[0]
     own = Settings(observation_space=Box(shape=(3,)), action_space=Discrete(2))
-    assert set(not_passed(check(host_and_port(address), own, "step_n*"))) == set()
+    assert set(not_passed(check(address, own, "step_n*"))) == set()
 
 
 def test_a_server_that_bears_little_silence() -> None:
@@ -120,7 +113,7 @@ def test_a_token() -> None:
 @pytest.mark.slow
 def test_the_real_server(tmp_path: Path) -> None:
     with started_service(tmp_path) as service:
-        report = check(host_and_port(service.address), Settings(deadline=60))
+        report = check(service.address, Settings(deadline=60))
     assert not report.failed, not_passed(report)
     other_spaces = {"nested_spaces_protobuf", "nested_spaces_json", "every_dtype", "idle_timeout"}
     assert set(not_passed(report)) <= DECIDED_BY_THE_SERVER | A_MATTER_OF_TIME | other_spaces

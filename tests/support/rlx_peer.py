@@ -18,7 +18,6 @@ import contextlib
 import queue
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -26,8 +25,7 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
-
-PATIENCE = 20.0  # seconds; a test that waits longer has failed
+from support.acceptor import PATIENCE, Acceptor
 
 Script = Callable[["Conversation"], None]
 Policy = Callable[[rlx.Message, "Conversation"], rlx.Leaves]
@@ -157,23 +155,15 @@ def refuse(code: rlx.ErrorCode, sentence: str, retry_after: float = 0.0) -> Scri
     return script
 
 
-class RlxPeer:
+class RlxPeer(Acceptor):
     """Accepts connections on a free port; the n-th runs the n-th script, later ones the last script."""
 
     def __init__(self, *scripts: Script, port: int = 0) -> None:
         self._scripts = scripts or (serve,)
-        self._listener = socket.create_server(("127.0.0.1", port))
-        host, port = self._listener.getsockname()
-        self.address = f"{host}:{port}"
         self.talks: list[Conversation] = []
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
         self._closing = False
-        self._acceptor = threading.Thread(target=self._accept, daemon=True)
-        self._acceptor.start()
-
-    def __enter__(self) -> RlxPeer:
-        return self
+        super().__init__(port)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -183,19 +173,8 @@ class RlxPeer:
             raise self._errors.get()
 
     def close(self) -> None:
-        """End every connection and thread."""
         self._closing = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept
-        self._listener.close()
-        self._acceptor.join(PATIENCE)
-        for talk in self.talks:
-            with contextlib.suppress(OSError):
-                talk.socket.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(PATIENCE)
-        for talk in self.talks:
-            talk.socket.close()
+        super().close()
 
     def finish(self) -> None:
         """Wait until the scripts of all connections have ended by themselves."""
@@ -208,18 +187,11 @@ class RlxPeer:
         for talk in self.talks:
             yield from talk.of(*kinds)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connected, _ = self._listener.accept()
-            except OSError:
-                return
-            talk = Conversation(connected)
-            script = self._scripts[min(len(self.talks), len(self._scripts) - 1)]
-            self.talks.append(talk)
-            thread = threading.Thread(target=self._run, args=(script, talk), daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def _accepted(self, sock: socket.socket) -> None:
+        talk = Conversation(sock)
+        script = self._scripts[min(len(self.talks), len(self._scripts) - 1)]
+        self.talks.append(talk)
+        self._start(self._run, script, talk)
 
     def _run(self, script: Script, talk: Conversation) -> None:
         try:
