@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from support.processes import Processes, wait_until
+from support.run import is_alive
 
 SERVER_WITH_CHILD = """
 import subprocess, sys
@@ -43,8 +44,8 @@ def test_children_end_with_the_test_even_if_their_parent_was_killed(tmp_path: Pa
         child = psutil.Process(int(server.wait_for_line("child ").split()[1]))
         assert [process.pid for process in server.children()] == [child.pid]
         server.kill()
-        assert child.is_running()
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child has ended")
+        assert is_alive(child)
+    wait_until(lambda: not is_alive(child), "the child has ended")
 
 
 def test_stop_returns_the_exit_code(processes: Processes) -> None:

@@ -29,6 +29,7 @@ from support.service import started_service
 from support.trainee import Training
 
 PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
+HANDSHAKE_TIMEOUT = 300  # seconds: longer than any crowd stays
 COMER = Path(__file__).parents[1] / "support" / "comer.py"
 
 
@@ -44,7 +45,7 @@ class Served:
             max_frame_megabytes=1,
             log_level="WARNING",
             memory_reserve=0,
-            **{"handshake_timeout": 300, **settings},
+            **{"handshake_timeout": HANDSHAKE_TIMEOUT, **settings},
         )
         for _ in range(5):
             with Line(self.address) as line:
@@ -77,6 +78,12 @@ def hello() -> bytes:
     return rlx.ClientConnection().send(make_hello())
 
 
+def expect_no_process(server: Served) -> None:
+    """The honest clients have left, the crowd is still there."""
+    # A worker made for one of the crowd would wait for its hello through HANDSHAKE_TIMEOUT, five times as long as here.
+    wait_until(lambda: not server.running.children(), "nobody but honest clients had a process", 60)
+
+
 CROWDS: dict[str, Callable[[], bytes]] = {
     "silent": lambda: b"",
     "a byte": lambda: b"\0",
@@ -92,17 +99,18 @@ def test_a_crowd_that_does_not_introduce_itself(server: Served, said: Callable[[
     with Crowd(server.address, 1200, said()) as crowd:
         with guests(server.address) as honest:
             wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
-        assert len(server.running.children()) <= 2, "nobody but honest clients has a process"
+        expect_no_process(server)
         wait_until(lambda: crowd.dropped() >= 1200 - 1024, "those that waited longest made room")
 
 
 def test_a_crowd_that_says_a_byte_now_and_then(server: Served) -> None:
     word = hello()
-    with Crowd(server.address, 300, word[:1]) as crowd, guests(server.address) as honest:
-        for index in range(1, len(word) - 1):
-            crowd.say(word[index : index + 1])
-        wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
-        assert len(server.running.children()) <= 4
+    with Crowd(server.address, 300, word[:1]) as crowd:
+        with guests(server.address) as honest:
+            for index in range(1, len(word) - 1):
+                crowd.say(word[index : index + 1])
+            wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 60)
+        expect_no_process(server)
 
 
 def test_a_crowd_that_has_closed_its_half(server: Served) -> None:

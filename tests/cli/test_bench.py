@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -25,6 +26,7 @@ from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
 from support.processes import Processes, project_command, wait_until
+from support.run import is_alive
 
 FIGURES = {
     "emulator_only_steps_per_second": 3_900.0,
@@ -209,15 +211,13 @@ def test_an_interrupted_benchmark_leaves_nothing_behind(processes: Processes, nu
     )
     children = wait_until(lambda: _descendants(bench.pid), "an environment runs", timeout=60)
     assert bench.stop(number, timeout=30) == 130, bench.report()
-    wait_until(lambda: not any(child.is_running() for child in children), "its processes have ended")
+    wait_until(lambda: not any(map(is_alive, children)), "its processes have ended")
     assert list(tmp_path.glob("relaax-bench-*")) == []
     assert "Traceback" not in bench.stderr
 
 
-def _descendants(pid: int) -> list[object]:
-    import psutil
-
-    found: list[object] = []
+def _descendants(pid: int) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
     for child in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it may have just ended
             found += [child] if "CartPole-v1" in child.cmdline() else []

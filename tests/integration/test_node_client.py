@@ -21,7 +21,6 @@ from support.run import Runs
 from support.service import PARAMETER_SERVER, RLX_SERVER, Service, status_of, write_service_config
 
 CLIENT = Path(__file__).resolve().parents[1] / "node" / "cartpole.js"
-SPACE = gymnasium.make("CartPole-v1").observation_space
 
 PATIENCE = 120.0  # seconds for what takes a few on an idle machine
 

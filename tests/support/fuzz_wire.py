@@ -17,6 +17,7 @@ import numpy as np
 from relaax import rlx
 from relaax.rlx import Error, Message, Ping, Sender, Welcome
 from relaax.rlx.codecs import codec_of
+from support.crowd import connected
 from support.fuzz_cases import Case, case
 from support.fuzz_memory import at_a_client, expected
 from support.rlx_line import Line
@@ -51,9 +52,8 @@ class Heard:
 
 def converse(address: str, spoken: Case) -> Heard:
     """Say all frames, then nothing more, and listen to the end. Raises TimeoutError where no end comes."""
-    host, _, port = address.rpartition(":")
     data, heard, deadline = memoryview(spoken.data), bytearray(), time.monotonic() + DEADLINE
-    with socket.create_connection((host, int(port)), timeout=DEADLINE) as sock:
+    with connected(address, DEADLINE) as sock:
         sock.setblocking(False)
         poll = select.poll()
         poll.register(sock, select.POLLIN | select.POLLOUT)
@@ -77,7 +77,7 @@ def converse(address: str, spoken: Case) -> Heard:
                     heard += piece
             except BlockingIOError:
                 continue
-            except (ConnectionError, OSError):
+            except OSError:
                 if reset:
                     break
                 reset, saying = True, False  # what it said before may still be there to be read

@@ -17,7 +17,7 @@ MEGABYTE = 2**20
 class Holdings:
     """Of the server's own process, its workers apart."""
 
-    megabytes: float  # unique set size
+    megabytes: float  # anonymous memory: its unique set grows and shrinks with who else has mapped the same libraries
     descriptors: int
     shared_memory: frozenset[str]
 
@@ -26,8 +26,10 @@ def holdings(server: Running) -> Holdings:
     """Once no worker is left, buried ones included."""
     process = psutil.Process(server.pid)
     wait_until(lambda: not server.children() and not process.children(), "the workers have ended and were buried", 60)
-    mapped = {m.path for m in process.memory_maps() if m.path.startswith(("/dev/shm", "/SYSV"))}
-    return Holdings(process.memory_full_info().uss / MEGABYTE, descriptors(server), frozenset(mapped | shared_memory()))
+    maps = process.memory_maps()
+    mapped = {m.path for m in maps if m.path.startswith(("/dev/shm", "/SYSV"))}
+    anonymous = sum(m.anonymous for m in maps) / MEGABYTE
+    return Holdings(anonymous, descriptors(server), frozenset(mapped | shared_memory()))
 
 
 def shared_memory() -> set[str]:

@@ -6,10 +6,14 @@ import math
 import selectors
 import socket
 
-from relaax.server.rlx_server.arrivals import CRUMB_SECONDS, Arrival, Arrivals
+import pytest
+
+from relaax.server.rlx_server import arrivals as module
+from relaax.server.rlx_server.arrivals import Arrival, Arrivals
 
 
-def test_when_to_look_again_at_those_that_say_a_byte_now_and_then() -> None:
+def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CRUMB_SECONDS", 60.0)
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -26,6 +30,6 @@ def test_when_to_look_again_at_those_that_say_a_byte_now_and_then() -> None:
         assert arrivals.look(near) is Arrival.WAITING
         assert arrivals.due == 0.0
         assert arrivals.look_again() == []
-        assert 0.0 < arrivals.due <= CRUMB_SECONDS
+        assert 0.0 < arrivals.due <= 60.0
         assert arrivals.drop_oldest()
         assert arrivals.due == math.inf

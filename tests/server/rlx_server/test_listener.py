@@ -13,6 +13,7 @@ import pytest
 
 from relaax import rlx
 from relaax.rlx import ErrorCode, rlx_pb2
+from support.leftovers import descriptors
 from support.offline_algorithm import HELD
 from support.processes import Running, wait_until
 from support.rlx_line import Line
@@ -29,10 +30,6 @@ def sockets_of(pid: int) -> list[Path]:
             if link.readlink().name.startswith("socket:"):
                 sockets.append(link)
     return sockets
-
-
-def descriptors_of(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def expect_dropped(line: Line) -> None:
@@ -55,7 +52,7 @@ def test_a_probe_costs_no_process(serve) -> None:  # type: ignore[no-untyped-def
     """A load balancer connects, sees that somebody listens, and hangs up."""
     server, address = serve("--log-level", "DEBUG")
     settled(server, address)
-    before = descriptors_of(server.pid)
+    before = descriptors(server)
     for _ in range(20):
         Line(address).socket.close()
     with Line(address) as waiting, Line(address) as line:
@@ -64,7 +61,7 @@ def test_a_probe_costs_no_process(serve) -> None:  # type: ignore[no-untyped-def
         assert waiting.connection.state is rlx.State.AWAIT_HELLO
         line.say(rlx.Bye())
         line.expect_end()
-    wait_until(lambda: descriptors_of(server.pid) == before, "every descriptor was given back")
+    wait_until(lambda: descriptors(server) == before, "every descriptor was given back")
 
 
 def test_a_connection_that_says_nothing_expires_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
@@ -216,19 +213,19 @@ def test_the_parent_keeps_no_connection_and_no_thread(serve) -> None:  # type: i
 def test_connections_that_come_and_go_leave_nothing_behind(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     settled(server, address)
-    before = descriptors_of(server.pid)
+    before = descriptors(server)
     for _ in range(15):
         with Line(address) as line:
             line.open()
     wait_until(lambda: not psutil.Process(server.pid).children(), "the workers have ended and were buried")
-    wait_until(lambda: descriptors_of(server.pid) == before, "every descriptor was given back")
+    wait_until(lambda: descriptors(server) == before, "every descriptor was given back")
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are set on Linux")
 def test_silent_connections_that_use_up_all_descriptors_shut_nobody_out(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve(handshake_timeout=300)
     settled(server, address)
-    limit = descriptors_of(server.pid) + 20
+    limit = descriptors(server) + 20
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(Line(address)) for _ in range(60)]

@@ -6,8 +6,6 @@ That they end as forked ones do is in `test_end.py`, in its slow set.
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +19,8 @@ from support.offline_algorithm import CRASH, FINISH, PROCESS_ID
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
+from support.service import RLX_SERVER
 
-COMMAND = (sys.executable, "-m", "relaax.server.rlx_server.main")
 SECRET = "a-word-that-nobody-else-may-see"
 
 Server = tuple[Running, str]
@@ -135,7 +133,7 @@ def test_a_configuration_that_workers_cannot_use(
     processes: Processes, tmp_path: Path, algorithm: dict[str, object], settings: dict[str, object], said: list[str]
 ) -> None:
     config = write_config(tmp_path, algorithm, worker_start="spawn", **settings)
-    server = processes.start(*COMMAND, "--config", config)
+    server = processes.start(*RLX_SERVER, "--config", config)
     assert server.wait(120) == 2, server.report()
     (sentence,) = (line for line in server.stderr.splitlines() if line.startswith("relaax-rlx-server: "))
     for word in said:
@@ -147,7 +145,9 @@ def test_a_configuration_that_workers_cannot_use(
 def test_an_algorithm_that_cannot_be_imported(processes: Processes, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(f"{ALGORITHM.read_text()}\nraise RuntimeError('as it was written')\n")
-    server = processes.start(*COMMAND, "--config", write_config(tmp_path, {"path": str(broken)}, worker_start="spawn"))
+    server = processes.start(
+        *RLX_SERVER, "--config", write_config(tmp_path, {"path": str(broken)}, worker_start="spawn")
+    )
     assert server.wait(120) == 2, server.report()
     assert "Traceback" in server.stderr
     sentence = server.stderr.splitlines()[-1]
@@ -162,7 +162,7 @@ def test_a_server_that_is_stopped_while_a_worker_starts(processes: Processes, tm
     with Line(address) as line:
         line.say(make_hello())
         wait_until(server.children, "the worker is there")
-        os.killpg(server.pid, signal.SIGINT)
+        server.interrupt_group()
         assert server.wait(60) == 130
     assert not server.children()
     assert "KeyboardInterrupt" not in server.stderr

@@ -25,6 +25,7 @@ from relaax.server.rlx_server.worker import WorkerPlan
 from support.offline import ALGORITHM, SERVER, write_config
 from support.offline_bridge import OfflineBridge
 from support.processes import Processes, Running, wait_until
+from support.run import is_alive
 
 HANGING = """
 
@@ -177,5 +178,5 @@ def test_an_interrupted_start_leaves_nothing_behind(hanging: Running) -> None:
 def test_what_is_still_importing_does_not_outlive_a_killed_server(hanging: Running) -> None:
     first = first_process(hanging)
     hanging.kill()
-    wait_until(lambda: not first.is_running() or first.status() == psutil.STATUS_ZOMBIE, "it has ended")
+    wait_until(lambda: not is_alive(first), "it has ended")
     assert "Traceback" not in hanging.stderr
