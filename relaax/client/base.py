@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
@@ -13,11 +15,13 @@ from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.session import Patience, Session
 from relaax.client.values import values_of
+from relaax.tls import client_context
 
 Mode = Literal["train", "exploit"]
 Codec = Literal["protobuf", "json"]
 
 TOKEN_VARIABLE = "RELAAX_TOKEN"
+CA_VARIABLE = "RELAAX_TLS_CA"
 
 _Self = TypeVar("_Self", bound="ClientBase")
 
@@ -30,6 +34,9 @@ class ClientBase:
     `environment`: its name, for logs and metrics.
     `mode`: "train", or "exploit" to act as well as the parameters allow and teach nothing.
     `token`: the secret that lets the client in; by default that of the environment variable RELAAX_TOKEN.
+    `tls`: connect over TLS; the server's certificate must be one that this system trusts.
+    `tls_ca`: a file with the authority (PEM) that signed the server's certificate, in place of those; TLS is used. By
+    default that of the environment variable RELAAX_TLS_CA.
     `frame_skip`: emulator frames per step.
     `codec`: "protobuf" or "json".
     `connect_timeout`, `response_timeout`: seconds to wait for a connection, and for any sign of a server that has an
@@ -51,6 +58,8 @@ class ClientBase:
         environment: str = "",
         mode: Mode = "train",
         token: str | None = None,
+        tls: bool = False,
+        tls_ca: str | os.PathLike[str] | None = None,
         frame_skip: int = 1,
         codec: Codec = "protobuf",
         connect_timeout: float = 10.0,
@@ -77,7 +86,14 @@ class ClientBase:
             reports_episodes=reports_episodes,
         )
         patience = Patience(connect_timeout, response_timeout, retry_seconds)
-        self._session = Session(address, hello, codec=codec, patience=patience, latency=Latency(report_latency))
+        self._session = Session(
+            address,
+            hello,
+            codec=codec,
+            patience=patience,
+            latency=Latency(report_latency),
+            tls=_context(tls, tls_ca),
+        )
         self._in_episode = False
         self._interrupted = False
 
@@ -114,3 +130,14 @@ class ClientBase:
     def _check_begun(self) -> None:
         if not self._in_episode:
             raise RuntimeError("no episode is under way: begin one with init()")
+
+
+def _context(tls: bool, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
+    """What to connect with; None for plain text. Raises ValueError."""
+    ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
+    if ca is None:
+        return client_context() if tls else None
+    try:
+        return client_context(Path(ca).read_text(encoding="ascii"))
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ValueError(f"tls_ca {os.fspath(ca)}: no certificate (PEM) can be read there: {error}") from None

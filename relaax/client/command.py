@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from relaax.client.address import parse_address
-from relaax.client.base import TOKEN_VARIABLE
+from relaax.client.base import CA_VARIABLE, TOKEN_VARIABLE
 from relaax.client.failure import Failure
 from relaax.client.random_agent import RANDOM
 from relaax.client.scalars import check_name
@@ -27,6 +27,7 @@ from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
 from relaax.extras import missing, named
 from relaax.rlx import ErrorCode
+from relaax.tls import client_context
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 # That server will never take these spaces: starting again cannot help.
@@ -55,6 +56,13 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
     result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
     result.add_argument(
         "--token-file", type=Path, help=f"file with the server's token (else the variable {TOKEN_VARIABLE})"
+    )
+    result.add_argument("--tls", action="store_true", help="connect over TLS, by the authorities of this system")
+    result.add_argument(
+        "--tls-ca",
+        type=Path,
+        metavar="FILE",
+        help=f"connect over TLS, by the authority (PEM) in this file (else the variable {CA_VARIABLE})",
     )
     result.add_argument("--measure", type=Path, metavar="FILE", help="write how fast it goes there, as JSON lines")
     result.add_argument(
@@ -120,6 +128,8 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "retry_seconds": arguments.retry_seconds,
         "codec": arguments.codec,
         "metrics": arguments.metric,
+        "tls": arguments.tls,
+        "tls_ca": _readable(arguments.tls_ca),
         "token": None if arguments.token_file is None else _read_token(arguments.token_file),
     }
 
@@ -194,6 +204,16 @@ def _require_writable(path: Path) -> None:
         path.open("w").close()
     except OSError as error:
         raise UsageError(f"cannot write --measure {path}: {error.strerror}") from None
+
+
+def _readable(path: Path | None) -> Path | None:
+    """The file of --tls-ca. Raises UsageError."""
+    if path is not None:
+        try:
+            client_context(path.read_text(encoding="ascii"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--tls-ca {path}: no certificate (PEM) can be read there: {error}") from None
+    return path
 
 
 def _read_token(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -35,7 +36,14 @@ class Session:
     """Connects when needed, asks, and connects again when a connection is lost. Used by one thread."""
 
     def __init__(
-        self, address: str, hello: rlx.Hello, *, codec: str, patience: Patience, latency: Latency | None = None
+        self,
+        address: str,
+        hello: rlx.Hello,
+        *,
+        codec: str,
+        patience: Patience,
+        latency: Latency | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         if codec not in ("protobuf", "json"):
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
@@ -48,6 +56,7 @@ class Session:
         )
         self._codec = codec
         self._patience = patience
+        self._tls = tls
         self._backoff = Backoff(patience.retry_seconds)
         self._wire: Wire | None = None
         self._begun = False  # an episode, on this connection
@@ -180,6 +189,7 @@ class Session:
             codec=self._codec,
             connect_timeout=patience.connect_timeout,
             silence=patience.response_timeout,
+            tls=self._tls,
         )
         try:
             welcome = self._ask(self._hello, rlx.Welcome)

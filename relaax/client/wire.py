@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import time
 
 from relaax import rlx
 from relaax.client.failure import Interrupted, TrainingFinished
+from relaax.tls import reason_of
 
 RECEIVE_BUFFER_BYTES = 1 << 16
 LEAVE_SECONDS = 0.5
@@ -20,19 +22,29 @@ class Wire:
     which a connection without any byte counts as lost (a server sends pings while it is busy).
     """
 
-    def __init__(self, host: str, port: int, *, codec: str, connect_timeout: float, silence: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        codec: str,
+        connect_timeout: float,
+        silence: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._connection = rlx.ClientConnection(codec=codec)
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._answered = False
         self._broken = False
         try:
-            self._socket = socket.create_connection((host, port), timeout=connect_timeout)
+            connected = socket.create_connection((host, port), timeout=connect_timeout)
         except socket.gaierror as error:
             raise Interrupted(f"cannot find the host {host!r} ({error.strerror})") from error
         except UnicodeError as error:  # from the encoding of names: no name server was asked
             raise Interrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
         except OSError as error:
             raise Interrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
+        self._socket = connected if tls is None else _secured(connected, tls, host, port)
         self._socket.settimeout(silence)
         self._silence = silence
         _tune(self._socket, silence)
@@ -104,6 +116,18 @@ class Wire:
                     if error.code is None:  # the server did not say: what the caller saw is as good
                         return
                     raise
+
+
+def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
+    """The same connection over TLS, or closed. Raises Interrupted."""
+    try:
+        return context.wrap_socket(connected, server_hostname=host)
+    except (OSError, ValueError) as error:  # ValueError: a name that no certificate can have
+        connected.close()
+        why = reason_of(error) if isinstance(error, OSError) else str(error)
+        if why is not None:
+            raise Interrupted(f"no TLS with {host}:{port}: {why}", retryable=False) from error
+        raise Interrupted(f"no TLS with {host}:{port} ({error})") from error
 
 
 def _farewell(event: object) -> Exception:

@@ -1,0 +1,112 @@
+"""The command `relaax keys`: tokens and certificates for a service, from nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TOKEN, PARAMETER_SERVER_TOKEN = "token", "parameter-server-token"
+_TOKEN_BYTES = 32
+
+_HINT = """\
+{folder} holds
+
+  token                      what environments show the RLX server
+  parameter-server-token     what workers and shards show the parameter server
+  ca.pem                     the authority: clients check the servers by it. No secret
+  ca-key.pem                 signs further certificates. No server needs it: keep it elsewhere
+  server.pem, server-key.pem what both servers prove themselves by, as {hosts}
+  worker.pem, worker-key.pem what workers prove themselves by
+
+The servers' configuration:
+
+relaax-parameter-server:
+{parameter_server_bind}  token-file: {folder}/parameter-server-token
+  tls-certificate: {folder}/server.pem
+  tls-key: {folder}/server-key.pem
+  tls-client-ca: {folder}/ca.pem
+  tls-ca: {folder}/ca.pem
+relaax-rlx-server:
+{rlx_server_bind}  token-file: {folder}/token
+  tls-certificate: {folder}/server.pem
+  tls-key: {folder}/server-key.pem
+  parameter-server-token-file: {folder}/parameter-server-token
+  parameter-server-ca: {folder}/ca.pem
+  parameter-server-certificate: {folder}/worker.pem
+  parameter-server-key: {folder}/worker-key.pem
+
+An environment's machine needs token and ca.pem, and its command two more options:
+
+  --token-file {folder}/token --tls-ca {folder}/ca.pem
+"""
+
+
+def keys(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or IP address by which others reach the servers; repeatable. localhost is included."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=36500, help="How long the certificates are valid.")] = 730,
+) -> None:
+    """Make two tokens, an authority, and certificates of servers and workers, and say how to use them.
+
+    Nobody but you can read the files. Nothing is ever overwritten.
+    """
+    from relaax.server.certificates import LOCAL
+
+    hosts = list(dict.fromkeys([*LOCAL, *(host or [])]))
+    try:
+        _write(folder, _made(hosts, days))
+    except (OSError, ValueError) as error:
+        print(f"relaax keys: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    said = {
+        "folder": folder.absolute(),
+        "hosts": ", ".join(hosts),
+        # Others are to reach them: without these lines both would listen on this machine only.
+        "parameter_server_bind": "  bind: 0.0.0.0:7000\n" if host else "",
+        "rlx_server_bind": "  bind: 0.0.0.0:7001\n" if host else "",
+    }
+    print(_HINT.format(**said), end="")
+
+
+def _made(hosts: list[str], days: int) -> dict[str, bytes]:
+    """Contents of the files by their names. Raises ValueError."""
+    from relaax.server.certificates import Authority
+
+    authority = Authority(days)
+    server, server_key = authority.issue("RELAAX server", hosts)
+    worker, worker_key = authority.issue("RELAAX worker")
+    return {
+        TOKEN: _token(),
+        PARAMETER_SERVER_TOKEN: _token(),
+        "ca.pem": authority.certificate,
+        "ca-key.pem": authority.key,
+        "server.pem": server,
+        "server-key.pem": server_key,
+        "worker.pem": worker,
+        "worker-key.pem": worker_key,
+    }
+
+
+def _token() -> bytes:
+    return secrets.token_urlsafe(_TOKEN_BYTES).encode() + b"\n"
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Raises OSError, and ValueError where there is something already."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty, and nothing is overwritten: name a folder that does not exist yet")
+    folder.chmod(0o700)
+    for name, content in contents.items():
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)

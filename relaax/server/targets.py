@@ -1,0 +1,42 @@
+"""How a process reaches the parameter server: addresses, tokens and certificates of the configuration."""
+
+from __future__ import annotations
+
+from relaax.bridge.channel import Target
+from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
+from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
+from relaax.server.tokens import WORKERS, read_token
+
+
+def targets(settings: RlxServerSection) -> list[Target]:
+    """How an RLX server's workers reach the parameter server, all of its shards. Raises ConfigurationError."""
+    where = f"{RLX_SERVER}.parameter_server"
+    token = read_token(settings.parameter_server_token_file, f"{where}_token_file", WORKERS)
+    files = settings.parameter_server_certificate, settings.parameter_server_key
+    ca = authority(settings.parameter_server_ca, f"{where}_ca")
+    pair = key_pair(*files, f"{where}_certificate", f"{where}_key")
+    if pair and ca is None:
+        raise ConfigurationError(f"{where}_certificate: is shown over TLS only: set {where}_ca")
+    target = Target("", token or "", ca, *(pair or (None, None)))
+    return [target.at(address) for address in settings.parameter_server]
+
+
+def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:
+    """How a process with a parameter server's own secrets reaches a parameter server, by default the first shard.
+
+    Raises ConfigurationError.
+    """
+    pair = key_pair(
+        settings.tls_certificate,
+        settings.tls_key,
+        f"{PARAMETER_SERVER}.tls_certificate",
+        f"{PARAMETER_SERVER}.tls_key",
+    )
+    ca = authority(settings.tls_ca, f"{PARAMETER_SERVER}.tls_ca")
+    if pair and ca is None:
+        raise ConfigurationError(
+            f"{PARAMETER_SERVER}.tls_ca: is needed to reach a parameter server that speaks TLS: the authority that "
+            "signed its certificate"
+        )
+    token = parameter_server_token(settings)
+    return Target(address or settings.first_shard, token or "", *((ca, *pair) if pair else (None, None, None)))

@@ -1,0 +1,110 @@
+"""Certificates and tokens that the servers' configuration names, read and checked before anything starts."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from cryptography import x509
+
+from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
+from relaax.server.tokens import ENVIRONMENTS, WORKERS, read_token
+from relaax.tls import client_context
+
+_log = logging.getLogger(__name__)
+
+PARAMETER_SERVER, RLX_SERVER = "relaax-parameter-server", "relaax-rlx-server"
+SOON = timedelta(days=14)
+
+
+def parameter_server_token(settings: ParameterServerSection) -> str | None:
+    """What workers and shards must show. Raises ConfigurationError."""
+    return read_token(settings.token_file, f"{PARAMETER_SERVER}.token_file", WORKERS)
+
+
+def rlx_server_token(settings: RlxServerSection) -> str | None:
+    """What environments must show. Raises ConfigurationError."""
+    return read_token(settings.token_file, f"{RLX_SERVER}.token_file", ENVIRONMENTS)
+
+
+def rlx_server_context(settings: RlxServerSection) -> ssl.SSLContext | None:
+    """For the port that environments connect to; None without TLS. Raises ConfigurationError."""
+    keys = f"{RLX_SERVER}.tls_certificate", f"{RLX_SERVER}.tls_key"
+    if key_pair(settings.tls_certificate, settings.tls_key, *keys) is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0  # a session is not resumed: each worker is another process
+    context.load_cert_chain(_path(settings.tls_certificate), _path(settings.tls_key))
+    return context
+
+
+def key_pair(
+    certificate: str | None, key: str | None, certificate_key: str, key_key: str
+) -> tuple[bytes, bytes] | None:
+    """A certificate and its private key (PEM); None where none are configured.
+
+    Raises ConfigurationError where they cannot be read, do not belong together, or have expired.
+    """
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        missing, there = (certificate_key, key_key) if certificate is None else (key_key, certificate_key)
+        raise ConfigurationError(f"{missing}: is needed as well where {there} is set")
+    chain, secret = _read(certificate, certificate_key), _read(key, key_key)
+    _check_dates(chain, certificate, certificate_key)
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(_path(certificate), _path(key), password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        why = getattr(error, "reason", None) or str(error)
+        if why == "KEY_VALUES_MISMATCH":
+            raise ConfigurationError(f"{key_key}: {key} is not the key of the certificate {certificate}") from None
+        raise ConfigurationError(f"{key_key}: {key} is no private key (PEM) that can be used: {why}") from None
+    return chain, secret
+
+
+def authority(file: str | None, key: str) -> bytes | None:
+    """The certificates (PEM) of an authority; None where none is configured. Raises ConfigurationError."""
+    if file is None:
+        return None
+    found = _read(file, key)
+    _check_dates(found, file, key)
+    try:
+        client_context(found.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise ConfigurationError(f"{key}: {file} holds no certificate (PEM) that can be used") from None
+    return found
+
+
+def _check_dates(pem: bytes, file: str, key: str) -> None:
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        raise ConfigurationError(f"{key}: {file} holds no certificate (PEM)") from None
+    ends, now = certificate.not_valid_after_utc, datetime.now(timezone.utc)
+    if ends < now:
+        raise ConfigurationError(f"{key}: the certificate {file} has expired on {ends:%Y-%m-%d}; make a new one")
+    if certificate.not_valid_before_utc > now:
+        begins = certificate.not_valid_before_utc
+        raise ConfigurationError(f"{key}: the certificate {file} is not valid before {begins:%Y-%m-%d %H:%M} UTC")
+    if ends - now < SOON:
+        _log.warning("%s: the certificate %s expires on %s", key, file, f"{ends:%Y-%m-%d}")
+
+
+def _read(file: str, key: str) -> bytes:
+    try:
+        return _path(file).read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{key}: {file} cannot be read: {error.strerror}") from None
+
+
+def _path(file: str | None) -> Path:
+    assert file is not None
+    return Path(file).expanduser()
+
+
+def _no_password() -> str:
+    raise ValueError("it is encrypted; a server reads it without being asked for a password")

@@ -1,0 +1,89 @@
+"""Tokens: secrets that let a peer in. They come from a file or the environment, and are shown to nobody."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from relaax.configuration import ConfigurationError
+
+_log = logging.getLogger(__name__)
+
+ENVIRONMENTS = "RELAAX_TOKEN"
+"""The variable with the token that environments show an RLX server."""
+WORKERS = "RELAAX_PARAMETER_SERVER_TOKEN"
+"""The variable with the token that workers and shards show a parameter server."""
+
+VARIABLES = (ENVIRONMENTS, WORKERS)
+
+MIN_TOKEN_BYTES, MAX_TOKEN_BYTES = 16, 4096
+
+
+class Token:
+    """A secret that can be compared, and is never shown."""
+
+    __slots__ = ("_digest",)
+
+    def __init__(self, secret: str) -> None:
+        self._digest = _digest(secret)
+
+    def matches(self, shown: str) -> bool:
+        """Whether it is the same. How long that takes tells nothing of either."""
+        return hmac.compare_digest(self._digest, _digest(shown))
+
+    def __repr__(self) -> str:
+        return "Token(hidden)"
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+def without_tokens(environment: Mapping[str, str]) -> dict[str, str]:
+    """For a process that needs none."""
+    return {name: value for name, value in environment.items() if name not in VARIABLES}
+
+
+def asks_for_token(file: str | None, variable: str) -> bool:
+    """Whether `read_token` would find one, which then must be one."""
+    return file is not None or variable in os.environ
+
+
+def read_token(file: str | None, key: str, variable: str) -> str | None:
+    """The token of a file, which the configuration's `key` names, or else of an environment variable; None without.
+
+    Raises ConfigurationError where there is one that cannot be used. The message does not quote it.
+    """
+    if file is not None:
+        return _checked(_content(Path(file).expanduser(), key), f"{key}: the token in {file}")
+    secret = os.environ.get(variable)
+    return None if secret is None else _checked(secret.strip(), f"the environment variable {variable}: its token")
+
+
+def _content(path: Path, key: str) -> str:
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(MAX_TOKEN_BYTES + 64)
+    except OSError as error:
+        raise ConfigurationError(f"{key}: the token file {path} cannot be read: {error.strerror}") from None
+    if mode & stat.S_IROTH:
+        _log.warning("%s: everybody on this machine can read the token file %s; chmod 600 helps", key, path)
+    return content.decode("latin-1").strip()
+
+
+def _checked(secret: str, what: str) -> str:
+    if not secret:
+        raise ConfigurationError(f"{what} is empty; `relaax keys DIR` makes one")
+    if not (secret.isascii() and secret.isprintable()) or " " in secret:
+        raise ConfigurationError(f"{what} may only have printable ASCII characters and no spaces")
+    if not MIN_TOKEN_BYTES <= len(secret) <= MAX_TOKEN_BYTES:
+        raise ConfigurationError(
+            f"{what} must have from {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} characters; `relaax keys DIR` makes one"
+        )
+    return secret

@@ -1,0 +1,79 @@
+"""`relaax keys`: what it writes, who may read it, and that it is what the printed lines say."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import yaml
+from cryptography import x509
+from typer.testing import CliRunner
+
+from relaax.cli.app import app
+from relaax.configuration import ParameterServerSection, RlxServerSection
+from support.keys import Keys
+
+FILES = {
+    *("token", "parameter-server-token", "ca.pem", "ca-key.pem"),
+    *("server.pem", "server-key.pem", "worker.pem", "worker-key.pem"),
+}
+
+
+def test_nobody_else_can_read_what_is_made(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "deep" / "keys")
+    assert {path.name for path in keys.folder.iterdir()} == FILES
+    assert keys.folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in keys.folder.iterdir()} == {0o600}
+    assert len(keys.token) >= 40
+    assert keys.token != keys.parameter_server_token
+    assert keys.token not in keys.said
+
+
+def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    lines = keys.said.splitlines()
+    begin = lines.index("relaax-parameter-server:")
+    end = lines.index("", begin)
+    sections = yaml.safe_load("\n".join(lines[begin:end]))
+    named = {name: {key.replace("-", "_"): value for key, value in keys_.items()} for name, keys_ in sections.items()}
+    assert ParameterServerSection(**named["relaax-parameter-server"]) == ParameterServerSection(
+        **keys.parameter_server()
+    )
+    assert RlxServerSection(**named["relaax-rlx-server"]) == RlxServerSection(**keys.rlx_server())
+    assert f"--token-file {keys.path('token')} --tls-ca {keys.path('ca.pem')}" in keys.said
+
+
+def test_certificates_are_for_the_hosts_that_were_named_and_for_so_long(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    made = CliRunner().invoke(app, ["keys", str(folder), "--host", "a.example", "--host", "10.0.0.5", "--days", "3"])
+    assert made.exit_code == 0, made.output
+    certificate = x509.load_pem_x509_certificate((folder / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "a.example"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1", "10.0.0.5"]
+    assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == 3
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.load_cert_chain(folder / "worker.pem", folder / "worker-key.pem")
+
+
+def test_where_others_are_to_reach_the_servers_the_lines_say_so(tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), "--host", "a.example"])
+    assert "\n  bind: 0.0.0.0:7000\n  token-file:" in made.output
+    assert "\n  bind: 0.0.0.0:7001\n  token-file:" in made.output
+    assert "bind" not in Keys(tmp_path / "others").said
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    token = keys.token
+    again = CliRunner().invoke(app, ["keys", str(keys.folder)])
+    assert again.exit_code == 2
+    assert "is not empty, and nothing is overwritten" in again.output
+    assert keys.token == token
+
+
+def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["keys", str(tmp_path / "keys"), "--host", "a b"])
+    assert refused.exit_code == 2
+    assert "'a b' is neither the name of a host nor its IP address" in refused.output
+    assert not (tmp_path / "keys").exists()

@@ -1,0 +1,84 @@
+"""Keys for a service, as `relaax keys` makes them, and such as nobody should accept."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from relaax.cli.app import app
+from relaax.server.certificates import LOCAL, Authority
+from relaax.tls import client_context
+
+OTHER_TOKEN = "another-secret-of-somebody-else"
+
+
+class Keys:
+    """What `relaax keys` has put into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        made = CliRunner().invoke(app, ["keys", str(folder)])
+        assert made.exit_code == 0, made.output
+        self.said = made.output
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    @property
+    def token(self) -> str:
+        return self.read("token").decode().strip()
+
+    @property
+    def parameter_server_token(self) -> str:
+        return self.read("parameter-server-token").decode().strip()
+
+    def context(self) -> ssl.SSLContext:
+        """A client's, that knows the authority."""
+        return client_context(self.read("ca.pem").decode())
+
+    def rlx_port(self) -> dict[str, Any]:
+        """Keys of the section relaax-rlx-server for its own port."""
+        return {
+            "token_file": self.path("token"),
+            "tls_certificate": self.path("server.pem"),
+            "tls_key": self.path("server-key.pem"),
+        }
+
+    def rlx_server(self) -> dict[str, Any]:
+        """And those for its workers."""
+        return {
+            **self.rlx_port(),
+            "parameter_server_token_file": self.path("parameter-server-token"),
+            "parameter_server_ca": self.path("ca.pem"),
+            "parameter_server_certificate": self.path("worker.pem"),
+            "parameter_server_key": self.path("worker-key.pem"),
+        }
+
+    def parameter_server(self) -> dict[str, Any]:
+        """Keys of the section relaax-parameter-server."""
+        return {
+            "token_file": self.path("parameter-server-token"),
+            "tls_certificate": self.path("server.pem"),
+            "tls_key": self.path("server-key.pem"),
+            "tls_client_ca": self.path("ca.pem"),
+            "tls_ca": self.path("ca.pem"),
+        }
+
+    def put(self, name: str, pair: tuple[bytes, bytes]) -> tuple[str, str]:
+        """Files of a certificate and its key."""
+        paths = self.folder / f"{name}.pem", self.folder / f"{name}-key.pem"
+        for path, content in zip(paths, pair, strict=True):
+            path.write_bytes(content)
+        return str(paths[0]), str(paths[1])
+
+
+def strangers(days: float = 30) -> tuple[Authority, tuple[bytes, bytes]]:
+    """An authority that nobody knows, and a server's certificate of it."""
+    authority = Authority(days)
+    return authority, authority.issue("somebody", LOCAL)
