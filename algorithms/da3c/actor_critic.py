@@ -128,21 +128,24 @@ class ActorCritic(AgentBase):
 
     def _update(self) -> None:
         expected = functools.partial(self._values, self._inputs, self._state)
-        gradient = self._gradient(self._experience.batch(expected, self.config.gae_lambda))
+        gradient, loss = self._gradient(self._experience.batch(expected, self.config.gae_lambda))
         self._pushes += 1
         fetch = self._pushes >= self.config.sync_interval
-        pushed = self.context.bridge.push(gradient, self._env_steps, want_parameters=fetch)
+        pushed = self.context.bridge.push(gradient, self._env_steps, want_parameters=fetch, loss=loss)
         self._env_steps = 0
         if pushed.pulled is not None:
             self._take(pushed.pulled)
 
-    def _gradient(self, batch: Batch) -> Array | None:
+    def _gradient(self, batch: Batch) -> tuple[Array, float] | tuple[None, None]:
+        """The gradient, and the loss that it is of, as a mean over the steps that count."""
         if not batch.mask.any():
-            return None  # nothing but void transitions
+            return None, None  # nothing but void transitions
         gradient, statistics = self._model.gradient(batch)
-        for name, value in zip(STATISTICS, statistics.tolist(), strict=True):
-            self.context.bridge.scalar(name, value)
-        return gradient
+        policy, value, entropy, _ = means = statistics.tolist()
+        for name, mean in zip(STATISTICS, means, strict=True):
+            self.context.bridge.scalar(name, mean)
+        loss = policy + self.config.value_loss_weight * value - self.config.entropy_beta * entropy
+        return gradient, loss
 
     def _pull(self) -> None:
         self._take(self.context.bridge.pull())

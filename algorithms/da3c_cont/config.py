@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from relaax.algorithm_base import Fixed, Free
+
 from ..da3c.config import Config as ActorCriticConfig
 from ..da3c.config import NetworkConfig as ActorCriticNetworkConfig
 
@@ -30,14 +32,14 @@ class Config(ActorCriticConfig):
     )
     lstm: bool = Field(True, description="The network remembers: an LSTM layer of network.lstm_size cells.")
     network: NetworkConfig = Field(NetworkConfig(), description="The network.")
-    spherical: bool = Field(False, description="One variance for all dimensions of an action, as in the paper.")
-    initial_variance: float = Field(
+    spherical: Fixed[bool] = Field(False, description="One variance for all dimensions of an action, as in the paper.")
+    initial_variance: Free[float] = Field(
         1.0, gt=1e-5, description="Of the first policy, in units in which bounded actions reach from -1 to 1."
     )
-    whole_episodes: bool = Field(
+    whole_episodes: Free[bool] = Field(
         False, description="An update is one environment's whole episode, without bootstrap where it terminated."
     )
-    longest_episode: int = Field(
+    longest_episode: Free[int] = Field(
         10_000, ge=1, description="With `whole_episodes`: longer ones are learned from in parts of this length."
     )
     normalize_observations: bool = Field(

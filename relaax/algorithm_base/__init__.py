@@ -1,14 +1,23 @@
 """What an algorithm author implements: `Config`, `Agent` and `ParameterServer`."""
 
 from relaax.algorithm_base.agent import AgentBase, AgentContext
-from relaax.algorithm_base.config import AdamConfig, ConfigBase, RMSPropConfig, size_mismatch, space_size
+from relaax.algorithm_base.config import ConfigBase, size_mismatch, space_size
 from relaax.algorithm_base.fingerprint import fingerprint, first_difference, parse_fingerprint, without_bounds
 from relaax.algorithm_base.loader import Algorithm, find_algorithm, load_algorithm
+from relaax.algorithm_base.optimizer_config import (
+    AdaGradConfig,
+    AdamConfig,
+    MomentumConfig,
+    OptimizerConfig,
+    RMSPropConfig,
+)
 from relaax.algorithm_base.parameter_server import ParameterServerBase
+from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, Step
 from relaax.bridge.base import (
     BridgeBase,
     BridgeError,
+    BridgeUnauthenticated,
     BridgeUnavailable,
     FlatVector,
     Pulled,
@@ -19,10 +28,11 @@ from relaax.bridge.base import (
 )
 from relaax.bridge.moments import Moments
 from relaax.bridge.options import MAX_PARAMETERS, MAX_STATISTICS
-from relaax.configuration import Section
+from relaax.configuration import Fixed, Free, Section
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
+    "AdaGradConfig",
     "AdamConfig",
     "AgentBase",
     "AgentContext",
@@ -30,24 +40,30 @@ __all__ = [
     "Box",
     "BridgeBase",
     "BridgeError",
+    "BridgeUnauthenticated",
     "BridgeUnavailable",
     "ConfigBase",
     "Dict",
     "Discrete",
+    "Fixed",
     "FlatVector",
+    "Free",
     "Leaves",
     "MAX_PARAMETERS",
     "MAX_STATISTICS",
     "Mask",
     "Moments",
+    "MomentumConfig",
     "MultiBinary",
     "MultiDiscrete",
+    "OptimizerConfig",
     "ParameterServerBase",
     "Pulled",
     "Pushed",
     "RMSPropConfig",
     "Registered",
     "Registration",
+    "Schedule",
     "Section",
     "Space",
     "Step",

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from relaax.configuration import Section
+from relaax.algorithm_base.optimizer_config import (
+    AdaGradConfig,
+    AdamConfig,
+    MomentumConfig,
+    OptimizerConfig,
+    RMSPropConfig,
+)
+from relaax.algorithm_base.schedule import Schedule
+from relaax.configuration import Fixed, Free, Section
 from relaax.rlx import Discrete, Space
 
 if TYPE_CHECKING:
@@ -16,77 +24,134 @@ if TYPE_CHECKING:
 
 AtLeastOne = Annotated[int, Field(ge=1)]
 
-
-class RMSPropConfig(Section):
-    """Shared RMSProp (Mnih et al. 2016): g <- decay g + (1 - decay) d^2, theta <- theta - rate d / sqrt(g + eps)."""
-
-    decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
-    epsilon: float = Field(0.1, gt=0, description="Added to that mean inside the square root.")
-    gradient_norm_clipping: float | None = Field(
-        40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."
-    )
-
-
-class AdamConfig(Section):
-    """Adam (Kingma and Ba 2015, the form at the end of section 2), its moments shared by all workers."""
-
-    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
-    epsilon: float = Field(1e-8, gt=0, description="Added to the root of that mean.")
-    gradient_norm_clipping: float | None = Field(
-        40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."
-    )
+DEFAULT_RING = 16
+"""Staleness up to which gradients are compensated where `max_staleness` says nothing."""
+MAX_RING = 256
+"""The most that it may say then: so many copies of the parameters are kept."""
 
 
 class ConfigBase(Section):
     """What every algorithm's `Config` begins with; a subclass adds keys of its own."""
 
-    path: str = Field(description="Where the algorithm is: a path, or the name of a bundled one.")
-    state_size: AtLeastOne | list[AtLeastOne] | None = Field(
+    path: Free[str] = Field(description="Where the algorithm is: a path, or the name of a bundled one.")
+    state_size: Free[AtLeastOne | list[AtLeastOne] | None] = Field(
         None, description="Shape of an observation; optional, checked against the client's space."
     )
-    action_size: int | None = Field(
+    action_size: Free[int | None] = Field(
         None, ge=1, description="Number of discrete actions, or length of a continuous one; optional, checked likewise."
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="Fixes initial parameters and each actor's random numbers.")
-    max_global_step: int = Field(
+    seed: Free[int] = Field(0, ge=0, lt=2**31, description="Fixes initial parameters and each actor's random numbers.")
+    max_global_step: Free[int] = Field(
         100_000_000, ge=1, description="Environment steps, over all workers, after which training ends."
     )
-    initial_learning_rate: float = Field(7e-4, gt=0, description="Learning rate at global step 0.")
-    anneal_learning_rate: bool = Field(
+    initial_learning_rate: Free[float] = Field(7e-4, gt=0, description="Learning rate at global step 0.")
+    anneal_learning_rate: Free[bool] = Field(
         True, description="Bring the learning rate down to zero at max_global_step, linearly."
     )
-    max_staleness: int | None = Field(
+    max_staleness: Free[int | None] = Field(
         None, ge=0, description="Gradients computed on parameters older than this many versions are discarded."
     )
-    sync_interval: int = Field(1, ge=1, description="Pushes between two fetches of parameters: 1 fetches after each.")
-    gpu: bool = Field(False, description="Short form of relaax-rlx-server.device: gpu.")
-    optimizer: Literal["rms_prop", "adam"] = Field("rms_prop", description="Which of the next two sections is used.")
-    rms_prop: RMSPropConfig = Field(RMSPropConfig(), alias="RMSProp", description="Shared RMSProp.")
-    adam: AdamConfig = Field(AdamConfig(), alias="Adam", description="Adam.")
+    sync_interval: Free[int] = Field(
+        1, ge=1, description="Pushes between two fetches of parameters: 1 fetches after each."
+    )
+    gpu: Free[bool] = Field(False, description="Short form of relaax-rlx-server.device: gpu.")
+    optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
+        "rms_prop",
+        description="Which of the next sections is used. Its statistics are shared by all workers; with worker_ before "
+        "its name each worker has its own, and sends updates in place of gradients.",
+    )
+    rms_prop: Free[RMSPropConfig] = Field(RMSPropConfig(), alias="RMSProp", description="RMSProp.")
+    adam: Free[AdamConfig] = Field(AdamConfig(), alias="Adam", description="Adam.")
+    momentum: Free[MomentumConfig] = Field(
+        MomentumConfig(), alias="Momentum", description="Gradient descent with momentum."
+    )
+    adagrad: Free[AdaGradConfig] = Field(AdaGradConfig(), alias="AdaGrad", description="AdaGrad.")
+    combine: Free[Literal["fifo", "average", "delay_compensated"]] = Field(
+        "fifo",
+        description="What becomes of the workers' gradients: each is applied as it comes (fifo), so many are averaged "
+        "first (average), or each is corrected by what changed since its parameters were fetched (delay_compensated).",
+    )
+    average_window: Free[int] = Field(
+        4, ge=1, le=1024, description="With `combine: average`: gradients that are averaged before one update."
+    )
+    delay_compensation: Free[float] = Field(
+        0.04,
+        ge=0,
+        description="With `combine: delay_compensated`: weight of the correction, lambda of Zheng et al. 2017.",
+    )
+    loss_outlier_deviations: Free[float | None] = Field(
+        None,
+        gt=1,
+        description="A gradient is discarded whose absolute loss is above the worker's running mean by more than so "
+        "many standard deviations.",
+    )
+
+    @property
+    def optimizer_section(self) -> OptimizerConfig:
+        """That of the optimizer in use."""
+        sections = {"adam": self.adam, "momentum": self.momentum, "adagrad": self.adagrad, "rms_prop": self.rms_prop}
+        return sections[self.optimizer.removeprefix("worker_")]
+
+    @property
+    def unused_sections(self) -> set[str]:
+        """Those of the other optimizers, by the names that they have in a file."""
+        fields = ((name, field.alias or name) for name, field in type(self).model_fields.items())
+        sections = {alias: getattr(self, name) for name, alias in fields}
+        used = self.optimizer_section
+        return {alias for alias, value in sections.items() if isinstance(value, OptimizerConfig) and value is not used}
 
     @property
     def gradient_norm_clipping(self) -> float | None:
         """That of the optimizer in use."""
-        return self.adam.gradient_norm_clipping if self.optimizer == "adam" else self.rms_prop.gradient_norm_clipping
+        return self.optimizer_section.gradient_norm_clipping
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate by global step."""
+        return Schedule(self.initial_learning_rate, self.max_global_step if self.anneal_learning_rate else None)
+
+    @property
+    def staleness_bound(self) -> int | None:
+        """How many versions old a gradient may be: where delays are compensated there is always a bound."""
+        default = DEFAULT_RING if self.combine == "delay_compensated" else None
+        return default if self.max_staleness is None else self.max_staleness
 
     @model_validator(mode="after")
     def _own_gradients_are_not_too_stale(self) -> ConfigBase:
-        if self.max_staleness is not None and self.max_staleness < self.sync_interval - 1:
+        bound, own = self.staleness_bound, self.sync_interval - 1
+        if self.combine == "average":  # as many make one version
+            own = -(-own // self.average_window)
+        if bound is not None and bound < own:
             raise ValueError(
-                f"with sync_interval {self.sync_interval} a worker's own gradients are up to {self.sync_interval - 1} "
-                f"versions old, and max_staleness {self.max_staleness} would discard them; raise it, or fetch more "
-                "often"
+                f"with sync_interval {self.sync_interval} a worker's own gradients are up to {own} "
+                f"versions old, and max_staleness {bound} would discard them; raise it, or fetch more often"
             )
         return self
 
-    def optimizer_spec(self) -> OptimizerSpec:
-        """The optimizer that this configuration describes."""
-        from relaax.tf.optimizers import Adam, RMSProp
+    @model_validator(mode="after")
+    def _delays_can_be_compensated(self) -> ConfigBase:
+        if self.combine == "delay_compensated":
+            if self.optimizer.startswith("worker_"):
+                raise ValueError(
+                    f"with optimizer {self.optimizer} workers send updates, and delay_compensated needs gradients; use "
+                    f"{self.optimizer.removeprefix('worker_')}, or another value of combine"
+                )
+            if self.max_staleness is not None and self.max_staleness > MAX_RING:
+                raise ValueError(
+                    f"with delay_compensated a copy of the parameters is kept for each of max_staleness versions, and "
+                    f"{self.max_staleness} are too many; at most {MAX_RING} can be"
+                )
+        return self
 
-        if self.optimizer == "adam":
-            return Adam(beta1=self.adam.beta1, beta2=self.adam.beta2, epsilon=self.adam.epsilon)
-        return RMSProp(decay=self.rms_prop.decay, epsilon=self.rms_prop.epsilon)
+    def optimizer_spec(self) -> OptimizerSpec:
+        """The optimizer of the parameter server."""
+        from relaax.tf.optimizers import Add
+
+        return Add() if self.optimizer.startswith("worker_") else self.optimizer_section.spec()
+
+    def worker_optimizer_spec(self) -> OptimizerSpec | None:
+        """The optimizer that each worker has for itself; None where statistics are shared."""
+        return self.optimizer_section.spec() if self.optimizer.startswith("worker_") else None
 
     def model_description(self) -> dict[str, Any]:
         """What must agree between a worker and the parameter server: every key but where things are and run."""

@@ -17,7 +17,10 @@ from relaax.algorithm_base.loader import find_algorithm, import_algorithm, paren
 from relaax.bundled import bundled_folder
 
 _PREFIX = "relaax_configs_"
-_LIGHT = {"pydantic", "relaax.algorithm_base", "relaax.rlx", "numpy", *sys.stdlib_module_names}
+_LIGHT = {
+    "pydantic", "relaax.algorithm_base", "relaax.algorithm_base.resuming", "relaax.rlx", "numpy",
+    *sys.stdlib_module_names,
+}  # fmt: skip
 
 
 class OpenConfig(ConfigBase):

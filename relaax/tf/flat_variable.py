@@ -39,7 +39,8 @@ class FlatVariable:
 
     def snapshot(self) -> FlatVector:
         """The values now: a read-only float32 array of shape [size] that never changes."""
-        value = self._variable.read_value()
+        # Less than `read_value`, which makes an identity beside it: 0.05 ms of a push where the caches are cold.
+        value = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
         if self._shares_memory:
             shared: FlatVector = np.asarray(memoryview(value))
             return shared

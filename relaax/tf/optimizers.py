@@ -1,42 +1,18 @@
-"""Optimizers as TensorFlow's fused kernels on one flat vector.
+"""Which optimizer brings gradients to the flat vector, with which constants.
 
 A specification (`RMSProp(decay=0.99, epsilon=0.1)`) is a value that can be compared and passed around; `create` makes
-the live optimizer with its slots.
+the live optimizer with its slots (see `relaax.tf.live_optimizers`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import tensorflow as tf
+from relaax.tf import live_optimizers as live
+from relaax.tf.live_optimizers import Optimizer, Slots
 
-from relaax.tf.flat_variable import FlatVariable, FlatVector
-
-Slots = dict[str, npt.NDArray[Any]]
-
-
-class Optimizer(ABC):
-    """A live optimizer of a vector of `size` float32 elements. Not thread-safe."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    @abstractmethod
-    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
-        """Update `parameters` in place along `gradient`, float32 of shape [size]."""
-
-    @abstractmethod
-    def slots(self) -> Slots:
-        """The optimizer's state as arrays that never change; `restore` takes them back."""
-
-    @abstractmethod
-    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from saved slots. Raises ValueError where names or shapes are not this optimizer's."""
+__all__ = ["AdaGrad", "Adam", "Add", "Momentum", "Optimizer", "OptimizerSpec", "RMSProp", "Slots"]
 
 
 class OptimizerSpec(ABC):
@@ -58,7 +34,34 @@ class RMSProp(OptimizerSpec):
     epsilon: float = 0.1
 
     def create(self, size: int) -> Optimizer:
-        return _LiveRMSProp(self, size)
+        return live.LiveRMSProp(size, self.decay, self.epsilon)
+
+
+@dataclass(frozen=True)
+class Momentum(OptimizerSpec):
+    """Gradient descent with momentum (Mnih et al. 2016, supplement, "Optimization Details").
+
+    m ← α·m + (1 − α)·Δθ;  θ ← θ − η·m.  `momentum` is α; m starts at zero. So m is a mean of gradients, and the same
+    learning rate goes as far with any α. Where momentum is written as m ← α·m + Δθ, the rate is (1 − α) times this one.
+    """
+
+    momentum: float = 0.9
+
+    def create(self, size: int) -> Optimizer:
+        return live.LiveMomentum(size, self.momentum)
+
+
+@dataclass(frozen=True)
+class AdaGrad(OptimizerSpec):
+    """AdaGrad (Duchi et al. 2011, section 1.1, the diagonal form), as DistBelief used it (Dean et al. 2012).
+
+    s ← s + Δθ²;  θ ← θ − η·Δθ / (√s + ε).  ε is δ of the paper; s starts at zero and only grows.
+    """
+
+    epsilon: float = 1e-6
+
+    def create(self, size: int) -> Optimizer:
+        return live.LiveAdaGrad(size, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -70,77 +73,12 @@ class Adam(OptimizerSpec):
     epsilon: float = 1e-8
 
     def create(self, size: int) -> Optimizer:
-        return _LiveAdam(self, size)
+        return live.LiveAdam(size, self.beta1, self.beta2, self.epsilon)
 
 
-class _LiveRMSProp(Optimizer):
-    def __init__(self, spec: RMSProp, size: int) -> None:
-        super().__init__(size)
-        self._spec = spec
-        self._mean_square = FlatVariable.zeros(size)
-        # The kernel keeps the last step here; without momentum it is never read, so it is no state.
-        self._last_step = FlatVariable.zeros(size)
+@dataclass(frozen=True)
+class Add(OptimizerSpec):
+    """θ ← θ + Δθ: what comes is an update already, made by the worker. No slots; the learning rate is the worker's."""
 
-    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
-        tf.raw_ops.ResourceApplyRMSProp(
-            var=parameters.handle,
-            ms=self._mean_square.handle,
-            mom=self._last_step.handle,
-            lr=learning_rate,
-            rho=self._spec.decay,
-            momentum=0.0,
-            epsilon=self._spec.epsilon,
-            grad=gradient,
-            use_locking=True,
-        )
-
-    def slots(self) -> Slots:
-        return {"mean_square": self._mean_square.snapshot()}
-
-    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
-        _check(slots, {"mean_square": (self.size,)})
-        self._mean_square.assign(slots["mean_square"])
-
-
-class _LiveAdam(Optimizer):
-    def __init__(self, spec: Adam, size: int) -> None:
-        super().__init__(size)
-        self._spec = spec
-        self._mean = FlatVariable.zeros(size)
-        self._mean_square = FlatVariable.zeros(size)
-        self._updates = 0
-
-    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
-        self._updates += 1
-        tf.raw_ops.ResourceApplyAdam(
-            var=parameters.handle,
-            m=self._mean.handle,
-            v=self._mean_square.handle,
-            beta1_power=self._spec.beta1**self._updates,
-            beta2_power=self._spec.beta2**self._updates,
-            lr=learning_rate,
-            beta1=self._spec.beta1,
-            beta2=self._spec.beta2,
-            epsilon=self._spec.epsilon,
-            grad=gradient,
-            use_locking=True,
-        )
-
-    def slots(self) -> Slots:
-        return {
-            "mean": self._mean.snapshot(),
-            "mean_square": self._mean_square.snapshot(),
-            "updates": np.array([self._updates], np.int64),
-        }
-
-    def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
-        _check(slots, {"mean": (self.size,), "mean_square": (self.size,), "updates": (1,)})
-        self._mean.assign(slots["mean"])
-        self._mean_square.assign(slots["mean_square"])
-        self._updates = int(slots["updates"][0])
-
-
-def _check(slots: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, tuple[int, ...]]) -> None:
-    found = {name: tuple(array.shape) for name, array in slots.items()}
-    if found != dict(expected):
-        raise ValueError(f"the optimizer has the slots {dict(expected)}, not {found}")
+    def create(self, size: int) -> Optimizer:
+        return live.LiveAdd(size)

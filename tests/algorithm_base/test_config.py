@@ -5,9 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Box, ConfigBase, Dict, Discrete, Space, size_mismatch, space_size
+from relaax.algorithm_base import (
+    Box,
+    ConfigBase,
+    Dict,
+    Discrete,
+    Space,
+    fingerprint,
+    first_difference,
+    size_mismatch,
+    space_size,
+)
+from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.configuration import ConfigurationError, validate_section
-from relaax.tf.optimizers import Adam, RMSProp
+from relaax.tf.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
 
 
 def config(**keys: Any) -> ConfigBase:
@@ -79,6 +90,87 @@ def test_the_optimizer_is_what_the_section_says() -> None:
     assert adam.gradient_norm_clipping is None
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "spec"),
+    [
+        ("rms_prop", RMSProp(epsilon=0.5)),
+        ("adam", Adam(beta1=0.5)),
+        ("momentum", Momentum(momentum=0.5)),
+        ("adagrad", AdaGrad(epsilon=0.5)),
+    ],
+)
+def test_each_optimizer_has_a_section_of_its_own(optimizer: str, spec: OptimizerSpec) -> None:
+    sections = {
+        "RMSProp": {"epsilon": 0.5, "gradient_norm_clipping": 1},
+        "Adam": {"beta1": 0.5, "gradient_norm_clipping": 2},
+        "Momentum": {"momentum": 0.5, "gradient_norm_clipping": 3},
+        "AdaGrad": {"epsilon": 0.5, "gradient_norm_clipping": 4},
+    }
+    found = config(optimizer=optimizer, **sections)
+    assert found.optimizer_spec() == spec
+    assert found.worker_optimizer_spec() is None
+    norms = {"rms_prop": 1, "adam": 2, "momentum": 3, "adagrad": 4}
+    assert found.gradient_norm_clipping == norms[optimizer]
+    if optimizer in ("rms_prop", "momentum"):
+        local = config(optimizer=f"worker_{optimizer}", **sections)
+        assert (local.optimizer_spec(), local.worker_optimizer_spec()) == (Add(), spec)
+        assert local.gradient_norm_clipping == norms[optimizer]
+
+
+def test_delays_are_compensated_within_a_bound() -> None:
+    assert config().staleness_bound is None
+    assert config(max_staleness=3).staleness_bound == 3
+    assert config(combine="delay_compensated").staleness_bound == DEFAULT_RING
+    assert config(combine="delay_compensated", max_staleness=MAX_RING).staleness_bound == MAX_RING
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        (
+            {"max_staleness": 257},
+            "algorithm: with delay_compensated a copy of the parameters is kept for each of max_staleness versions, "
+            "and 257 are too many; at most 256 can be",
+        ),
+        (
+            {"optimizer": "worker_momentum"},
+            "algorithm: with optimizer worker_momentum workers send updates, and delay_compensated needs gradients; "
+            "use momentum, or another value of combine",
+        ),
+        (
+            {"sync_interval": 18},
+            "algorithm: with sync_interval 18 a worker's own gradients are up to 17 versions old, and max_staleness 16 "
+            "would discard them; raise it, or fetch more often",
+        ),
+    ],
+)
+def test_delays_that_cannot_be_compensated(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        config(combine="delay_compensated", **keys)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"optimizer": "momentum"},
+        {"Momentum": {"momentum": 0.5}},
+        {"AdaGrad": {"epsilon": 0.5}},
+        {"combine": "average"},
+        {"average_window": 2},
+        {"delay_compensation": 0.5},
+        {"loss_outlier_deviations": 3},
+        {"max_staleness": 3},
+    ],
+)
+def test_how_gradients_are_applied_is_part_of_the_model(keys: dict[str, Any]) -> None:
+    spaces = Box(shape=(4,)), Discrete(2)
+    one, two = (fingerprint("x", configuration, *spaces) for configuration in (config(**keys), config()))
+    difference = first_difference(one, two)
+    assert difference is not None
+    assert next(iter(keys)) in difference
+
+
 def test_where_it_runs_is_not_part_of_the_model() -> None:
     assert config(gpu=True).model_description() == config().model_description()
     assert config(sync_interval=5).model_description() != config().model_description()
@@ -99,6 +191,11 @@ def test_where_it_runs_is_not_part_of_the_model() -> None:
         ({"Adam": {"epsilon": 0}}, "algorithm.Adam.epsilon: 0 cannot be used"),
         ({"RMSProp": {"decay": 1}}, "algorithm.RMSProp.decay: 1 cannot be used"),
         ({"RMSProp": {"epsilon": 0}}, "algorithm.RMSProp.epsilon: 0 cannot be used"),
+        ({"Momentum": {"momentum": 1}}, "algorithm.Momentum.momentum: 1 cannot be used"),
+        ({"AdaGrad": {"epsilon": 0}}, "algorithm.AdaGrad.epsilon: 0 cannot be used"),
+        ({"average_window": 0}, "algorithm.average_window: 0 cannot be used"),
+        ({"delay_compensation": -1}, "algorithm.delay_compensation: -1 cannot be used"),
+        ({"loss_outlier_deviations": 1}, "algorithm.loss_outlier_deviations: 1 cannot be used"),
         ({"RMSProp": {"gradient_norm_clipping": 0}}, "algorithm.RMSProp.gradient_norm_clipping: 0 cannot be used"),
     ],
 )
@@ -110,6 +207,9 @@ def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -
 
 def test_a_worker_must_not_outdate_its_own_gradients() -> None:
     assert config(sync_interval=3, max_staleness=2).sync_interval == 3
+    assert config(sync_interval=9, max_staleness=2, combine="average", average_window=4).average_window == 4
+    with pytest.raises(ConfigurationError, match="up to 3 versions old"):
+        config(sync_interval=10, max_staleness=2, combine="average", average_window=4)
     with pytest.raises(ConfigurationError) as refused:
         config(sync_interval=3, max_staleness=1)
     assert str(refused.value) == (

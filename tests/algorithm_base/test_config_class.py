@@ -40,7 +40,7 @@ def test_a_copy_builds_on_the_bundled_ones_and_is_its_own(tmp_path: Path) -> Non
     copy = tmp_path / "mine"
     shutil.copytree(bundled_folder("algorithms") / "da3c_cont", copy)
     text = (copy / "config.py").read_text()
-    (copy / "config.py").write_text(text.replace("spherical: bool", "round: bool"))
+    (copy / "config.py").write_text(text.replace("spherical: Fixed", "round: Fixed"))
     fields = config_class("mine", tmp_path).model_fields
     assert {"round", "entropy_beta", "gae_lambda"} <= set(fields)
     assert "spherical" not in fields

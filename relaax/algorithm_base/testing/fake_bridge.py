@@ -23,13 +23,17 @@ class ContractBroken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPush:
-    """A push as it came. `base` is what the gradient was computed on, `statistics` what was gathered for it."""
+    """A push as it came. `base` is what the gradient was computed on, `statistics` what was gathered for it.
+
+    `loss` is that of the gradient, where the agent said it.
+    """
 
     gradient: FlatVector | None
     env_steps: int
     base: Pulled
     discarded: str | None
     statistics: Mapping[str, Moments] = field(default_factory=dict)
+    loss: float | None = None
 
 
 class FakeBridge(BridgeBase):
@@ -110,23 +114,33 @@ class FakeBridge(BridgeBase):
         self.pulls += 1
         return self._hand_out()
 
-    def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
         """Recorded, then applied where `discard` is empty."""
         registration = self._enter("push")
         _demand(not registration.exploit, "push in exploit mode")
         _demand(self._base is not None, "push before the first pull")
         _demand(type(env_steps) is int, f"env_steps is {env_steps!r}; an int is needed")
         _demand(env_steps >= 0, f"env_steps is {env_steps}; it is never negative")
+        _demand(gradient is None or not withheld, "a gradient that is withheld is not sent")
+        _demand(loss is None or isinstance(loss, float), f"loss is {loss!r}; a float is needed")
         if gradient is not None:
             self._check(gradient)
         self._stop()
         assert self._base is not None
-        base, discarded = self._base, None
+        base, discarded = self._base, "loss" if withheld else None
         if gradient is not None and self.discard:
             discarded = self.discard.popleft()
         copy = None if gradient is None else gradient.copy()
         gathered, self._gathered = self._gathered, {}
-        self.pushes.append(RecordedPush(copy, env_steps, base, discarded, gathered))
+        self.pushes.append(RecordedPush(copy, env_steps, base, discarded, gathered, loss))
         staleness = self._newest.version - base.version
         self._global_step += env_steps
         if discarded == "incarnation":

@@ -18,7 +18,7 @@ def test_sections_of_the_servers() -> None:
     server, rlx = configuration.parameter_server, configuration.rlx_server
     assert (server.bind, server.checkpoint_dir) == ("localhost:7000", "checkpoints/boxing_a3c")
     assert (server.log_level, server.metrics_dir) == ("WARNING", "metrics_ale_demo")
-    assert (rlx.bind, rlx.parameter_server, rlx.log_level) == ("localhost:7001", "localhost:7000", "WARNING")
+    assert (rlx.bind, rlx.parameter_server, rlx.log_level) == ("localhost:7001", ["localhost:7000"], "WARNING")
 
 
 def test_the_algorithm_is_found_and_its_numbers_are_numbers() -> None:

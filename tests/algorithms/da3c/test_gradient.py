@@ -105,6 +105,8 @@ def test_what_is_reported_beside_a_push() -> None:
     assert scalars["loss/value"] == pytest.approx(advantage**2, rel=1e-4)
     assert scalars["loss/entropy"] == pytest.approx(-(pi * np.log(pi)).sum(), rel=1e-4)
     assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(scene.bridge.pushes[0].gradient), rel=1e-4)
+    whole = scalars["loss/policy"] + WEIGHT * scalars["loss/value"] - BETA * scalars["loss/entropy"]
+    assert scene.bridge.pushes[0].loss == pytest.approx(whole)
 
 
 def test_terminated_expects_nothing_truncated_expects_what_was_cut_off() -> None:

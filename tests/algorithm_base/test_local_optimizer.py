@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import ConfigBase, FlatVector, Moments, Registration, Schedule
+from relaax.algorithm_base.local_optimizer import LocalOptimizer
+from relaax.algorithm_base.loss_outliers import WARM_UP, LossOutliers
+from relaax.algorithm_base.testing import FakeBridge
+from relaax.algorithm_base.worker_bridge import worker_bridge
+from relaax.bridge import GrpcBridge
+from relaax.tf.flat_variable import FlatVariable
+from relaax.tf.optimizers import Add, Momentum, OptimizerSpec, RMSProp
+from support.parameter_servers import Models, fingerprint, running
+
+
+class AddingBridge(FakeBridge):
+    """A parameter server that adds what it is sent."""
+
+    def apply(self, gradient: FlatVector) -> FlatVector:
+        updated: FlatVector = self.parameters + gradient
+        return updated
+
+
+class LenientBridge(AddingBridge):
+    """One that takes what is not finite, and keeps it."""
+
+    def _check(self, gradient: FlatVector) -> None:
+        pass
+
+    def apply(self, gradient: FlatVector) -> FlatVector:
+        return super().apply(gradient) if np.isfinite(gradient).all() else self.parameters
+
+
+def local(bridge: FakeBridge, optimizer: OptimizerSpec, schedule: Schedule) -> LocalOptimizer:
+    wrapped = LocalOptimizer(bridge, optimizer, schedule)
+    wrapped.register(Registration("x"))
+    wrapped.pull()
+    return wrapped
+
+
+def vector(*values: float) -> FlatVector:
+    return np.array(values, np.float32)
+
+
+def test_what_is_sent_is_the_update_at_the_rate_of_the_step_last_seen() -> None:
+    # m = 0.5 * 4 = 2, at rate 1; then 0.5 * 2 + 0.5 * 0 = 1, at rate 0.5, because 50 of 100 steps are done.
+    bridge = AddingBridge(vector(10.0))
+    wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0, 100))
+    assert wrapped.push(vector(4.0), 50).global_step == 50
+    wrapped.push(vector(0.0), 0)
+    assert [push.gradient.tolist() for push in bridge.pushes if push.gradient is not None] == [[-2.0], [-0.5]]
+    assert bridge.parameters.tolist() == [7.5]
+
+
+def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
+    bridge = AddingBridge(vector(0.0, 0.0))
+    wrapped = local(bridge, RMSProp(decay=0.9, epsilon=0.1), Schedule(0.5))
+    wrapped.push(vector(3.0, -4.0), 1)
+    np.testing.assert_allclose(bridge.parameters, [-0.5 * 3, 0.5 * 4 / np.sqrt(1.7)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("spec", [RMSProp(), Momentum()])
+def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) -> None:
+    random = np.random.default_rng(0)
+    bridge = AddingBridge(np.zeros(50, np.float32))
+    wrapped = local(bridge, spec, Schedule(0.1))
+    parameters, shared = FlatVariable.zeros(50), spec.create(50)
+    sent = []
+    for _ in range(5):
+        gradient = random.standard_normal(50).astype(np.float32)
+        before = gradient.copy()
+        wrapped.push(gradient, 1)
+        shared.apply(parameters, gradient, 0.1)
+        sent.append(bridge.pushes[-1].gradient)
+        np.testing.assert_array_equal(gradient, before)
+    np.testing.assert_allclose(bridge.parameters, parameters.snapshot(), rtol=1e-5, atol=1e-7)
+    assert len({update.tobytes() for update in sent if update is not None}) == 5
+
+
+def test_two_workers_have_statistics_of_their_own() -> None:
+    first, second = (AddingBridge(vector(0.0)) for _ in range(2))
+    one, two = (local(bridge, Momentum(momentum=0.5), Schedule(1.0)) for bridge in (first, second))
+    one.push(vector(8.0), 1)
+    two.push(vector(2.0), 1)
+    assert (first.parameters.tolist(), second.parameters.tolist()) == ([-4.0], [-1.0])
+
+
+def test_a_roll_back_begins_with_fresh_statistics() -> None:
+    bridge = AddingBridge(vector(0.0))
+    wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0))
+    wrapped.push(vector(8.0), 1)
+    bridge.discard.append("incarnation")
+    assert wrapped.push(vector(8.0), 1).discarded == "incarnation"
+    wrapped.push(vector(2.0), 1)
+    assert bridge.parameters.tolist() == [-1.0]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
+def test_what_is_not_finite_is_passed_on_and_ruins_nothing(bad: float) -> None:
+    bridge = LenientBridge(vector(0.0, 0.0))
+    wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0))
+    wrapped.push(vector(1.0, bad), 1)
+    sent = bridge.pushes[-1].gradient
+    assert sent is not None
+    np.testing.assert_array_equal(sent, vector(1.0, bad))
+    bridge.publish(vector(0.0, 0.0))
+    wrapped.pull()
+    wrapped.push(vector(8.0, 2.0), 1)
+    assert bridge.parameters.tolist() == [-4.0, -1.0]
+
+
+def test_steps_without_a_gradient_and_everything_else_pass_through() -> None:
+    bridge = AddingBridge(vector(0.0), statistics={"a": 1})
+    wrapped = local(bridge, Momentum(), Schedule(1.0))
+    wrapped.scalar("x", 1.0)
+    wrapped.sample("y", 2.0)
+    wrapped.gauge("z", 3.0)
+    wrapped.episode(5.0, 3)
+    wrapped.statistic("a", Moments.of([[1.0]]))
+    pushed = wrapped.push(None, 7, want_parameters=False)
+    wrapped.flush()
+    assert (pushed.pulled, wrapped.global_step, bridge.pushes[-1].gradient) == (None, 7, None)
+    assert (bridge.scalars, bridge.episodes, bridge.flushes) == ([("x", 1.0), ("y", 2.0)], [(5.0, 3)], 1)
+    assert bridge.statistics["a"].count == 1
+    wrapped.close()
+    assert bridge.closed
+
+
+def test_a_worker_has_what_its_configuration_says() -> None:
+    bridge = FakeBridge(vector(0.0))
+    assert worker_bridge(bridge, ConfigBase(path="x")) is bridge
+    local_only = worker_bridge(bridge, ConfigBase(path="x", optimizer="worker_rms_prop"))
+    assert type(local_only) is LocalOptimizer
+    guarded = worker_bridge(bridge, ConfigBase(path="x", optimizer="worker_momentum", loss_outlier_deviations=3))
+    assert type(guarded) is LossOutliers
+
+
+def test_outliers_do_not_reach_the_statistics_and_all_is_counted_by_the_server() -> None:
+    config = ConfigBase(path="x", optimizer="worker_momentum", loss_outlier_deviations=3, anneal_learning_rate=False)
+    with running(Models(optimizer=Add())) as server:
+        bridge = worker_bridge(GrpcBridge(server.address), config)
+        try:
+            size = bridge.register(Registration(fingerprint())).parameters
+            bridge.pull()
+            gradient = np.ones(size, np.float32)
+            for _ in range(WARM_UP):
+                bridge.push(np.zeros(size, np.float32), 1, loss=1.0)
+            assert bridge.push(gradient * 1e6, 1, loss=9.0).discarded == "loss"
+            assert bridge.push(gradient * np.nan, 1, loss=1.0).discarded == "not_finite"
+            pulled = bridge.push(gradient, 1, loss=1.0).pulled
+            counters = server.core.status().counters
+        finally:
+            bridge.close()
+    assert pulled is not None
+    np.testing.assert_allclose(pulled.parameters, np.full(size, -config.initial_learning_rate * 0.1), rtol=1e-5)
+    assert (counters.env_steps, counters.version) == (WARM_UP + 3, WARM_UP + 1)
+    assert counters.discarded_for == {"stale": 0, "not_finite": 1, "loss": 1}

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Registration
+from relaax.algorithm_base.loss_outliers import MEMORY, WARM_UP, LossOutliers, RunningLoss
+from relaax.algorithm_base.testing import FakeBridge
+
+
+def warmed_up(deviations: float = 3.0) -> RunningLoss:
+    """Has seen losses of 1 and 3 in turn, of both signs: the mean of their sizes is 2, their deviation 1."""
+    losses = RunningLoss(deviations)
+    for i in range(WARM_UP):
+        assert not losses.is_outlier((1.0, -3.0)[i % 2])
+    return losses
+
+
+def test_what_is_beyond_the_deviations_is_an_outlier_whatever_its_sign() -> None:
+    for loss, expected in ((4.99, False), (-4.99, False), (5.01, True), (-5.01, True), (0.0, False)):
+        assert warmed_up().is_outlier(loss) is expected
+
+
+def test_nothing_is_judged_before_there_are_enough_losses() -> None:
+    losses = RunningLoss(3.0)
+    assert [losses.is_outlier(10.0**i) for i in range(WARM_UP)] == [False] * WARM_UP
+
+
+def test_the_first_losses_have_equal_weight() -> None:
+    random = np.random.default_rng(0)
+    seen = np.abs(random.standard_normal(MEMORY)).tolist()
+    low, high = (RunningLoss(3.0), RunningLoss(3.0))
+    for loss in seen:
+        low.is_outlier(min(loss, 2.0))
+        high.is_outlier(min(loss, 2.0))
+    cut = [min(loss, 2.0) for loss in seen]
+    limit = statistics.fmean(cut) + 3.0 * statistics.pstdev(cut)
+    assert not low.is_outlier(limit * (1 - 1e-9))
+    assert high.is_outlier(limit * (1 + 1e-9))
+
+
+def test_an_enormous_loss_does_not_hide_the_next() -> None:
+    losses = warmed_up()
+    assert losses.is_outlier(1e30)
+    assert losses.is_outlier(10.0)
+    assert not losses.is_outlier(3.0)
+
+
+@pytest.mark.parametrize("level", [8.0, 1e12])
+def test_a_loss_that_has_risen_for_good_is_accepted_before_long(level: float) -> None:
+    losses = warmed_up()
+    withheld = [losses.is_outlier(level) for _ in range(100)]
+    assert withheld[0]
+    assert sum(withheld) <= WARM_UP
+    assert not any(withheld[WARM_UP:])
+
+
+def test_losses_that_never_vary_are_no_trap() -> None:
+    losses = RunningLoss(3.0)
+    for _ in range(WARM_UP):
+        losses.is_outlier(0.0)
+    assert sum(losses.is_outlier(1.0) for _ in range(100)) <= WARM_UP
+
+
+def test_a_loss_that_is_no_number_changes_nothing() -> None:
+    losses = warmed_up()
+    for _ in range(2 * WARM_UP):
+        assert not losses.is_outlier(math.nan)
+    assert losses.is_outlier(5.01)
+
+
+@pytest.mark.parametrize("loss", [math.inf, -math.inf, 1e200])
+def test_an_infinite_loss_is_an_outlier_and_not_taken_in_before_it_can_be_one(loss: float) -> None:
+    losses = RunningLoss(3.0)
+    assert not losses.is_outlier(loss)
+    for i in range(WARM_UP):
+        assert not losses.is_outlier((1.0, -3.0)[i % 2])
+    assert losses.is_outlier(loss)
+    assert losses.is_outlier(6.0)
+    assert not losses.is_outlier(3.0)
+
+
+def test_the_gradient_of_an_outlier_is_withheld_and_its_steps_count() -> None:
+    bridge = FakeBridge(np.zeros(2, np.float32))
+    guarded = LossOutliers(bridge, 3.0)
+    guarded.register(Registration("x"))
+    guarded.pull()
+    gradient = np.ones(2, np.float32)
+    for _ in range(WARM_UP):
+        assert guarded.push(gradient, 5, loss=1.0).discarded is None
+    pushed = guarded.push(gradient, 5, loss=7.0)
+    assert (pushed.discarded, pushed.global_step) == ("loss", 5 * (WARM_UP + 1))
+    assert pushed.pulled is not None
+    assert bridge.pushes[-1].gradient is None
+    # Who says no loss is not judged, and neither is a push without a gradient.
+    assert guarded.push(gradient, 5).discarded is None
+    assert guarded.push(None, 5).discarded is None

@@ -1,0 +1,116 @@
+"""Which keys may change when a run is resumed: declared at the keys, and asked of a checkpoint's configuration."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import Field
+
+from relaax.algorithm_base import ConfigBase, Fixed, Free, Section
+from relaax.algorithm_base.config_class import config_class
+from relaax.algorithm_base.resuming import changed_keys
+from relaax.bundled import bundled_folder, bundled_names
+from relaax.configuration import Resume, resume_rules
+
+
+class Layer(Section):
+    width: int = 3
+    name: Free[str] = "a"
+
+
+class Parent(ConfigBase):
+    undeclared: int = 1
+    history: Fixed[int] = 4
+    rate: Free[float] = Field(0.1, gt=0)
+    layer: Layer = Layer()
+    layers: Free[list[Layer]] = Field([Layer()])
+    optional: Layer | None = None
+    api_token: str = "x"
+
+
+class Child(Parent):
+    rate: float = Field(0.2, gt=0)
+    history: int = 5
+    undeclared: Free[int] = 2
+
+
+def rules(model: type[ConfigBase]) -> dict[str, Resume]:
+    return {".".join(path): rule for path, rule in resume_rules(model)}
+
+
+def differences(there: ConfigBase, here: ConfigBase) -> list[str]:
+    return [str(changed) for changed in changed_keys(there.model_description(), here)]
+
+
+def test_what_nobody_declares_is_fixed() -> None:
+    found = rules(Parent)
+    assert found["undeclared"] is found["history"] is found["layer.width"] is found["optional"] is Resume.FIXED
+    assert found["rate"] is found["layer.name"] is found["layers"] is Resume.FREE
+
+
+def test_a_key_that_is_declared_anew_keeps_its_parents_rule_unless_it_has_one() -> None:
+    found = rules(Child)
+    assert found["rate"] is Resume.FREE
+    assert found["history"] is Resume.FIXED
+    assert found["undeclared"] is Resume.FREE
+
+
+def test_every_difference_in_a_fixed_key_is_named_with_both_values() -> None:
+    there = Parent(path="x", rate=3.0, history=4, layer=Layer(width=3, name="a"), optional=Layer())
+    here = Parent(path="y", rate=4.0, history=2, layer=Layer(width=7, name="b"), seed=9, optimizer="adam")
+    assert differences(there, here) == [
+        'algorithm.optimizer is "rms_prop" there, "adam" here',
+        "algorithm.history is 4 there, 2 here",
+        "algorithm.layer.width is 3 there, 7 here",
+        'algorithm.optional is {"width": 3, "name": "a"} there, null here',
+    ]
+
+
+def test_what_an_older_checkpoint_has_no_word_of_is_compared_by_its_default() -> None:
+    assert changed_keys({}, Parent(path="x")) == []
+    assert changed_keys({"layer": None, "history": 4}, Parent(path="x")) == []
+    assert [str(changed) for changed in changed_keys({"layer": {}}, Parent(path="x", layer=Layer(width=7)))] == [
+        "algorithm.layer.width is 3 there, 7 here"
+    ]
+
+
+def test_what_is_no_key_any_more_is_not_compared() -> None:
+    assert changed_keys({"gone": 3, "layer": {"gone": 1}}, Parent(path="x")) == []
+
+
+def test_secrets_are_neither_kept_nor_compared_nor_told() -> None:
+    assert differences(Parent(path="x", api_token="one"), Parent(path="x", api_token="two")) == []
+    there = Parent(path="x").model_description() | {"api_token": "(hidden)"}
+    assert changed_keys(there, Parent(path="x", api_token="two")) == []
+
+
+@pytest.mark.parametrize("name", bundled_names("algorithms"))
+def test_every_key_of_the_bundled_algorithms_says_what_it_may_do(name: str) -> None:
+    config = config_class(name, bundled_folder("algorithms"))
+    declared = {
+        key
+        for owner in config.__mro__
+        for key, field in getattr(owner, "__pydantic_fields__", {}).items()
+        if any(isinstance(mark, Resume) for mark in field.metadata)
+    }
+    assert set(config.model_fields) - declared == set()
+
+
+def test_what_gives_parameters_slots_and_statistics_their_meaning_is_fixed() -> None:
+    fixed = {key for key, rule in rules(config_class("da3c_cont", bundled_folder("algorithms"))).items()
+             if rule is Resume.FIXED}  # fmt: skip
+    assert fixed == {
+        "optimizer", "network.convolutions", "network.dense", "network.activation", "network.separate",
+        "network.lstm_size", "lstm", "history_len", "spherical", "normalize_observations", "normalize_rewards",
+        "reward_clipping", "rewards_gamma",
+    }  # fmt: skip
+
+
+def test_a_configuration_of_a_file_reads_the_same() -> None:
+    config = config_class("da3c", bundled_folder("algorithms"))
+    there = config.model_validate(
+        {"path": "da3c", "network": {"convolutions": [{"filters": 1, "kernel": 2, "stride": 3}]}}
+    )
+    assert differences(there, there) == []
+    assert differences(there, config(path="da3c")) == [
+        'algorithm.network.convolutions is [{"filters": 1, "kernel": 2, "stride": 3}] there, null here'
+    ]

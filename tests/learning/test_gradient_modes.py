@@ -1,0 +1,61 @@
+"""Every optimizer, and every way to combine the gradients of workers, learns the corridors that da3c learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base.testing import FakeBridge, make_agent
+from support.corridors import GAMMA, Corridors, best_actions, every_place
+from support.shard_training import train_through_a_shard
+
+DA3C = load_algorithm("da3c", Path())
+WORKERS, ENVIRONMENTS, UPDATES = 2, 16, 1500
+RMSPROP = {"RMSProp": {"decay": 0.99, "epsilon": 0.01}, "initial_learning_rate": 0.05}
+WAYS: dict[str, dict[str, Any]] = {
+    "rms_prop": RMSPROP,
+    "adam": {"optimizer": "adam", "initial_learning_rate": 0.02},
+    "momentum": {"optimizer": "momentum", "initial_learning_rate": 0.3},
+    "adagrad": {"optimizer": "adagrad", "initial_learning_rate": 0.3},
+    "worker_rms_prop": {**RMSPROP, "optimizer": "worker_rms_prop"},
+    "worker_momentum": {"optimizer": "worker_momentum", "initial_learning_rate": 0.3},
+    "average": {**RMSPROP, "combine": "average", "average_window": WORKERS},
+    "delay_compensated": {**RMSPROP, "combine": "delay_compensated"},
+    "loss_outliers": {**RMSPROP, "loss_outlier_deviations": 4.0},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_best_policy_is_found(way: str) -> None:
+    steps = 2 * UPDATES // WORKERS  # an update of a worker takes two
+    section = {
+        "episode_len": 2,
+        "rewards_gamma": GAMMA,
+        "entropy_beta": 0.1,
+        "network": {"dense": []},
+        "max_global_step": steps * WORKERS * ENVIRONMENTS,
+        **WAYS[way],
+    }
+    worlds = [Corridors(ENVIRONMENTS, seed=4 + i) for i in range(WORKERS)]
+    shard = train_through_a_shard(DA3C, section, worlds, steps)
+    updates = shard.counters.version + shard.counters.discarded
+    assert updates == UPDATES // (WORKERS if way == "average" else 1)
+    assert shard.counters.discarded_stale == shard.counters.discarded_not_finite == 0
+    if way != "loss_outliers":
+        assert shard.counters.discarded == 0
+    config = DA3C.configure({"path": "da3c"} | section)
+    judge, _ = make_agent(
+        DA3C,
+        config,
+        Corridors.observation_space,
+        Corridors.action_space,
+        environments=len(every_place()[0]),
+        exploit=True,
+        bridge=FakeBridge(shard.pull()[1]),
+    )
+    actions = judge.reset(every_place())[0].tolist()
+    best = best_actions()
+    assert {place: actions[place] for place in best} == best
