@@ -1,20 +1,34 @@
-"""Checkpoints: atomic, verified, published by their manifest."""
+"""Checkpoints: atomic, verified, published by their manifest; one writer at a time."""
 
-from relaax.checkpoint.checkpoint import FORMAT, Arrays, Checkpoint, Damaged, manifest_key
+from relaax.checkpoint.array_file import Arrays
+from relaax.checkpoint.checkpoint import FORMAT, Checkpoint, Damaged, manifest_key
+from relaax.checkpoint.lease import Interrupted, Lease, LeaseHeld, LeaseLost
 from relaax.checkpoint.local import LocalStore
-from relaax.checkpoint.manager import CheckpointManager
-from relaax.checkpoint.store import NotFound, Store, StoreError, check_key
+from relaax.checkpoint.manager import CheckpointManager, highest_fence
+from relaax.checkpoint.opening import open_location, open_store, s3_location
+from relaax.checkpoint.store import Conflict, NotFound, Store, StoreAway, StoreError, Value, check_key
 
 __all__ = [
     "FORMAT",
     "Arrays",
     "Checkpoint",
     "CheckpointManager",
+    "Conflict",
     "Damaged",
+    "Interrupted",
+    "Lease",
+    "LeaseHeld",
+    "LeaseLost",
     "LocalStore",
     "NotFound",
     "Store",
+    "StoreAway",
     "StoreError",
+    "Value",
     "check_key",
+    "highest_fence",
     "manifest_key",
+    "open_location",
+    "open_store",
+    "s3_location",
 ]

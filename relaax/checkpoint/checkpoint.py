@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors
-import safetensors.numpy
+
+from relaax.checkpoint.array_file import Arrays, from_bytes
 
 FORMAT = 1
-
-Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
 class Damaged(Exception):
@@ -26,7 +24,7 @@ class Damaged(Exception):
 class Checkpoint:
     """`parts`: arrays by name, in named parts that are files of their own, such as one for each shard.
 
-    `manifest`: anything that JSON can say. `checkpoint_id` is `SEQUENCE-GLOBALSTEP`.
+    `manifest`: anything that JSON can say.
     """
 
     checkpoint_id: str
@@ -44,28 +42,38 @@ def manifest_key(checkpoint_id: str) -> str:
     return f"{checkpoint_id}/manifest.json"
 
 
-def encode_part(arrays: Arrays) -> bytes:
-    """The arrays as one safetensors file."""
-    data: bytes = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
-    return data
-
-
-def decode_part(data: bytes, description: Mapping[str, Any]) -> dict[str, npt.NDArray[np.generic]]:
-    """The arrays of a file that its manifest describes. Raises Damaged."""
-    if len(data) != description["bytes"]:
-        raise Damaged(f"{description['key']} has {len(data)} bytes, not {description['bytes']}")
-    if digest(data) != description["sha256"]:
-        raise Damaged(f"{description['key']} is not what was written: its SHA-256 differs")
-    try:
-        arrays: dict[str, npt.NDArray[np.generic]] = safetensors.numpy.load(data)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise Damaged(f"{description['key']}: {error}") from None
-    return arrays
-
-
-def describe_part(key: str, data: bytes) -> dict[str, Any]:
+def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
     """What the manifest says of a part."""
-    return {"key": key, "bytes": len(data), "sha256": digest(data)}
+    sha256 = hashlib.sha256()
+    for buffer in buffers:
+        sha256.update(buffer)
+    return {"key": key, "bytes": sum(buffer.nbytes for buffer in buffers), "sha256": sha256.hexdigest()}
+
+
+def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None:
+    """Compare a file with what its manifest says of it; nothing is kept. Raises Damaged."""
+    sha256, length = hashlib.sha256(), 0
+    for piece in pieces:
+        sha256.update(piece)
+        length += len(piece)
+    _compare(length, sha256.hexdigest(), description)
+
+
+def decode_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> dict[str, npt.NDArray[np.generic]]:
+    """The arrays of a file that its manifest describes. Raises Damaged."""
+    length = int(description["bytes"])
+    data = np.empty(length, np.uint8)
+    sha256, end = hashlib.sha256(), 0
+    for piece in pieces:
+        sha256.update(piece)
+        begin, end = end, end + len(piece)
+        if end <= length:
+            data[begin:end] = np.frombuffer(piece, np.uint8)
+    _compare(end, sha256.hexdigest(), description)
+    try:
+        return from_bytes(data)[0]
+    except ValueError as error:
+        raise Damaged(f"{description['key']}: {error}") from None
 
 
 def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
@@ -87,10 +95,12 @@ def decode_manifest(data: bytes) -> dict[str, Any]:
     return dict(manifest)
 
 
-def digest(data: bytes) -> str:
-    """SHA-256 in hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()
+def _compare(length: int, sha256: str, description: Mapping[str, Any]) -> None:
+    if length != description["bytes"]:
+        raise Damaged(f"{description['key']} has {length} bytes, not {description['bytes']}")
+    if sha256 != description["sha256"]:
+        raise Damaged(f"{description['key']} is not what was written: its SHA-256 differs")
 
 
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
-    return digest(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode())
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

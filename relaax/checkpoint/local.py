@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import hashlib
+import itertools
 import os
+import re
 import tempfile
+import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from relaax.checkpoint.store import NotFound, Store, StoreError, check_key
+from relaax.checkpoint.store import PIECE_BYTES, Conflict, NotFound, Store, StoreError, Value, buffers_of, check_key
 
 _UNFINISHED = ".unfinished-"
+_LOCK = ".lock"
+_LOCK_SECONDS = 10.0  # it is held for one short write; only a stopped process holds it longer
+_NUMBERED = re.compile(r"\d+-")  # how directories of checkpoints are named; others may be anybody's
+_BUSY = (errno.EAGAIN, errno.EACCES)
 
 
 class LocalStore(Store):
     """Files below `directory`, which is made when the first value is put.
 
-    A value is written aside, synced, renamed into place, and the rename is synced too.
+    A value is written aside, synced, renamed into place, and the rename is synced too; so is that a value was deleted,
+    for what is deleted after it must not be gone before it. Conditions are checked under a lock that all processes of
+    all machines share (`flock`), and what depends on them is written under it.
     """
 
     def __init__(self, directory: Path | str) -> None:
         self._root = Path(directory)
+        self._safe: deque[Path] = deque(maxlen=8)  # directories made or seen last: their names are durable
 
     @property
     def location(self) -> str:
         return str(self._root)
 
-    def put(self, key: str, value: bytes) -> None:
+    def put(self, key: str, value: Value) -> None:
         target = self._path(key)
         with self._errors("write", target):
             self._make_directory(target.parent)
             descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(value)
-                    file.flush()
+                with os.fdopen(descriptor, "wb", buffering=0) as file:
+                    for buffer in buffers_of(value):
+                        _write(file.fileno(), buffer)
                     os.fsync(file.fileno())
                 os.replace(name, target)
             except BaseException:
@@ -43,13 +57,30 @@ class LocalStore(Store):
                 raise
             _sync_directory(target.parent)
 
-    def get(self, key: str) -> bytes:
+    def put_if(self, key: str, value: bytes, tag: str | None) -> str:
         path = self._path(key)
-        with self._errors("read", path):
+        with self._errors("write", path):
+            self._make_directory(self._root)
+        with self._locked():
             try:
-                return path.read_bytes()
-            except (FileNotFoundError, NotADirectoryError):
-                raise NotFound(f"{path} is not there") from None
+                found = self.get_with_tag(key)[1]
+            except NotFound:
+                found = None
+            if found != tag:
+                raise Conflict(f"{path} {'is not what it was' if tag else 'is there already'}")
+            self.put(key, value)
+        return _tag(value)
+
+    def get(self, key: str) -> bytes:
+        return b"".join(self.pieces(key))
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        value = self.get(key)
+        return value, _tag(value)
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        path = self._path(key)
+        return self._pieces(path)
 
     def list(self, prefix: str = "") -> list[str]:
         with self._errors("list", self._root):
@@ -59,16 +90,22 @@ class LocalStore(Store):
         path = self._path(key)
         with self._errors("delete", path):
             path.unlink(missing_ok=True)
-            if path.parent != self._root:
-                with contextlib.suppress(OSError):  # not empty yet, or gone already
-                    path.parent.rmdir()
+            folder = path.parent
+            if folder != self._root and _removed(folder):
+                folder = folder.parent
+            with contextlib.suppress(FileNotFoundError):
+                _sync_directory(folder)
 
     def clean(self) -> None:
-        with self._errors("clean", self._root):
+        if not self._root.is_dir():
+            return
+        with self._locked(), self._errors("clean", self._root):  # a lease may be being renewed
             for path in list(self._root.rglob(f"{_UNFINISHED}*")):
                 path.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    path.parent.rmdir()
+                _removed(path.parent)
+            for folder in list(self._root.glob("*/")):
+                if _NUMBERED.match(folder.name):
+                    _removed(folder)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
@@ -76,14 +113,56 @@ class LocalStore(Store):
     def _keys(self) -> Iterator[str]:
         for folder, _, names in os.walk(self._root, onerror=_raise_unless_missing):
             for name in names:
-                if not name.startswith(_UNFINISHED):
+                if not name.startswith((_UNFINISHED, _LOCK)):
                     yield (Path(folder) / name).relative_to(self._root).as_posix()
 
+    def _pieces(self, path: Path) -> Iterator[bytes]:
+        with self._errors("read", path):
+            try:
+                file = path.open("rb", buffering=0)
+            except (FileNotFoundError, NotADirectoryError):
+                raise NotFound(f"{path} is not there") from None
+            with file:
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self._root / _LOCK
+        with self._errors("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            deadline = time.monotonic() + _LOCK_SECONDS
+            while not self._try_lock(descriptor, path):
+                if time.monotonic() > deadline:
+                    raise StoreError(f"cannot lock {path}: another process has held it for {_LOCK_SECONDS:g} s")
+                time.sleep(0.02)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _try_lock(self, descriptor: int, path: Path) -> bool:
+        with self._errors("lock", path):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _BUSY:
+                    return False
+                raise
+        return True
+
     def _make_directory(self, directory: Path) -> None:
-        missing = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
-        for path in missing:
+        missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
+        there = missing[-1].parent if missing else directory
+        if there not in self._safe:
+            # A process that was killed may have made it and not synced it. Where that is forbidden, it was not ours.
+            with contextlib.suppress(OSError):
+                _sync_directory(there.parent)
+            self._safe.append(there)
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
             _sync_directory(path.parent)
+            self._safe.append(path)
 
     @contextlib.contextmanager
     def _errors(self, verb: str, path: Path) -> Iterator[None]:
@@ -91,6 +170,24 @@ class LocalStore(Store):
             yield
         except OSError as error:
             raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+def _write(descriptor: int, buffer: memoryview) -> None:
+    while buffer.nbytes:
+        buffer = buffer[os.write(descriptor, buffer) :]
+
+
+def _removed(directory: Path) -> bool:
+    """Whether it could be: it was empty."""
+    try:
+        directory.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _tag(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()
 
 
 def _raise_unless_missing(error: OSError) -> None:

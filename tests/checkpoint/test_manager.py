@@ -125,7 +125,7 @@ def test_what_reads_back_differently_is_not_published() -> None:
     manager = CheckpointManager(store)
     save(manager, 1)
     put = store.put
-    store.put = lambda key, value: put(key, value[:-1])  # type: ignore[method-assign]
+    store.put = lambda key, value: put(key, b"".join(value)[:-1])  # type: ignore[method-assign]
     with pytest.raises(StoreError, match=r"shard-0\.safetensors has \d+ bytes, not"):
         save(manager, 2)
     store.put = put  # type: ignore[method-assign]

@@ -1,0 +1,119 @@
+"""Named arrays as one safetensors file, written from the arrays' own memory and read without another copy.
+
+The format: eight bytes with the header's length, little-endian; the header, JSON that gives each array's dtype, shape
+and place; the arrays' bytes, little-endian and in C order. The library `safetensors` would make one `bytes` of it,
+which takes as much memory again, and holds Python's lock all the while.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+_NAMES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "|u1",
+    "BOOL": "|b1",
+}
+_DTYPES = {name: np.dtype(code) for name, code in _NAMES.items()}
+_BY_DTYPE = {dtype: name for name, dtype in _DTYPES.items()}
+_METADATA = "__metadata__"
+_LENGTH_BYTES = 8
+_ALIGNMENT = 8
+_MAX_HEADER_BYTES = 100_000_000  # the library reads no longer one
+
+
+def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> list[memoryview]:
+    """The file as a header and the memory of each array. Arrays that are not contiguous are copied.
+
+    `metadata`: texts by name, for who reads the file. Raises ValueError for a dtype that the format does not have.
+    """
+    little = {name: _little(name, array) for name, array in arrays.items()}
+    # Wide ones first: then each begins at a multiple of its own width.
+    order = sorted(little, key=lambda name: (-little[name].dtype.itemsize, name))
+    header: dict[str, Any] = {_METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for name in order:
+        array = little[name]
+        begin, end = end, end + array.nbytes
+        header[name] = {"dtype": _BY_DTYPE[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    first = memoryview(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+    return [first, *(little[name].reshape(-1).view(np.uint8).data for name in order if little[name].nbytes)]
+
+
+def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, str]]:
+    """The arrays of a whole file, as views of `data`, and its metadata. Raises ValueError where it is no such file."""
+    header, begin = _header(data)
+    metadata = header.pop(_METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise ValueError("its metadata are no texts")
+    body = data[begin:]
+    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    expected = 0
+    for name, entry in sorted(header.items(), key=_place):
+        dtype, shape, (start, end) = _DTYPES.get(str(entry["dtype"])), tuple(entry["shape"]), entry["data_offsets"]
+        if dtype is None or not all(type(axis) is int and axis >= 0 for axis in shape):
+            raise ValueError(f"{name!r} has dtype {entry['dtype']!r} and shape {entry['shape']!r}")
+        if start != expected or end != start + math.prod(shape) * dtype.itemsize or end > len(body):
+            raise ValueError(f"{name!r} is at bytes {start} to {end}, where it cannot be")
+        arrays[name] = _view(body[start:end], dtype).reshape(shape)
+        expected = end
+    if expected != len(body):
+        raise ValueError(f"{len(body) - expected} bytes belong to no array")
+    return arrays, metadata
+
+
+def _little(name: str, array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    # ascontiguousarray would make a vector of a scalar
+    flat = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    if flat.dtype not in _BY_DTYPE:
+        raise ValueError(f"{name!r} has dtype {array.dtype}, which a safetensors file does not have")
+    return flat
+
+
+def _header(data: npt.NDArray[np.uint8]) -> tuple[dict[str, Any], int]:
+    length = int.from_bytes(data[:_LENGTH_BYTES].tobytes(), "little")
+    if len(data) < _LENGTH_BYTES or length > min(len(data) - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+        raise ValueError("its header is not whole")
+    begin = _LENGTH_BYTES + length
+    try:
+        header = json.loads(data[_LENGTH_BYTES:begin].tobytes())
+    except (ValueError, RecursionError):
+        raise ValueError("its header is no JSON") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    return header, begin
+
+
+def _place(item: tuple[str, Any]) -> tuple[int, int]:
+    try:
+        start, end = item[1]["data_offsets"]
+        if {type(start), type(end)} != {int} or not isinstance(item[1]["shape"], list) or "dtype" not in item[1]:
+            raise ValueError
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"{item[0]!r} is described wrongly") from None
+    return start, end
+
+
+def _view(data: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[np.generic]:
+    """An array that begins at an odd place, as other writers leave them, is copied to an even one."""
+    aligned = data if data.ctypes.data % dtype.itemsize == 0 else data.copy()
+    return aligned.view(dtype)

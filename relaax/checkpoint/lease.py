@@ -1,0 +1,258 @@
+"""Of several parameter servers on one location one may write: who holds the lease, under a number that only grows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relaax.checkpoint.holder import Holder
+from relaax.checkpoint.store import Conflict, NotFound, Store, StoreError
+
+_log = logging.getLogger(__name__)
+
+KEY = "lease.json"
+TTL = 15.0
+"""Seconds without a change after which a lease whose holder is not known to be dead is taken over."""
+_RENEWALS_PER_TTL = 3
+_COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
+
+
+class LeaseHeld(StoreError):
+    """Somebody else holds the lease and is alive."""
+
+
+class LeaseLost(Exception):
+    """Somebody else holds the lease now: nothing may be written any more. The message says who."""
+
+
+class Interrupted(Exception):
+    """Whoever waited for the lease was told to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What `lease.json` says. `renewed` is counted, not timed: no two clocks are compared."""
+
+    fence: int
+    renewed: int
+    released: bool
+    holder: Holder
+
+    def encode(self) -> bytes:
+        own = {"fence": self.fence, "renewed": self.renewed, "released": self.released}
+        return json.dumps({**self.holder.as_json(), **own}, indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> _Record | None:
+        """None where it is not what `encode` gives."""
+        try:
+            value: dict[str, Any] = json.loads(data)
+            return cls(int(value["fence"]), int(value["renewed"]), bool(value["released"]), Holder.of(value))
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+
+
+class Lease:
+    """The right to write to `store`, acquired once, renewed by a thread of its own, given back by `release`.
+
+    `on_lost` is called once, from that thread, with a sentence, where somebody else has it now. A store that is away
+    loses nothing: who cannot renew cannot publish either, and goes on as soon as the store is back and nobody has come.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        on_lost: Callable[[str], None] = lambda sentence: None,
+        ttl: float = TTL,
+        poll: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._on_lost = on_lost
+        self._ttl = ttl
+        self._poll = poll
+        self._clock = clock
+        self._record = _Record(0, 0, True, Holder.here())
+        self._tag: str | None = None
+        self._lost: str | None = None
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew_always, name="lease", daemon=True)
+
+    @property
+    def fence(self) -> int:
+        """Higher than that of everyone who held the lease before."""
+        return self._record.fence
+
+    @property
+    def renewal(self) -> float:
+        """Seconds between renewals."""
+        return self._ttl / _RENEWALS_PER_TTL
+
+    def acquire(self, above: int = 0, wait: Callable[[float], bool] | None = None) -> None:
+        """Get the lease, with a fence higher than `above`, and begin to renew it.
+
+        At once where nobody has it, or its holder has given it back or is known to be dead. Else it is watched: a
+        holder that renews it is alive; one that does not for the TTL has lost it. `wait(seconds)` is true where the
+        caller has to end. Raises LeaseHeld, Interrupted and StoreError; after that it may be called again, and gets at
+        once what an attempt got whose answer was lost.
+        """
+        wait = wait or _sleep
+        seen, since, told = self._read(), self._clock(), False
+        while True:
+            record, tag = seen
+            if tag is None or record is None or self._is_free(record):
+                if self._take(record, tag, above):
+                    break
+                seen, since = self._watched(seen)
+                continue
+            if self._clock() - since >= self._ttl:
+                _log.warning("%s has not renewed its lease on %s for %g s", record.holder, self._where, self._ttl)
+                if self._take(record, tag, above):
+                    break
+                seen, since = self._watched(seen)
+                continue
+            if not told:
+                _log.info("%s holds the lease on %s: watching whether it is alive", record.holder, self._where)
+                told = True
+            if wait(min(self._poll, self._ttl / 4)):
+                raise Interrupted(f"told to end while waiting for the lease on {self._where}")
+            seen, since = self._watched(seen, since)
+        if self._thread.ident is None:
+            self._thread.start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is known that somebody else has it."""
+        return self._lost is not None
+
+    def check_known(self) -> None:
+        """Raises LeaseLost where it is known already that somebody else has it."""
+        if self._lost is not None:
+            raise LeaseLost(self._lost)
+
+    def check(self) -> None:
+        """Ask the store whether the lease is ours still. Raises LeaseLost and StoreError."""
+        self.check_known()
+        self._renew()
+        self.check_known()
+
+    def release(self) -> None:
+        """Renew it no more, and let the next one have it at once. It may be called again."""
+        self._stop.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join()
+        with self._lock:
+            if self._lost is not None or self._record.released:
+                return
+            self._record = replace(self._record, released=True)
+            try:
+                self._store.put_if(KEY, self._record.encode(), self._tag)
+            except StoreError as error:
+                _log.warning("the lease could not be given back, the next server will wait %g s: %s", self._ttl, error)
+
+    @property
+    def _where(self) -> str:
+        return self._store.location
+
+    def _read(self) -> tuple[_Record | None, str | None]:
+        """The lease and its tag. The tag is None where there is no lease."""
+        try:
+            value, tag = self._store.get_with_tag(KEY)
+        except NotFound:
+            return None, None
+        return _Record.decode(value), tag
+
+    def _watched(
+        self, before: tuple[_Record | None, str | None], since: float | None = None
+    ) -> tuple[tuple[_Record | None, str | None], float]:
+        """What is there now, and since when. Raises LeaseHeld where somebody has changed it who lives."""
+        now = self._read()
+        if since is not None and now[1] == before[1]:
+            return now, since
+        record = now[0]
+        if now[1] != before[1] and record is not None and not self._is_free(record):
+            raise LeaseHeld(
+                f"{record.holder} writes its checkpoints to {self._where}: end it, or use another location; where it "
+                f"is gone, its lease ends {self._ttl:g} s after its last sign of life"
+            )
+        return now, self._clock()
+
+    def _is_own(self, record: _Record) -> bool:
+        return record.holder == self._record.holder
+
+    def _is_free(self, record: _Record) -> bool:
+        """Whether nobody else who may be alive has it. What is our own, an attempt wrote whose answer was lost."""
+        return record.released or self._is_own(record) or record.holder.is_dead()
+
+    def _take(self, record: _Record | None, tag: str | None, above: int) -> bool:
+        """Whether the lease is ours now."""
+        fence = max(above, record.fence if record else 0) + 1
+        with self._lock:
+            mine = replace(self._record, fence=fence, released=False)
+            try:
+                self._tag = self._store.put_if(KEY, mine.encode(), tag)
+            except Conflict:
+                return False
+            self._record = mine
+        if record is not None and not record.released and not self._is_own(record):
+            _log.warning("took the lease on %s over from %s, with fence %d", self._where, record.holder, fence)
+        return True
+
+    def _renew(self) -> None:
+        """Raises StoreError. Where the lease is another's, that is known afterwards, and told once."""
+        with self._lock:
+            if self._lost is not None or self._put_renewed():
+                return
+            record, tag = self._read()
+            if tag is None or (record is not None and self._is_own(record)):
+                # Somebody has deleted it; or an earlier renewal had arrived although its answer had not.
+                self._tag = tag
+                if not self._put_renewed():
+                    raise StoreError(f"the lease on {self._where} is being changed by somebody else")
+                return
+            who = str(record.holder) if record else "a file that is no lease"
+            fence = f" with fence {record.fence}" if record else ""
+            self._lost = (
+                f"the lease on {self._where} is held by {who}{fence} now: this server, with fence {self.fence}, was "
+                "not heard of for too long and writes nothing more"
+            )
+        _log.error("%s", self._lost)
+        self._on_lost(self._lost)
+
+    def _put_renewed(self) -> bool:
+        """Whether it was what we had left there."""
+        mine = replace(self._record, renewed=self._record.renewed + 1)
+        try:
+            self._tag = self._store.put_if(KEY, mine.encode(), self._tag)
+        except Conflict:
+            return False
+        self._record = mine
+        return True
+
+    def _renew_always(self) -> None:
+        complained: float | None = None
+        while not self._stop.wait(self.renewal):
+            try:
+                self._renew()
+            except Exception as error:  # whatever the store does, training goes on
+                if complained is None or time.monotonic() - complained >= _COMPLAIN:
+                    _log.warning("the lease could not be renewed, trying on: %s", error)
+                    complained = time.monotonic()
+            else:
+                if complained is not None and self._lost is None:
+                    _log.info("the lease is renewed again")
+                complained = None
+            if self._lost is not None:
+                return
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False

@@ -1,0 +1,45 @@
+"""From what a person writes to a store: a folder, or `s3://BUCKET/KEY`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relaax.checkpoint.local import LocalStore
+from relaax.checkpoint.store import Store, StoreError
+
+_S3 = "s3://"
+
+
+def s3_location(text: str) -> tuple[str, str] | None:
+    """Bucket and key of `s3://BUCKET/KEY`; None for anything that does not begin like that. Raises StoreError."""
+    if not text.startswith(_S3):
+        return None
+    bucket, _, key = text.removeprefix(_S3).partition("/")
+    key = key.strip("/")
+    if not bucket or not key:
+        raise StoreError(f"{text} is no place in S3: s3://BUCKET/KEY is needed, such as s3://models/pong")
+    return bucket, key
+
+
+def open_location(text: str, aws_keys: str | None = None, aws_endpoint: str | None = None) -> Store:
+    """The store at `s3://BUCKET/KEY` or in a folder. S3 is not asked yet. Raises StoreError and ConfigurationError."""
+    s3 = s3_location(text)
+    return LocalStore(text) if s3 is None else open_store(s3, aws_keys, aws_endpoint)
+
+
+def open_store(
+    s3: Sequence[str], aws_keys: str | None = None, aws_endpoint: str | None = None, quick: bool = False
+) -> Store:
+    """The store below a bucket and a key of S3, which is not asked yet.
+
+    `aws_keys`: a YAML file with `access` and `secret`; without it, what boto3 finds by itself. `aws_endpoint`: URL of
+    a store that is not Amazon's. `quick`: for small values, with short timeouts. Raises StoreError and
+    ConfigurationError, and ModuleNotFoundError where boto3 is not installed.
+    """
+    # boto3 takes a while to import, and is not there without the extra `s3`.
+    from relaax.checkpoint.aws_keys import read_keys
+    from relaax.checkpoint.s3 import S3Store
+
+    bucket, key = s3
+    keys = None if aws_keys is None else read_keys(aws_keys)
+    return S3Store(bucket, key, keys, aws_endpoint, quick)

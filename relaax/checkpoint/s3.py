@@ -1,0 +1,194 @@
+"""Checkpoints in a bucket of S3, or of a store that speaks S3."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, MutableSequence
+from contextlib import AbstractContextManager, closing
+from io import BufferedReader
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from relaax.checkpoint.aws_keys import AwsKeys
+from relaax.checkpoint.s3_errors import UNREACHABLE, code_of, sentences, shown, status_of
+from relaax.checkpoint.store import PIECE_BYTES, Conflict, NotFound, Store, StoreError, Value, buffers_of, check_key
+from relaax.checkpoint.streams import BufferFile
+
+_log = logging.getLogger(__name__)
+
+MAX_PUT_BYTES = 5 * 1024**3
+"""S3 takes no more in one request."""
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 10.0
+ATTEMPTS = 4
+_QUICK_SECONDS = 3.0
+_QUICK_ATTEMPTS = 2
+_READS = 4  # times that a value is asked for whose transfer breaks
+_PAUSE = 0.2
+_PAGE = 1000  # keys in one answer; S3 gives no more
+
+
+class S3Store(Store):
+    """Objects below `key/` in `bucket`, which has to be there. A request that fails is repeated, with growing pauses.
+
+    `keys`: what the account is known by; without them boto3 looks where it always looks. `endpoint`: URL of a store
+    that is not Amazon's. `quick`: for small values that are useless when they come late. Nothing is asked before a
+    method is called; `check` asks whether the bucket can be used at all. Raises StoreError.
+    """
+
+    def __init__(
+        self, bucket: str, key: str, keys: AwsKeys | None = None, endpoint: str | None = None, quick: bool = False
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = key.strip("/")
+        if not self._prefix:
+            raise StoreError(f"the key in bucket {bucket!r} is empty: checkpoints stand below a key of their own")
+        self._endpoint = endpoint
+        self._conditional = True
+        seconds, attempts = (_QUICK_SECONDS, _QUICK_ATTEMPTS) if quick else (READ_SECONDS, ATTEMPTS)
+        config = Config(
+            connect_timeout=min(seconds, CONNECT_SECONDS),
+            read_timeout=seconds,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            tcp_keepalive=True,
+            # Parts are read back and compared; checksums in trailers are refused by stores that are not Amazon's.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        session = boto3.Session(keys.access, keys.secret) if keys else boto3.Session()
+        try:
+            self._client: Any = session.client("s3", endpoint_url=endpoint, config=config)
+        except ValueError:
+            raise StoreError(
+                f"{shown(endpoint)} is no endpoint: a URL is needed, such as https://s3.example.org"
+            ) from None
+
+    @property
+    def location(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}"
+
+    def check(self) -> None:
+        """Whether bucket, keys and endpoint can be used. Raises StoreError."""
+        with self._sentences("list", self.location):
+            self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/", MaxKeys=1)
+
+    def put(self, key: str, value: Value) -> None:
+        name = self._name(key)
+        body = BufferFile(buffers_of(value))
+        if len(body) > MAX_PUT_BYTES:
+            raise StoreError(f"{key} has {len(body):,} bytes; S3 takes {MAX_PUT_BYTES:,} at once: use more shards")
+        with self._sentences("write", self._url(key)), BufferedReader(body, PIECE_BYTES) as file:
+            self._client.put_object(Bucket=self._bucket, Key=name, Body=file)
+
+    def put_if(self, key: str, value: bytes, tag: str | None) -> str:
+        name = self._name(key)
+        with self._sentences("write", self._url(key)):
+            for attempt in range(_READS):
+                condition = {} if not self._conditional else {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+                try:
+                    if not self._conditional:
+                        self._compare(key, tag)
+                    answer = self._client.put_object(Bucket=self._bucket, Key=name, Body=value, **condition)
+                    return str(answer["ETag"])
+                except ClientError as error:
+                    if status_of(error) == 501 and self._conditional:
+                        self._do_without_conditions()
+                    elif status_of(error) == 409 and attempt < _READS - 1:  # another one writes at this moment
+                        time.sleep(_PAUSE)
+                    elif status_of(error) == 412 or code_of(error) == "NoSuchKey":
+                        return self._mine(key, value)
+                    else:
+                        raise
+        raise Conflict(f"{self._url(key)} is being written by others")
+
+    def get(self, key: str) -> bytes:
+        return b"".join(self.pieces(key))
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        tags: MutableSequence[str] = []
+        value = b"".join(self._pieces(key, tags))
+        return value, tags[0]
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        check_key(key)
+        return self._pieces(key, [])
+
+    def list(self, prefix: str = "") -> list[str]:
+        own = f"{self._prefix}/"
+        with self._sentences("list", self.location):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=own + prefix, PaginationConfig={"PageSize": _PAGE}
+            )
+            return sorted(
+                entry["Key"].removeprefix(own)
+                for page in pages
+                for entry in page.get("Contents", [])
+                if not entry["Key"].endswith("/")  # what a web console calls a folder
+            )
+
+    def delete(self, key: str) -> None:
+        name = self._name(key)
+        with self._sentences("delete", self._url(key)):
+            self._client.delete_object(Bucket=self._bucket, Key=name)
+
+    def _pieces(self, key: str, tags: MutableSequence[str]) -> Iterator[bytes]:
+        """A transfer that breaks is taken up where it broke, if the value is the same still."""
+        name, at, end, left = self._name(key), 0, -1, _READS
+        with self._sentences("read", self._url(key)):
+            while at != end:
+                part = {"Range": f"bytes={at}-", "IfMatch": tags[0]} if at else {}
+                answer = self._client.get_object(Bucket=self._bucket, Key=name, **part)
+                if not tags:
+                    tags.append(str(answer["ETag"]))
+                    end = int(answer["ContentLength"])
+                try:
+                    with closing(answer["Body"]) as body:
+                        while piece := body.read(PIECE_BYTES):
+                            at += len(piece)
+                            yield piece
+                except UNREACHABLE:
+                    left -= 1
+                    if not left:
+                        raise
+                    time.sleep(_PAUSE)
+
+    def _compare(self, key: str, tag: str | None) -> None:
+        """What the store should do itself. Between this and the write another one may write."""
+        try:
+            there = self.get_with_tag(key)[1]
+        except NotFound:
+            there = None
+        if there != tag:
+            raise Conflict(f"{self._url(key)} {'is not what it was' if tag else 'is there already'}")
+
+    def _mine(self, key: str, value: bytes) -> str:
+        """The tag, where the write had succeeded although its first answer was lost. Raises Conflict."""
+        try:
+            there, tag = self.get_with_tag(key)
+        except NotFound:
+            raise Conflict(f"{self._url(key)} is not there any more") from None
+        if there != value:
+            raise Conflict(f"{self._url(key)} is not what it was")
+        return tag
+
+    def _do_without_conditions(self) -> None:
+        self._conditional = False
+        _log.warning(
+            "%s writes nothing on a condition: two parameter servers that come to %s at the same moment may not notice "
+            "each other; start one only",
+            shown(self._endpoint),
+            self.location,
+        )
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}/{check_key(key)}"
+
+    def _url(self, key: str) -> str:
+        return f"{self.location}/{key}"
+
+    def _sentences(self, verb: str, where: str) -> AbstractContextManager[None]:
+        return sentences(verb, self._bucket, where, self._endpoint)

@@ -1,0 +1,94 @@
+"""What S3 and the way to it can answer, as sentences. None of them holds a key, a signature or a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from botocore import exceptions as aws
+from urllib3.exceptions import HTTPError
+
+from relaax.checkpoint.store import NotFound, StoreAway, StoreError
+
+UNREACHABLE = (
+    aws.HTTPClientError,  # refused, reset, timed out, no such host, no valid certificate
+    aws.ResponseStreamingError,
+    aws.IncompleteReadError,
+    HTTPError,
+    OSError,
+)
+_WRONG_KEYS = {
+    "InvalidAccessKeyId": "does not know the access key",
+    "SignatureDoesNotMatch": "does not accept the secret key: it does not belong to the access key",
+    "ExpiredToken": "does not accept the keys any more: they have expired",
+    "ExpiredTokenException": "does not accept the keys any more: they have expired",
+    "TokenRefreshRequired": "does not accept the keys any more: they have expired",
+    "InvalidToken": "does not accept the session token",
+    "RequestTimeTooSkewed": "does not accept the keys: this machine's clock is wrong",
+    "AuthorizationHeaderMalformed": "does not accept the request: is it the bucket's region, or another endpoint?",
+}
+_FORBIDDEN = ("AccessDenied", "AllAccessDisabled", "AccountProblem", "InvalidObjectState", "403", "Forbidden")
+_BUSY = ("SlowDown", "503", "ServiceUnavailable", "InternalError", "500", "RequestTimeout", "ThrottlingException")
+
+
+def code_of(error: aws.ClientError) -> str:
+    """S3's name for what is wrong, else the status of the answer."""
+    answer = error.response
+    return str(answer.get("Error", {}).get("Code") or answer.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+
+
+def status_of(error: aws.ClientError) -> int:
+    """The HTTP status of the answer; 0 where it is not known."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def shown(endpoint: str | None) -> str:
+    """The store for people: no password that stands in its URL."""
+    if endpoint is None:
+        return "S3"
+    parts = urlsplit(endpoint)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+@contextmanager
+def sentences(verb: str, bucket: str, where: str, endpoint: str | None) -> Iterator[None]:
+    """Errors within as StoreError: `cannot read s3://bucket/key: ...`."""
+    begun = f"cannot {verb} {where}"
+    service = shown(endpoint)
+    try:
+        yield
+    except aws.ClientError as error:
+        raise _answered(error, begun, bucket, service) from None
+    except (aws.NoCredentialsError, aws.PartialCredentialsError, aws.CredentialRetrievalError):
+        raise StoreError(
+            f"{begun}: there are no keys for {service}; --aws-keys FILE gives them, and AWS_ACCESS_KEY_ID with "
+            "AWS_SECRET_ACCESS_KEY, and ~/.aws/credentials"
+        ) from None
+    except aws.SSLError:
+        raise StoreError(f"{begun}: {service} has no certificate that this machine trusts") from None
+    except (aws.ReadTimeoutError, aws.ConnectTimeoutError):
+        raise StoreAway(f"{begun}: {service} does not answer in time") from None
+    except aws.EndpointConnectionError:
+        raise StoreAway(f"{begun}: {service} cannot be reached") from None
+    except (*UNREACHABLE, aws.ConnectionError) as error:
+        raise StoreAway(f"{begun}: the connection to {service} broke ({type(error).__name__})") from None
+    except aws.ParamValidationError:
+        raise StoreError(f"{begun}: {bucket!r} cannot be the name of a bucket") from None
+    except aws.BotoCoreError as error:
+        raise StoreError(f"{begun}: boto3 gave up ({type(error).__name__})") from None
+
+
+def _answered(error: aws.ClientError, begun: str, bucket: str, service: str) -> StoreError:
+    code = code_of(error)
+    if code == "NoSuchBucket":
+        return StoreError(f"{begun}: {service} has no bucket {bucket!r}; make it first, RELAAX makes none")
+    if code in ("NoSuchKey", "404", "NotFound"):
+        return NotFound(f"{begun}: it is not there")
+    if code in _WRONG_KEYS:
+        return StoreError(f"{begun}: {service} {_WRONG_KEYS[code]}")
+    if code in _FORBIDDEN:
+        return StoreError(f"{begun}: {service} forbids it to these keys ({code})")
+    if code in _BUSY:
+        return StoreAway(f"{begun}: {service} is not able to now ({code})")
+    return StoreError(f"{begun}: {service} answers {code}")

@@ -1,0 +1,136 @@
+"""Array files are what the library `safetensors` writes and reads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import safetensors
+import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.checkpoint.array_file import from_bytes, to_buffers
+
+DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
+ARRAYS = st.dictionaries(
+    st.text(max_size=8),
+    st.sampled_from(DTYPES).flatmap(
+        lambda code: hnp.arrays(code, hnp.array_shapes(min_dims=0, min_side=0, max_side=4))
+    ),
+    max_size=6,
+)
+
+
+def same(left: Mapping[str, npt.NDArray[Any]], right: Mapping[str, npt.NDArray[Any]]) -> None:
+    assert set(left) == set(right)
+    for name, array in left.items():
+        assert (array.dtype, array.shape) == (right[name].dtype, right[name].shape)
+        assert array.tobytes() == right[name].tobytes()
+
+
+def whole(data: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8)
+
+
+@given(ARRAYS)
+@settings(max_examples=100, deadline=None)
+def test_the_library_reads_what_we_write_and_we_read_what_it_writes(arrays: dict[str, npt.NDArray[Any]]) -> None:
+    data = b"".join(to_buffers(arrays))
+    same(safetensors.numpy.load(data), arrays)
+    same(from_bytes(whole(data))[0], arrays)
+    same(from_bytes(whole(safetensors.numpy.save(arrays)))[0], arrays)
+
+
+def test_metadata_are_the_library_s_too(tmp_path: Path) -> None:
+    data = b"".join(to_buffers({"x": np.arange(3, dtype=np.float32)}, {"configuration": "a: 1"}))
+    (tmp_path / "x.safetensors").write_bytes(data)
+    with safetensors.safe_open(tmp_path / "x.safetensors", "numpy") as file:
+        assert file.metadata() == {"configuration": "a: 1"}
+    assert from_bytes(whole(data))[1] == {"configuration": "a: 1"}
+
+
+def test_contiguous_arrays_are_not_copied() -> None:
+    vector = np.zeros(1000, np.float32)
+    header, body = to_buffers({"parameters": vector})
+    vector[3] = 7.0
+    assert bytes(body) == vector.tobytes()
+    assert len(header) % 8 == 0
+
+
+def test_arrays_in_another_order_of_bytes_or_axes() -> None:
+    arrays = {"big": np.arange(4, dtype=">f4"), "turned": np.arange(6, dtype=np.int64).reshape(2, 3).T}
+    loaded = safetensors.numpy.load(b"".join(to_buffers(arrays)))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array)
+
+
+def test_a_dtype_that_the_format_does_not_have() -> None:
+    with pytest.raises(ValueError, match="'words' has dtype <U3, which a safetensors file does not have"):
+        to_buffers({"words": np.array(["abc"])})
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_spoiled_file_is_read_or_refused(data: st.DataObject) -> None:
+    file = bytearray(b"".join(to_buffers({"x": np.arange(3, dtype=np.float32), "y": np.ones((2, 2))})))
+    for at in data.draw(st.lists(st.integers(0, len(file) - 1), min_size=1, max_size=3)):
+        file[at] = data.draw(st.integers(0, 255))
+    del file[data.draw(st.integers(0, len(file))) :]
+    with contextlib.suppress(ValueError):
+        from_bytes(whole(bytes(file)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b"{",
+        b'{"x":3}',
+        b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}}',
+        b'{"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}',
+        b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}',
+        b'{"x":{"dtype":"Q9","shape":[2],"data_offsets":[0,8]}}',
+        b'{"x":{"dtype":["F32"],"shape":[2],"data_offsets":[0,8]}}',
+        b'{"x":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}',
+        b'{"x":{"dtype":"F32","shape":[true],"data_offsets":[0,4]}}',
+        b'{"__metadata__":{"a":1}}',
+        b"{}",
+    ],
+)
+def test_what_cannot_be_such_a_file(header: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        from_bytes(whole(len(header).to_bytes(8, "little") + header + bytes(8)))
+
+
+@pytest.mark.slow
+def test_a_long_vector_is_saved_and_read_back_while_other_threads_run(tmp_path: Path) -> None:
+    """Nothing of it keeps Python's lock: a thread that only counts is never held up for long."""
+    parts = {"shard-0": {"parameters": np.zeros(50_000_000, np.float32)}}
+    gaps: list[float] = []
+    done = threading.Event()
+
+    def tick() -> None:
+        last = time.monotonic()
+        while not done.wait(0.001):
+            now = time.monotonic()
+            gaps.append(now - last)
+            last = now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    manager = CheckpointManager(LocalStore(tmp_path))
+    saved = manager.save(1, parts, {})
+    done.set()
+    thread.join()
+    print(f"longest pause of another thread: {1000 * max(gaps):.0f} ms")
+    assert manager.load(saved.checkpoint_id).parts["shard-0"]["parameters"].shape == (50_000_000,)

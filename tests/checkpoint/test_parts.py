@@ -1,0 +1,190 @@
+"""Checkpoints whose parts are written by several processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from relaax.checkpoint import CheckpointManager, Damaged, StoreError
+from relaax.checkpoint.checkpoint import describe_part, encode_manifest
+from support.stores import MemoryStore
+
+
+def vector(value: float) -> dict[str, np.ndarray]:
+    return {"parameters": np.full(10, value, np.float32)}
+
+
+def test_parts_of_others_become_one_checkpoint_when_it_is_published() -> None:
+    store = MemoryStore()
+    leader, others = CheckpointManager(store), [CheckpointManager(store) for _ in range(2)]
+    checkpoint_id = leader.begin(70)
+    described = {
+        f"shard-{i}": shard.write_part(checkpoint_id, f"shard-{i}", vector(i)) for i, shard in enumerate(others)
+    }
+    assert leader.published() == []
+    manifest = leader.publish(checkpoint_id, 70, described, {"mean_return": 1.0})
+    assert manifest == leader.manifest(checkpoint_id)
+    whole = others[0].load(checkpoint_id)
+    np.testing.assert_array_equal(whole.parts["shard-1"]["parameters"], vector(1)["parameters"])
+    assert list(others[1].load(checkpoint_id, ["shard-1"]).parts) == ["shard-1"]
+    with pytest.raises(Damaged, match="has no part 'shard-7'"):
+        leader.load(checkpoint_id, ["shard-7"])
+
+
+def test_publishing_deletes_nothing_and_what_cannot_be_thinned_out_fails_no_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store, keep=1, keep_best=0)
+    manager.save(1, {"shard-0": vector(0)}, {})
+    checkpoint_id = manager.begin(2)
+    described = {"shard-0": manager.write_part(checkpoint_id, "shard-0", vector(0))}
+    with monkeypatch.context() as locked:
+        locked.setattr(store, "delete", lambda key: pytest.fail("it deletes"))
+        manager.publish(checkpoint_id, 2, described, {})
+        refused = manager.begin(3)
+        described = {"shard-0": manager.write_part(refused, "shard-0", vector(0))}
+        store.failing = StoreError("full")
+        with pytest.raises(StoreError, match="full"):
+            manager.publish(refused, 3, described, {})
+        store.failing = None
+    listed = store.list
+    monkeypatch.setattr(store, "list", lambda prefix="": (_ for _ in ()).throw(StoreError("stalls")))
+    manager.thin_out()
+    assert "old checkpoints are kept for now: stalls" in caplog.text
+    monkeypatch.setattr(store, "list", listed)
+    assert len(manager.published()) == 2
+    manager.thin_out()
+    assert store.list() == [f"{checkpoint_id}/manifest.json", f"{checkpoint_id}/shard-0.safetensors"]
+
+
+def test_only_the_parts_that_are_asked_for_are_read() -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    saved = manager.save(1, {"shard-0": vector(0), "shard-1": vector(1)}, {})
+    store.values[f"{saved.checkpoint_id}/shard-0.safetensors"] = b""
+    assert manager.load(saved.checkpoint_id, ["shard-1"]).parts
+    with pytest.raises(Damaged, match="shard-0"):
+        manager.load(saved.checkpoint_id)
+
+
+def test_a_number_that_was_reserved_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    manager.reserve()
+    monkeypatch.setattr(store, "list", lambda prefix="": pytest.fail("begin asks the store"))
+    assert manager.begin(5) == "00000001-5"
+
+
+def test_what_was_abandoned_is_gone_when_the_store_is_back() -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    checkpoint_id = manager.begin(1)
+    manager.write_part(checkpoint_id, "shard-0", vector(0))
+    delete = store.delete
+
+    def away(key: str) -> None:
+        raise StoreError("away")
+
+    store.delete = away  # type: ignore[method-assign]
+    manager.abandon(checkpoint_id, ["shard-0"])
+    assert manager.begin(1) != checkpoint_id, "who was stopped may still write into the old one"
+    assert len(store.values) == 1
+    store.delete = delete  # type: ignore[method-assign]
+    manager.save(2, {"shard-0": vector(0)}, {})
+    assert store.list() == ["00000003-2/manifest.json", "00000003-2/shard-0.safetensors"]
+
+
+def test_a_part_that_comes_after_its_checkpoint_was_abandoned_goes_with_the_next_one() -> None:
+    store = MemoryStore()
+    manager, slow = CheckpointManager(store), CheckpointManager(store)
+    checkpoint_id = manager.begin(1)
+    manager.abandon(checkpoint_id, ["shard-0", "shard-1"])
+    slow.write_part(checkpoint_id, "shard-1", vector(1))
+    manager.save(2, {"shard-0": vector(0)}, {})
+    assert store.list() == ["00000002-2/manifest.json", "00000002-2/shard-0.safetensors"]
+
+
+def test_nobody_returns_to_a_checkpoint_that_was_abandoned_and_will_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    older = manager.save(1, {"shard-0": vector(0)}, {})
+    put_if = store.put_if
+
+    def unheard(key: str, value: bytes, tag: str | None) -> str:
+        put_if(key, value, tag)
+        raise StoreError("the answer was lost")
+
+    def away(key: str) -> None:
+        raise StoreError("away")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(store, "put_if", unheard)
+        failing.setattr(store, "delete", away)
+        with pytest.raises(StoreError, match="the answer was lost"):
+            manager.save(2, {"shard-0": vector(0)}, {})
+    assert manager.published() == [older.checkpoint_id]
+    restored = manager.restore()
+    assert restored is not None
+    assert restored.checkpoint_id == older.checkpoint_id
+    newer = manager.save(3, {"shard-0": vector(0)}, {})
+    assert CheckpointManager(store).published() == [newer.checkpoint_id, older.checkpoint_id]
+
+
+def test_a_store_that_deletes_nothing_is_not_asked_for_everything_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    asked: list[str] = []
+
+    def forbidden(key: str) -> None:
+        asked.append(key)
+        raise StoreError("forbidden")
+
+    monkeypatch.setattr(store, "delete", forbidden)
+    for step in range(20):
+        checkpoint_id = manager.begin(step)
+        manager.write_part(checkpoint_id, "shard-0", vector(0))
+        manager.abandon(checkpoint_id, ["shard-0"])
+        assert any(key.startswith(checkpoint_id) for key in asked)
+        assert len(asked) <= 3
+        asked.clear()
+    monkeypatch.undo()
+    manager.save(20, {"shard-0": vector(0)}, {})
+    assert len(store.list()) == 2
+
+
+def test_a_damaged_one_is_not_read_again() -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    saved = [manager.save(step, {"shard-0": vector(0)}, {}).checkpoint_id for step in (1, 2)]
+    manager.note_damaged(saved[1])  # for another shard
+    restored = manager.restore(lambda manifest: list(manifest["parts"]))
+    assert restored is not None
+    assert restored.checkpoint_id == saved[0]
+
+
+def test_a_second_manifest_of_one_checkpoint_is_refused() -> None:
+    store = MemoryStore()
+    manager = CheckpointManager(store)
+    saved = manager.save(1, {"shard-0": vector(0)}, {})
+    with pytest.raises(StoreError):
+        manager.publish(saved.checkpoint_id, 1, saved.manifest["parts"], {"other": True})
+    assert "other" not in manager.load(saved.checkpoint_id).manifest
+
+
+def test_files_that_the_library_wrote_are_read() -> None:
+    """As earlier versions wrote them."""
+    store = MemoryStore()
+    arrays = {"slots/ms": np.arange(3, dtype=np.float64), **vector(4)}
+    data, key = safetensors.numpy.save(arrays), "00000003-9/shard-0.safetensors"
+    store.put(key, data)
+    part = describe_part(key, [memoryview(data)])
+    store.put(
+        "00000003-9/manifest.json",
+        encode_manifest({"format": 1, "id": "00000003-9", "global_step": 9, "time": 1.7e9, "parts": {"shard-0": part}}),
+    )
+    checkpoint = CheckpointManager(store).restore()
+    assert checkpoint is not None
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(checkpoint.parts["shard-0"][name], array)

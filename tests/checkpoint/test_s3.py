@@ -1,0 +1,221 @@
+"""S3, against a server in its own process and a proxy that makes trouble."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import relaax.checkpoint.s3 as s3_module
+from relaax.checkpoint import CheckpointManager, Conflict, NotFound, Store, StoreError, open_location, s3_location
+from relaax.checkpoint.aws_keys import AwsKeys
+from relaax.checkpoint.s3 import S3Store
+from relaax.extras import missing
+from support.s3_server import KEYS, S3Proxy, S3Server, keys_file
+from support.stores import StoreCompliance
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same behaviour in less time."""
+    monkeypatch.setattr(s3_module, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(s3_module, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr(s3_module, "ATTEMPTS", 3)
+    monkeypatch.setattr(s3_module, "_PAUSE", 0.01)
+
+
+class TestS3Store(StoreCompliance):
+    @pytest.fixture
+    def store(self, s3: S3Server, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> Store:
+        monkeypatch.setattr(s3_module, "READ_SECONDS", 20.0)
+        return s3.store(endpoint=proxy.url)
+
+
+def save(manager: CheckpointManager, step: int, mean_return: float | None = None) -> str:
+    parts = {"shard-0": {"parameters": np.full(1000, step, np.float32)}}
+    return manager.save(step, parts, {"mean_return": mean_return}).checkpoint_id
+
+
+def test_the_newest_and_the_best_are_kept_and_the_newest_is_restored(s3: S3Server) -> None:
+    manager = CheckpointManager(s3.store(), keep=2, keep_best=1)
+    for step, mean_return in {1: 5.0, 2: 90.0, 3: None, 4: 20.0}.items():
+        save(manager, step, mean_return)
+    assert [checkpoint_id.split("-")[1] for checkpoint_id in manager.published()] == ["4", "3", "2"]
+    checkpoint = CheckpointManager(manager.store).restore()
+    assert checkpoint is not None
+    np.testing.assert_array_equal(checkpoint.parts["shard-0"]["parameters"], np.full(1000, 4, np.float32))
+    assert len(manager.store.list()) == 6
+
+
+def test_more_keys_than_one_answer_lists(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_module, "_PAGE", 2)
+    store = s3.store()
+    keys = [f"k/{number}" for number in range(5)]
+    for key in keys:
+        store.put(key, b"")
+    assert store.list("k/") == keys
+
+
+def test_what_others_keep_in_the_bucket_is_not_seen(s3: S3Server) -> None:
+    store = s3.store()
+    bucket = store.location.split("/")[2]
+    for key in ("other/x", "some/running/x", "some/run/", "x"):
+        s3.client.put_object(Bucket=bucket, Key=key, Body=b"")
+    store.put("y", b"")
+    assert store.list() == ["y"]
+
+
+@pytest.mark.parametrize("kind", ["InternalError", "SlowDown", "reset", "stall", "lost"])
+def test_trouble_that_passes_is_not_noticed(s3: S3Server, proxy: S3Proxy, kind: str) -> None:
+    store = s3.store(endpoint=proxy.url)
+    for method in ("PUT", "GET", "DELETE"):
+        proxy.fail(kind, 1, lambda asked, path, method=method: asked == method)
+    manager = CheckpointManager(store, keep=1, keep_best=0)
+    save(manager, 1)
+    save(manager, 2)
+    assert manager.published() == ["00000002-2"]
+    assert len(store.list()) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("InternalError", r"cannot write s3://\S+: http://127\.0\.0\.1:\d+ is not able to now \(InternalError\)"),
+        ("SlowDown", r"is not able to now \(SlowDown\)"),
+        ("stall", "does not answer in time"),
+        ("reset", r"the connection to \S+ broke"),
+        ("ExpiredToken", "does not accept the keys any more: they have expired"),
+        ("AccessDenied", r"forbids it to these keys \(AccessDenied\)"),
+    ],
+)
+def test_trouble_that_stays_is_a_sentence_and_publishes_nothing(
+    s3: S3Server, proxy: S3Proxy, kind: str, sentence: str
+) -> None:
+    manager = CheckpointManager(s3.store(endpoint=proxy.url))
+    save(manager, 1)
+    proxy.fail(kind, hits=lambda method, path: method == "PUT")
+    with pytest.raises(StoreError, match=sentence) as caught:
+        save(manager, 2)
+    for secret in (KEYS.access, KEYS.secret):
+        assert secret not in str(caught.value)
+    proxy.heal()
+    assert manager.published() == ["00000001-1"]
+    assert save(manager, 3) == "00000003-3"
+
+
+def test_an_answer_that_breaks_off_is_taken_up_where_it_broke(s3: S3Server, proxy: S3Proxy) -> None:
+    store = s3.store(endpoint=proxy.url)
+    value = np.random.default_rng(1).bytes(5_000_000)
+    store.put("x", value)
+    proxy.fail("half", 2, lambda method, path: method == "GET")
+    assert store.get("x") == value
+    proxy.fail("half")
+    with pytest.raises(StoreError, match=r"cannot read s3://\S+: the connection to \S+ broke"):
+        store.get("x")
+
+
+def test_a_conditional_write_whose_answer_was_lost_has_succeeded(s3: S3Server, proxy: S3Proxy) -> None:
+    store = s3.store(endpoint=proxy.url)
+    proxy.fail("lost", 1, lambda method, path: method == "PUT")
+    tag = store.put_if("x", b"1", None)
+    proxy.fail("lost", 1, lambda method, path: method == "PUT")
+    tag = store.put_if("x", b"2", tag)
+    assert store.get_with_tag("x") == (b"2", tag)
+
+
+def test_without_conditional_writes_it_goes_on_with_a_warning(
+    s3: S3Server, proxy: S3Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = s3.store(endpoint=proxy.url)
+    proxy.fail("NotImplemented", 1, lambda method, path: method == "PUT")
+    tag = store.put_if("x", b"1", None)
+    with pytest.raises(Conflict):
+        store.put_if("x", b"2", None)
+    store.put_if("x", b"2", tag)
+    with pytest.raises(Conflict):
+        store.put_if("x", b"3", tag)
+    assert store.get("x") == b"2"
+    assert caplog.text.count("writes nothing on a condition") == 1
+
+
+def test_old_checkpoints_that_cannot_be_deleted_go_later(
+    s3: S3Server, proxy: S3Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = CheckpointManager(s3.store(endpoint=proxy.url), keep=1, keep_best=0)
+    save(manager, 1)
+    proxy.fail("AccessDenied", hits=lambda method, path: method == "DELETE")
+    save(manager, 2)
+    assert "cannot delete" in caplog.text
+    assert manager.published() == ["00000002-2", "00000001-1"]
+    assert manager.load("00000001-1").parts
+    proxy.heal()
+    save(manager, 3)
+    assert manager.published() == ["00000003-3"]
+    assert len(manager.store.list()) == 2
+
+
+def test_a_bucket_that_is_not_there_is_not_made(s3: S3Server) -> None:
+    store = s3.store("nobody-made-this")
+    for ask in (store.check, store.list, lambda: store.put("x", b""), lambda: store.put_if("x", b"", None)):
+        with pytest.raises(StoreError, match="has no bucket 'nobody-made-this'; make it first, RELAAX makes none"):
+            ask()
+    assert "nobody-made-this" not in [bucket["Name"] for bucket in s3.client.list_buckets()["Buckets"]]
+
+
+def test_a_value_that_is_not_there_is_not_found(s3: S3Server) -> None:
+    with pytest.raises(NotFound, match=r"s3://models-\d+/some/run/x: it is not there"):
+        s3.store().get("x")
+
+
+def test_an_endpoint_that_is_not_there() -> None:
+    store = S3Store("b" * 8, "k", KEYS, "http://127.0.0.1:1")
+    with pytest.raises(StoreError, match=r"^cannot list s3://bbbbbbbb/k: http://127.0.0.1:1 cannot be reached$"):
+        store.check()
+
+
+def test_what_is_no_endpoint() -> None:
+    with pytest.raises(StoreError, match="is no endpoint: a URL is needed"):
+        S3Store("bucket", "k", KEYS, "somewhere else")
+
+
+def test_what_is_no_bucket(s3: S3Server) -> None:
+    with pytest.raises(StoreError, match="cannot be the name of a bucket"):
+        s3.store("no bucket!").check()
+
+
+def test_without_any_keys(s3: S3Server) -> None:
+    with pytest.raises(StoreError, match=r"there are no keys for http://\S+; --aws-keys FILE gives them"):
+        S3Store(s3.bucket(), "k", None, f"http://{s3.address}").check()
+
+
+def test_a_password_in_the_endpoint_is_not_shown() -> None:
+    store = S3Store("bucket", "k", KEYS, "http://me:hidden@127.0.0.1:1")
+    with pytest.raises(StoreError) as caught:
+        store.check()
+    assert "hidden" not in str(caught.value)
+
+
+def test_locations_as_people_write_them(tmp_path: Path) -> None:
+    assert s3_location("s3://models/a/b/") == ("models", "a/b")
+    assert s3_location("models/a") is None
+    for text in ("s3://models", "s3://", "s3:///a"):
+        with pytest.raises(StoreError, match="s3://BUCKET/KEY is needed"):
+            s3_location(text)
+    assert open_location(str(tmp_path)).location == str(tmp_path)
+    keys = str(keys_file(tmp_path))
+    assert open_location("s3://models/a", keys, "http://127.0.0.1:1").location == "s3://models/a"
+
+
+def test_keys_are_in_no_text() -> None:
+    assert KEYS.access not in repr(KEYS)
+    assert repr(KEYS) == repr(AwsKeys("x", "y"))
+
+
+def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "relaax.checkpoint.s3")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        open_location("s3://models/a")
+    assert missing(caught.value) == "boto3 is not installed; pip install 'relaax[s3]'"
