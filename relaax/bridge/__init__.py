@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from relaax.bridge.base import (
     BridgeBase,
     BridgeError,
+    BridgeUnauthenticated,
     BridgeUnavailable,
     FlatVector,
     Pulled,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BridgeBase",
     "BridgeError",
+    "BridgeUnauthenticated",
     "BridgeUnavailable",
     "FlatVector",
     "GrpcBridge",

@@ -22,6 +22,10 @@ class BridgeUnavailable(BridgeError):
     """The parameter server could not be reached within the bounded wait."""
 
 
+class BridgeUnauthenticated(BridgeError):
+    """The parameter server did not prove who it is, or this side did not prove that it may use it."""
+
+
 class TrainingEnded(Exception):
     """Training has reached `max_global_step`."""
 
@@ -105,11 +109,21 @@ class BridgeBase(ABC):
         """The newest parameters and statistics; the same object as before where both are the same."""
 
     @abstractmethod
-    def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
         """One update, computed on the parameters of the last pull, and its answer in one round trip.
 
         `gradient`: float32 of shape [parameters], or None to advance the global step only.
         `env_steps`: environment steps consumed since the last push; they count even where the gradient is discarded.
+        `loss`: of which it is the gradient, where `algorithm.loss_outlier_deviations` is to apply.
+        `withheld`: there was a gradient, and it is kept back because its loss is an outlier: it counts as discarded.
         """
 
     @abstractmethod

@@ -13,10 +13,10 @@ import grpc
 import numpy as np
 
 from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
 from relaax.bridge.base import (
     BridgeBase,
     BridgeError,
+    BridgeUnavailable,
     FlatVector,
     Pulled,
     Pushed,
@@ -25,11 +25,13 @@ from relaax.bridge.base import (
     TrainingEnded,
 )
 from relaax.bridge.calls import Calls
+from relaax.bridge.channel import Target
 from relaax.bridge.gathered import Gathered
+from relaax.bridge.link import Link
 from relaax.bridge.memory import keep_freed_memory
 from relaax.bridge.moments import Moments
-from relaax.bridge.options import client_options
 from relaax.bridge.statistics import statistics_from_messages, statistics_to_messages
+from relaax.bridge.wire import Carrier
 
 _log = logging.getLogger(__name__)
 _DISCARDED = {
@@ -37,34 +39,42 @@ _DISCARDED = {
     pb.DISCARD_STALE: "stale",
     pb.DISCARD_INCARNATION: "incarnation",
     pb.DISCARD_NOT_FINITE: "not_finite",
+    pb.DISCARD_LOSS: "loss",
 }
 _REPORT_INTERVAL = 1.0
 _MAX_REGISTRATIONS = 5
 
 
-class GrpcBridge(BridgeBase):
-    """A worker's way to one parameter server over gRPC.
+class _Disagreement(Exception):
+    """The shards are of different incarnations: they are returning to a checkpoint just now."""
 
-    `timeout` is the deadline of each call and `unavailable_after` how long a server may be away, both in seconds. Made
-    in the process that uses it: a channel does not survive a fork.
+
+class GrpcBridge(BridgeBase):
+    """A worker's way to the shards of a parameter server over gRPC.
+
+    `servers`: where they are, shard 0 first; an address alone is a server without TLS and token. `timeout` is the
+    deadline of each call and `unavailable_after` how long a server may be away, both in seconds. Made in the process
+    that uses it: a channel does not survive a fork.
     """
 
-    def __init__(self, address: str, *, timeout: float = 15.0, unavailable_after: float = 60.0) -> None:
-        self._address = address
-        self._call = Calls(address, timeout, unavailable_after)
-        self._channel: grpc.Channel | None = None
-        self._stub = self._open(parameters=0)
+    def __init__(
+        self, servers: Sequence[Target | str] | str, *, timeout: float = 15.0, unavailable_after: float = 60.0
+    ) -> None:
+        given = [servers] if isinstance(servers, str) else servers
+        targets = [Target(server) if isinstance(server, str) else server for server in given]
+        self._call = Calls(timeout, unavailable_after)
+        self._links = [Link(target, shard) for shard, target in enumerate(targets)]
         self._registration: Registration | None = None
         self._gathered = Gathered()
         self._unanswered_report: pb.ReportRequest | None = None
         self._worker_id = ""
         self._incarnation = 0
         self._parameters = 0
-        self._push_id = 0
         self._report_id = 0
         self._reported = -_REPORT_INTERVAL
         self._pulled: Pulled | None = None
         self._global_step = 0
+        self._closed = False
 
     @property
     def global_step(self) -> int:
@@ -73,71 +83,72 @@ class GrpcBridge(BridgeBase):
     def register(self, registration: Registration) -> Registered:
         self._registration = registration
         self._worker_id = uuid.uuid4().hex
-        self._push_id = self._report_id = 0
-        response = self._call(
-            self._stub.Register,
-            pb.RegisterRequest(
-                worker_id=self._worker_id,
-                session_id=registration.session_id,
-                environments=registration.environments,
-                fingerprint=registration.fingerprint,
-                role=pb.ROLE_EXPLOIT if registration.exploit else pb.ROLE_TRAIN,
-                frame_skip=registration.frame_skip,
-                environment=registration.environment,
-            ),
+        self._report_id = 0
+        request = pb.RegisterRequest(
+            worker_id=self._worker_id,
+            session_id=registration.session_id,
+            environments=registration.environments,
+            fingerprint=registration.fingerprint,
+            role=pb.ROLE_EXPLOIT if registration.exploit else pb.ROLE_TRAIN,
+            frame_skip=registration.frame_skip,
+            environment=registration.environment,
         )
-        self._incarnation = response.incarnation
-        self._see(response.global_step, response.finished)
-        if response.shards != 1:
-            raise BridgeError(f"parameter server {self._address} is one of {response.shards} shards: name them all")
-        if self._parameters != response.parameters:
-            if self._parameters:
-                raise BridgeError(
-                    f"parameter server {self._address} has {response.parameters} parameters now, "
-                    f"it had {self._parameters}"
-                )
-            self._parameters = response.parameters
-            self._stub = self._open(response.parameters)
-        return Registered(response.parameters, tuple(response.actors), response.global_step)
+        try:
+            first = self._call.retrying(_Disagreement)(self._register_with_all, request)
+        except _Disagreement as error:
+            raise BridgeUnavailable(
+                f"the shards of the parameter server did not agree for {self._call.unavailable_after:g} s: {error}"
+            ) from None
+        return Registered(first.parameters, tuple(first.actors), first.global_step)
 
     def pull(self) -> Pulled:
         for _ in range(_MAX_REGISTRATIONS):
-            request = pb.PullRequest(worker_id=self._worker_id, incarnation=self._incarnation)
-            if self._pulled is not None:
-                request.have_version = self._pulled.version
-            response = self._call(self._stub.Pull, request)
-            if response.incarnation_ended:
+            carriers = self._call([link.pull(self._worker_id, self._incarnation) for link in self._links])
+            responses: list[pb.PullResponse] = [carrier.message for carrier in carriers]
+            if any(response.incarnation_ended for response in responses):
                 self._register_again()
                 continue
-            self._see(response.global_step, response.finished)
-            if response.not_modified and self._pulled is not None:
-                return self._with_statistics(self._pulled, response.statistics)
-            return self._take(response)
+            first = responses[0]
+            self._see(first.global_step, first.finished)
+            if self._pulled is not None and all(response.not_modified for response in responses):
+                return self._with_statistics(self._pulled, first.statistics)
+            return self._take(carriers)
         raise self._no_end_of_incarnations()
 
-    def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
         if gradient is not None and (gradient.shape != (self._parameters,) or gradient.dtype != np.float32):
             raise ValueError(
                 f"a gradient is float32 of shape ({self._parameters},), not {gradient.dtype} {gradient.shape}"
             )
         if gradient is not None and self._pulled is None:
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
-        request = pb.PushRequest(
-            base_version=self._pulled.version if self._pulled else 0,
-            gradient=b"" if gradient is None else gradient.astype("<f4", copy=False).tobytes(),
+        common = pb.PushRequest(
             env_steps=env_steps,
             want_parameters=want_parameters,
+            withheld=withheld,
             report=self._gathered.take(),
             statistics=statistics_to_messages(self._gathered.take_statistics()),
         )
-        response = self._push(request)
-        discarded = _DISCARDED[response.discard]
-        if response.discard == pb.DISCARD_INCARNATION:
-            want_parameters = True
-            response = self._count_again(request)
-        self._see(response.global_step, response.finished)
-        pulled = self._take(response) if want_parameters else None
-        return Pushed(discarded, response.global_step, response.version, response.staleness, pulled)
+        carriers, rolled_back = self._push(common, gradient)
+        responses = [carrier.message for carrier in carriers]
+        first = responses[0]
+        self._see(first.global_step, first.finished)
+        if rolled_back:
+            pulled = self._take(carriers)
+            return Pushed("incarnation", first.global_step, first.version, first.staleness, pulled)
+        discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
+        staleness = max(response.staleness for response in responses)
+        return Pushed(
+            discarded, first.global_step, first.version, staleness, self._take(carriers) if want_parameters else None
+        )
 
     def scalar(self, name: str, value: float) -> None:
         self._gathered.scalar(name, value)
@@ -162,7 +173,7 @@ class GrpcBridge(BridgeBase):
             request = self._next_report()
             if request is None:
                 return
-            response = self._call(self._stub.Report, request)
+            response = self._call([self._links[0].report(request)])[0]
             if not response.incarnation_ended:
                 self._unanswered_report = None
                 self._see(response.global_step, response.finished)
@@ -171,44 +182,71 @@ class GrpcBridge(BridgeBase):
         raise self._no_end_of_incarnations()
 
     def close(self) -> None:
-        if self._channel is None:
+        if self._closed:
             return
+        self._closed = True
         if self._incarnation:
-            with contextlib.suppress(grpc.RpcError, ValueError):
-                report = self._unanswered_report.report if self._unanswered_report else self._gathered.take()
-                self._stub.Leave(pb.LeaveRequest(worker_id=self._worker_id, report=report), timeout=3.0)
-        self._channel.close()
-        self._channel = None
+            report = self._unanswered_report.report if self._unanswered_report else self._gathered.take()
+            goodbye = pb.LeaveRequest(worker_id=self._worker_id)
+            farewell = pb.LeaveRequest(worker_id=self._worker_id, report=report)
+            answers = [link.leave(goodbye if link.shard else farewell, 3.0) for link in self._links]
+            for answer in answers:
+                with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError):
+                    if answer is not None:
+                        answer.result()
+        for link in self._links:
+            link.close()
 
-    def _open(self, parameters: int) -> pb_grpc.ParameterServerServiceStub:
-        """A stub on a new channel that takes messages as long as the vector needs, and no longer ones."""
-        if self._channel is not None:
-            self._channel.close()
-        keep_freed_memory(4 * parameters)
-        self._channel = grpc.insecure_channel(self._address, options=client_options(parameters))
-        return pb_grpc.ParameterServerServiceStub(self._channel)
+    def _register_with_all(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
+        """Shard 0 first: it may know better, and it makes the model. Raises _Disagreement."""
+        links = self._links
+        first: pb.RegisterResponse = self._call([links[0].register(request)])[0]
+        self._incarnation = first.incarnation
+        self._see(first.global_step, first.finished)
+        links[0].check_place(first, len(links))
+        others = self._call([link.register(request) for link in links[1:]]) if len(links) > 1 else []
+        for link, response in zip(links[1:], others, strict=True):
+            link.check_place(response, len(links))
+        incarnations = [first.incarnation, *(response.incarnation for response in others)]
+        if len(set(incarnations)) > 1:
+            raise _Disagreement(f"their incarnations are {', '.join(map(str, incarnations))}")
+        if self._parameters and self._parameters != first.parameters:
+            raise BridgeError(
+                f"parameter server {links[0].address} has {first.parameters} parameters now, it had {self._parameters}"
+            )
+        self._parameters = first.parameters
+        keep_freed_memory(4 * first.parameters)
+        for link, response in zip(links, [first, *others], strict=True):
+            link.take_range(response)
+        return first
 
-    def _push(self, request: pb.PushRequest) -> pb.PushResponse:
-        """The request under a number of its own, and its answer."""
-        self._push_id += 1
-        request.worker_id, request.incarnation, request.push_id = self._worker_id, self._incarnation, self._push_id
-        request.global_step = self._global_step
-        response: pb.PushResponse = self._call(self._stub.Push, request)
-        return response
+    def _push(
+        self, common: pb.PushRequest, gradient: FlatVector | None
+    ) -> tuple[Sequence[Carrier[pb.PushResponse]], bool]:
+        """The answers to all parts, and whether the gradient went with an earlier incarnation.
 
-    def _count_again(self, request: pb.PushRequest) -> pb.PushResponse:
-        """Tell the new incarnation of steps, episodes and statistics whose gradient went with the old one."""
-        request.base_version, request.gradient, request.want_parameters = 0, b"", True
-        for _ in range(_MAX_REGISTRATIONS):
+        Then the new incarnation is told of the push's steps, episodes and statistics, unless it has them already.
+        """
+        rolled_back = False
+        for _ in range(_MAX_REGISTRATIONS + 1):
+            common.global_step = self._global_step
+            calls = [link.push(self._worker_id, self._incarnation, common, gradient) for link in self._links]
+            answers: Sequence[Carrier[pb.PushResponse]] = self._call(calls)
+            if all(answer.message.discard != pb.DISCARD_INCARNATION for answer in answers):
+                return answers, rolled_back
+            if len(calls) > 1 and answers[0].message.discard != pb.DISCARD_INCARNATION:
+                # Shard 0 may have answered before all returned to a checkpoint: does the checkpoint hold its part?
+                answers = self._call(calls[:1])
+            if answers[0].message.discard != pb.DISCARD_INCARNATION:
+                common = pb.PushRequest()
+            rolled_back, common.want_parameters, gradient = True, True, None
             self._register_again()
-            response = self._push(request)
-            if response.discard != pb.DISCARD_INCARNATION:
-                return response
         raise self._no_end_of_incarnations()
 
     def _register_again(self) -> None:
         assert self._registration is not None, "register first"
-        _log.warning("parameter server %s has begun a new incarnation: registering again", self._address)
+        address = self._links[0].address
+        _log.warning("parameter server %s has begun a new incarnation: registering again", address)
         self._pulled = None
         self.register(self._registration)
 
@@ -224,12 +262,20 @@ class GrpcBridge(BridgeBase):
             request.worker_id, request.report_id = self._worker_id, self._report_id
         return request
 
-    def _take(self, response: pb.PushResponse | pb.PullResponse) -> Pulled:
-        data = response.parameters
-        if len(data) != 4 * self._parameters:
-            raise BridgeError(f"parameter server {self._address} sent {len(data)} bytes for {self._parameters} numbers")
-        parameters = np.frombuffer(data, "<f4")
-        return self._hold(parameters, response.version, response.statistics)
+    def _take(self, carriers: Sequence[Carrier[pb.PushResponse] | Carrier[pb.PullResponse]]) -> Pulled:
+        first = carriers[0].message
+        if len(self._links) == 1:
+            vector = self._links[0].received(carriers[0])
+        else:
+            vector = np.empty(self._parameters, np.float32)
+            for link, carrier in zip(self._links, carriers, strict=True):
+                part, response = slice(link.start, link.end), carrier.message
+                if isinstance(response, pb.PullResponse) and response.not_modified and self._pulled is not None:
+                    vector[part] = self._pulled.parameters[part]
+                else:
+                    vector[part] = link.received(carrier)
+            vector.flags.writeable = False
+        return self._hold(vector, first.version, first.statistics)
 
     def _with_statistics(self, pulled: Pulled, messages: Sequence[pb.Moments]) -> Pulled:
         """`pulled` where it has these statistics; else its parameters with these."""
@@ -241,7 +287,7 @@ class GrpcBridge(BridgeBase):
         try:
             statistics = MappingProxyType(statistics_from_messages(messages))
         except ValueError as error:
-            raise BridgeError(f"parameter server {self._address} sent what is no statistic: {error}") from None
+            raise BridgeError(f"parameter server {self._links[0].address} sent what is no statistic: {error}") from None
         self._pulled = Pulled(parameters, version, self._global_step, statistics)
         return self._pulled
 
@@ -251,4 +297,6 @@ class GrpcBridge(BridgeBase):
             raise TrainingEnded(global_step)
 
     def _no_end_of_incarnations(self) -> BridgeError:
-        return BridgeError(f"parameter server {self._address} forgot this worker {_MAX_REGISTRATIONS} times running")
+        return BridgeError(
+            f"parameter server {self._links[0].address} forgot this worker {_MAX_REGISTRATIONS} times running"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ import numpy.typing as npt
 from relaax.bridge.options import MAX_STATISTICS
 
 Float64Vector = npt.NDArray[np.float64]
+STATISTICS = "statistics/"
+"""What the names of a statistic's arrays begin with, in checkpoints and in the files of policies."""
 MAX_STATISTIC_NAME = 64
 _NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 _MAX_NAMES = 64
@@ -89,6 +92,25 @@ class Moments:
             difference = other.mean - self.mean
             mean = self.mean + difference * share
             return Moments(count, mean, self.m2 + other.m2 + np.square(difference) * (self.count * share))
+
+
+def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
+    """Each statistic as `statistics/NAME/count`, `/mean` and `/m2`."""
+    return {
+        f"{STATISTICS}{name}/{part}": array
+        for name, moments in statistics.items()
+        for part, array in (("count", np.array([moments.count])), ("mean", moments.mean), ("m2", moments.m2))
+    }
+
+
+def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Moments]:
+    """The statistics among arrays. Raises ValueError, KeyError and IndexError where they are none."""
+    found: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        if key.startswith(STATISTICS):
+            name, _, part = key.removeprefix(STATISTICS).rpartition("/")
+            found.setdefault(name, {})[part] = array
+    return {name: Moments(float(parts["count"][0]), parts["mean"], parts["m2"]) for name, parts in found.items()}
 
 
 def check_lengths(statistics: Mapping[str, int]) -> dict[str, int]:

@@ -33,6 +33,7 @@ def common_options(parameters: int) -> Options:
         ("grpc.http2.lookahead_bytes", min(max(limit, 2**20), 2**24)),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),  # a second limit, 60 s by default: keepalive's own does not shorten it
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]

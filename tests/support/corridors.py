@@ -32,7 +32,7 @@ class Corridors:
 
     def __init__(self, environments: int, seed: int, cut: float = 0.3) -> None:
         self._rng = np.random.default_rng(seed)
-        self._n = environments
+        self.environments = environments
         self._cut = cut
         self._next_step = np.arange(environments) % 2 == 1
         self._void = np.zeros(environments, np.bool_)
@@ -40,7 +40,7 @@ class Corridors:
         self._place = np.zeros(environments, np.int64)
 
     def reset(self) -> Leaves:
-        self._void = np.zeros(self._n, np.bool_)
+        self._void = np.zeros(self.environments, np.bool_)
         self._begin(~self._void)
         return self._observe()
 
@@ -51,7 +51,7 @@ class Corridors:
         self._place += walks
         through = walks & (self._place == np.array(LENGTHS)[self._corridor])
         terminated = leaves | through
-        truncated = walks & ~through & (self._rng.random(self._n) < self._cut)
+        truncated = walks & ~through & (self._rng.random(self.environments) < self._cut)
         self._place[terminated] = 0
         ended = terminated | truncated
         final = self._observe()
@@ -61,7 +61,7 @@ class Corridors:
         return Step(rewards, self._observe(), terminated, truncated, first, final if ended.any() else None)
 
     def _begin(self, where: Mask) -> None:
-        corridor = self._rng.integers(0, 2, self._n)
+        corridor = self._rng.integers(0, 2, self.environments)
         self._corridor = np.where(where, corridor, self._corridor)
         somewhere = self._rng.integers(0, np.array(LENGTHS)[self._corridor])
         self._place = np.where(where, somewhere, self._place)

@@ -23,7 +23,15 @@ class OfflineBridge(BridgeBase):
     def pull(self) -> Pulled:
         return Pulled(np.zeros(1, np.float32), 0, 0)
 
-    def push(self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True) -> Pushed:
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
         return Pushed(None, 0, 0, 0, self.pull() if want_parameters else None)
 
     def scalar(self, name: str, value: float) -> None:

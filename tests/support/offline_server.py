@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from relaax.server.rlx_server import main, planning, spawning
 from support.offline_bridge import OfflineBridge
 
-planning.make_bridge = lambda settings: OfflineBridge()
+planning.make_bridge = lambda settings, servers: OfflineBridge()
 
 if __name__ == "__main__":
     # A worker that is spawned runs this module again, as far as the line above.
