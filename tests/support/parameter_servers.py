@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import first_difference
+from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge import GrpcBridge, Moments, Registration
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.reason import Ends, Reason
-from relaax.server.parameter_server.schedule import Schedule
 from relaax.server.parameter_server.server import Server, Timing
 from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
@@ -93,8 +93,9 @@ class Running:
             checkpoint = self.manager.restore()
             if checkpoint is not None:
                 self.core.resume(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]))
+            core = self.core
             checkpointer = Checkpointer(
-                self.manager, self.core.state, interval, self.core.checkpoint_saved, saved=self.core.state()
+                self.manager, core.state, interval, core.checkpoint_saved, mark=core.mark, saved=core.mark()
             )
         timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         try:
@@ -163,7 +164,7 @@ def running(
 
 
 @contextmanager
-def bridge_to(address: str, **options: float) -> Iterator[GrpcBridge]:
+def bridge_to(address: str | Sequence[str], **options: float) -> Iterator[GrpcBridge]:
     """A bridge that is closed when the block ends."""
     bridge = GrpcBridge(address, **options)
     try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +19,38 @@ import tensorflow as tf
 import relaax
 from relaax.algorithm_base import ConfigBase, first_difference, load_algorithm
 from relaax.bridge.options import MAX_PARAMETERS
-from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.configuration import Configuration, ParameterServerSection, redacted
+from relaax.checkpoint import CheckpointManager
+from relaax.configuration import Configuration, redacted
 from relaax.metrics import MetricsWriter
 from relaax.metrics.preface import RunPreface
+from relaax.server.description import description
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
+from relaax.server.parameter_server.coordination.follower import Follower
+from relaax.server.parameter_server.coordination.introduction import introduction
+from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.credentials import read_credentials
 from relaax.server.parameter_server.factory import AlgorithmModels
+from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.recutting import parts_for
 from relaax.server.parameter_server.server import Server
+from relaax.server.parameter_server.storage import metrics_folder, open_manager, patiently
+from relaax.server.targets import shard_target
 
 _log = logging.getLogger(__name__)
 
 
-def assemble(configuration: Configuration, ends: Ends) -> Server:
+def assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Server:
     """A parameter server with its port bound and its checkpoint restored, ready to start.
 
-    It runs until `ends` has a reason.
+    It runs until `ends` has a reason. What `closing` ends is ended after it, also where this raises.
 
-    Raises ConfigurationError, AddressError, ModelRefused and StoreError.
+    Raises ConfigurationError, AddressError, ModelRefused, StoreError and Interrupted.
     """
     section = configuration.parameter_server
+    credentials = read_credentials(section)
+    place = Place(section.shard, section.shards)
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     config = algorithm.configure(configuration.algorithm)
     models = AlgorithmModels(algorithm, config)
@@ -45,22 +59,46 @@ def assemble(configuration: Configuration, ends: Ends) -> Server:
         first_difference,
         facts={"configuration": redacted(configuration.as_dict()), "seed": config.seed, "versions": _versions()},
         on_finished=lambda: ends.put(Reason.FINISHED),
+        place=place,
     )
-    manager = _manager(section)
+    core.description = description(algorithm.name, config)
+    manager = open_manager(section, ends, closing, leads=place.index == 0)
+    if manager is None:
+        _log.warning("no place for checkpoints is configured: what is learned is lost when this process ends")
     checkpointer = None
-    if manager is not None:
-        _resume(core, models, manager)
-        checkpointer = Checkpointer(
-            manager, core.state, section.checkpoint_interval, core.checkpoint_saved, saved=core.state()
-        )
+    if manager is not None and place.index == 0:
+        _resume(core, models, manager, ends)
+    described = json.dumps({**json.loads(core.description), "seed": config.seed})
+    own = introduction(place, described, manager.store.location if manager else "")
+    shards: Leader | Follower | None = None
+    if place.index:
+        shards = Follower(core, own, shard_target(section), models.for_checkpoint, manager, ends)
+    elif place.count > 1:
+        shards = Leader(core, own, models.for_checkpoint, manager)
+    if manager is not None and place.index == 0:
+        interval, on_saved = section.checkpoint_interval, core.checkpoint_saved
+        if isinstance(shards, Leader):
+            checkpointer = Checkpointer(shards, shards.cut, interval, on_saved)
+        else:
+            checkpointer = Checkpointer(manager, core.state, interval, on_saved, mark=core.mark, saved=core.mark())
     metrics = None
-    if section.metrics_dir is not None:
+    folder = metrics_folder(section, closing) if place.index == 0 else None
+    if folder is not None:
         preface = RunPreface(configuration.as_dict(), _hyperparameters(configuration, config))
-        metrics = MetricsWriter(section.metrics_dir, core.scalars, preface=preface)
+        metrics = MetricsWriter(folder, core.scalars, preface=preface)
     longest = core.model.shard.size if core.model else MAX_PARAMETERS
-    server = Server(core, section.bind, longest, ends, checkpointer, metrics)
-    if manager is not None:
-        # Only now: who holds the port is the one writer of the directory that its configuration names.
+    server = Server(
+        core,
+        section.bind,
+        longest,
+        ends,
+        checkpointer,
+        metrics,
+        status_bind=section.status_bind,
+        credentials=credentials,
+        shards=shards,
+    )
+    if manager is not None and place.index == 0:
         manager.clean()
     return server
 
@@ -68,25 +106,16 @@ def assemble(configuration: Configuration, ends: Ends) -> Server:
 def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[str, Any]:
     """What runs are compared by: the algorithm's keys, defaults included, and what its environments are."""
     run = configuration.run
-    unused = "Adam" if config.optimizer == "rms_prop" else "RMSProp"
     keys = config.model_dump(mode="json", by_alias=True)
     return {
         "algorithm": Path(configuration.algorithm_path).stem,
-        **{key: value for key, value in keys.items() if key not in ("path", unused)},
+        **{key: value for key, value in keys.items() if key != "path" and key not in config.unused_sections},
         "run": run.model_dump(include={"environment", "name", "clients", "envs_per_client", "arguments"}),
     }
 
 
-def _manager(section: ParameterServerSection) -> CheckpointManager | None:
-    if section.checkpoint_dir is None:
-        _log.warning("no checkpoint directory is configured: what is learned is lost when this process ends")
-        return None
-    store = LocalStore(section.checkpoint_dir)
-    return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept)
-
-
-def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointManager) -> None:
-    checkpoint = manager.restore()
+def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointManager, ends: Ends) -> None:
+    checkpoint = patiently(lambda: manager.restore(partial(parts_for, place=core.place)), ends)
     if checkpoint is None:
         return
     core.resume(checkpoint, models.for_checkpoint(checkpoint.manifest))

@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from relaax.checkpoint import Arrays, CheckpointManager, StoreError
+from relaax.checkpoint import Arrays, Checkpoint, Lease, LeaseLost, Store, StoreError
 
 _log = logging.getLogger(__name__)
+
+COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
+LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkpoint begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +36,53 @@ class Saved:
     time: float
 
 
+class Late(Exception):
+    """There can be no checkpoint just now. The message says why."""
+
+
+class Saver(Protocol):
+    """Makes checkpoints of states: a `CheckpointManager`, or the leader of several shards."""
+
+    @property
+    def store(self) -> Store:
+        """Where they are kept."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The right to write there, where there is one."""
+
+    def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
+        """Make one. Raises StoreError."""
+
+
 class Checkpointer:
     """Takes a state and saves it every `interval` seconds; nothing else ever waits for the store.
 
-    A store that fails makes a checkpoint late: the log says so, and it is tried again after `retry` seconds.
-    `saved` is the state that the store holds already, because it was restored from there.
+    A store that fails makes a checkpoint late, and so does `take` where it raises Late: the log says so, and it is
+    tried again after `retry` seconds. `mark` says what `take` would be marked with, without a copy: where nothing is
+    new, nothing is taken. `saved` is the mark of what the store holds already, because it was restored from there.
     """
 
     def __init__(
         self,
-        manager: CheckpointManager,
+        manager: Saver,
         take: Callable[[], ModelState | None],
         interval: float,
         on_saved: Callable[[Saved], None],
         retry: float = 10.0,
-        saved: ModelState | None = None,
+        mark: Callable[[], object] = lambda: None,
+        saved: object = None,
     ) -> None:
         self._manager = manager
         self._take = take
         self._interval = interval
         self._retry = min(retry, interval)
         self._on_saved = on_saved
-        self._saved_mark = None if saved is None else saved.mark
+        self._mark = mark
+        self._saved_mark = saved
+        self._complained: float | None = None
+        self.failures = 0
+        """Attempts to save that the store refused."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
@@ -72,23 +100,38 @@ class Checkpointer:
     def save(self, attempts: int = 1) -> bool:
         """Save now, in the calling thread. True where the newest state is safe, or there is none yet."""
         with self._lock:
-            state = self._take()
-            if state is None or state.mark == self._saved_mark:
-                return True
+            begun = time.monotonic()
             for attempt in range(attempts):
                 if attempt:
                     time.sleep(min(self._retry, 1.0))
-                if self._save(state):
+                if self._save():
                     return True
+                if time.monotonic() - begun > LAST_SECONDS or (self._manager.lease and self._manager.lease.lost):
+                    break
             return False
 
-    def _save(self, state: ModelState) -> bool:
+    def _save(self) -> bool:
         begun = time.monotonic()
+        if self._saved_mark is not None and self._mark() == self._saved_mark:
+            return True
+        try:
+            state = self._take()
+        except Late as late:
+            _log.warning("the checkpoint is late: %s", late)
+            return False
+        if state is None or state.mark == self._saved_mark:
+            return True
         try:
             checkpoint = self._manager.save(state.global_step, state.parts, state.manifest)
         except StoreError as error:
-            _log.error("the checkpoint at global step %d is late: %s", state.global_step, error)
+            self.failures += 1
+            if self._complained is None or begun - self._complained >= COMPLAIN:
+                _log.error("the checkpoint at global step %d is late: %s", state.global_step, error)
+                self._complained = begun
             return False
+        except LeaseLost:
+            return False  # the lease has said why
+        self._complained = None
         self._saved_mark = state.mark
         location = f"{self._manager.store.location}/{checkpoint.checkpoint_id}"
         seconds = time.monotonic() - begun

@@ -7,64 +7,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from relaax.bridge.memory import keep_freed_memory
 from relaax.checkpoint import Checkpoint
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
 from relaax.server.parameter_server.checkpointing import ModelState, Saved
+from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.figures import Figures
-from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused, ModelSpec
-from relaax.server.parameter_server.persistence import (
-    PART,
-    check_origin,
-    describe_shard,
-    restore_shard,
-    shard_arrays,
-)
+from relaax.server.parameter_server.gate import Gate
+from relaax.server.parameter_server.making import Model, make_model
+from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
+from relaax.server.parameter_server.persistence import check_origin, describe_shard, restore_shard, shard_arrays
+from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.progress import Status
 from relaax.server.parameter_server.rates import Rates
 from relaax.server.parameter_server.registry import Registry, Worker
-from relaax.server.parameter_server.shard import Applied, Counters, Push, Shard
+from relaax.server.parameter_server.shard import Applied, Push
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model that is being trained: its description, its constants and its shard."""
-
-    fingerprint: str
-    spec: ModelSpec
-    shard: Shard
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How training goes. `training_seconds` is counted from this process's first registration.
-
-    `act_ms`: median and 99th percentile of the time from a step to its answer, lately.
-    """
-
-    incarnation: int
-    counters: Counters
-    episodes: int
-    mean_return_100: float | None
-    best_mean_return_100: float | None
-    workers: int
-    mean_staleness: float
-    checkpoint: Saved | None
-    finished: bool
-    max_global_step: int
-    learning_rate: float
-    training_seconds: float
-    act_ms: tuple[float | None, float | None] = (None, None)
 
 
 class ParameterServer:
     """What the gRPC service speaks for. Thread-safe.
 
+    `place` says which shard of the model this is. `gate` is passed by whoever calls on behalf of a worker.
     `facts` go into every checkpoint's manifest as they are: configuration, seed, versions of libraries.
     `on_finished` is called once, by whichever thread applies the update that ends training.
     """
@@ -79,12 +46,18 @@ class ParameterServer:
         on_finished: Callable[[], None] = lambda: None,
         registry: Registry | None = None,
         clock: Callable[[], float] = time.monotonic,
+        place: Place = Place(),  # noqa: B008 - it is a value
+        gate: Gate | None = None,
     ) -> None:
+        self.place = place
+        self.gate = gate or Gate()
         # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
         self.metrics = Aggregator()
         self.figures = Figures(clock)
         self.registry = registry or Registry()
+        self.description = ""
+        """Algorithm and configuration for whoever asks how training goes; set by who made this."""
         self._model_factory = model_factory
         self._difference = difference
         self._facts = dict(facts or {})
@@ -129,17 +102,32 @@ class ParameterServer:
         `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be those
         of the checkpoint; anything else may have changed. Raises ModelRefused.
         """
-        check_origin(checkpoint, fingerprint)
-        model = self._create(fingerprint)
-        restore_shard(model.shard, checkpoint)
         manifest = checkpoint.manifest
-        self.incarnation = max(int(manifest["incarnation"]) + 1, self.incarnation)
-        self.registry.restore_actors(manifest["actors"])
-        self.metrics.restore_returns(manifest["returns"])
-        self._model = model
+        self.roll_back(checkpoint, fingerprint, max(int(manifest["incarnation"]) + 1, self.incarnation))
         if self.finished:
             self._began_finished = True
             _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
+
+    def roll_back(self, checkpoint: Checkpoint | None, fingerprint: str, incarnation: int) -> None:
+        """Return to a checkpoint, or to before the first worker where there is none, under another incarnation.
+
+        All workers are forgotten and must register again. Called while no update can be applied: before the first, or
+        while the gate is closed. Raises ModelRefused; then nothing has changed.
+        """
+        model = None
+        if checkpoint is not None:
+            check_origin(checkpoint, fingerprint)
+            model = make_model(self._model_factory, fingerprint, self.place)
+            restore_shard(model.shard, self.place, model.parameters, checkpoint)
+        with self._lock:
+            self.incarnation = incarnation
+            self._model = model
+            self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
+            for worker_id in self.registry.clear():
+                self.figures.forget(worker_id)
+            if checkpoint is not None and self.place.index == 0:
+                self.registry.restore_actors(checkpoint.manifest["actors"])
+                self.metrics.restore_returns(checkpoint.manifest["returns"])
 
     def register(
         self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
@@ -148,7 +136,7 @@ class ParameterServer:
         with self._lock:
             model = self._model
             if model is None:
-                model = self._model = self._create(fingerprint)
+                model = self._model = make_model(self._model_factory, fingerprint, self.place)
                 _log.info("new model: %d parameters", model.shard.size)
             if self._begun is None:
                 self._begun = self._clock()
@@ -198,6 +186,7 @@ class ParameterServer:
             scalars.update((f"speed/{name}_per_second", value) for name, value in rates.items())
             scalars["workers/connected"] = float(workers)
             scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
+            scalars.update((f"discarded/{reason}", float(count)) for reason, count in counters.discarded_for.items())
             self._workers_written = workers
         return counters.env_steps, scalars
 
@@ -219,7 +208,23 @@ class ParameterServer:
             learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
             training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
             act_ms=self.figures.act_ms(),
+            staleness_p95=self.metrics.staleness_p95(),
         )
+
+    def mark(self) -> object | None:
+        """The `mark` that `state` would have now, without a copy of anything; None before there is a model."""
+        model = self._model
+        return None if model is None else model.shard.mark
+
+    def prepare(self) -> None:
+        """Get the memory that the next `state` needs, so that it is fast."""
+        if (model := self._model) is not None:
+            model.shard.prepare()
+
+    def let_go(self) -> None:
+        """Give back what `prepare` got and no `state` has used."""
+        if (model := self._model) is not None:
+            model.shard.let_go()
 
     def state(self) -> ModelState | None:
         """What a checkpoint is made of; None before there is a model. Waits for no more than an update."""
@@ -238,25 +243,15 @@ class ParameterServer:
             "fingerprint": fingerprint,
             "frames": counters.frames,
             "updates": counters.version,
-            "shards": [describe_shard(model.shard, snapshot)],
+            "shards": [describe_shard(self.place, model.shard, snapshot)],
             "actors": self.registry.actors_as_json(),
             "returns": self.metrics.returns_as_json(),
             "mean_return": mean,
             "best_mean_return": best,
         }
-        return ModelState(counters.env_steps, {PART: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics))
-
-    def _create(self, fingerprint: str) -> Model:
-        spec = self._model_factory(fingerprint)
-        keep_freed_memory(4 * len(spec.initial))
-        shard = Shard(
-            spec.initial,
-            spec.optimizer,
-            spec.schedule,
-            max_staleness=spec.max_staleness,
-            statistics=spec.statistics,
+        return ModelState(
+            counters.env_steps, {self.place.part: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics)
         )
-        return Model(fingerprint, spec, shard)
 
     def _refuse_difference(self, theirs: str, ours: str) -> None:
         try:

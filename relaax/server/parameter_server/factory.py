@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
+from relaax.algorithm_base.resuming import changed_keys
 from relaax.bridge.moments import check_lengths
-from relaax.bridge.options import MAX_PARAMETERS
 from relaax.rlx import Space
+from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
-from relaax.server.parameter_server.schedule import Schedule
 
 
 class AlgorithmModels:
@@ -41,12 +41,20 @@ class AlgorithmModels:
     def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
         """The fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
 
-        Raises ModelRefused where the checkpoint's description cannot be read.
+        Raises ModelRefused where the checkpoint's description cannot be read, or where keys have other values now that
+        are fixed when a run is resumed; all of them are named.
         """
         try:
-            _, observation_space, action_space = parse_fingerprint(json.dumps(manifest["fingerprint"]))
-        except (ValueError, KeyError) as error:
-            raise ModelRefused(f"the checkpoint's fingerprint cannot be read: {error}") from None
+            there, observation_space, action_space = parse_fingerprint(json.dumps(manifest["fingerprint"]))
+            changed = changed_keys(there["configuration"], self._config)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelRefused(f"the checkpoint's fingerprint cannot be read: {error!r}") from None
+        if changed and there["algorithm"] == self._algorithm.name:  # that of another algorithm is refused as such
+            raise ModelRefused(
+                f"checkpoint {manifest.get('id')} was made with another configuration, and what differs is fixed when "
+                f"a run is resumed: {'; '.join(map(str, changed))}. Use the values that it was made with, or begin "
+                "anew at another checkpoint location"
+            )
         return self._fingerprint(observation_space, action_space)
 
     def _fingerprint(self, observation_space: Space, action_space: Space) -> str:
@@ -63,14 +71,21 @@ class AlgorithmModels:
             raise ModelRefused(str(error)) from error
         except MemoryError as error:
             raise ModelRefused(f"the model does not fit into memory: {error}") from error
-        if len(initial) > MAX_PARAMETERS:
-            raise ModelRefused(f"the model has {len(initial)} parameters, one shard holds up to {MAX_PARAMETERS}")
-        end = config.max_global_step if config.anneal_learning_rate else None
         return ModelSpec(
             initial=initial,
             optimizer=optimizer,
-            schedule=Schedule(config.initial_learning_rate, end),
+            schedule=config.schedule,
             max_global_step=config.max_global_step,
-            max_staleness=config.max_staleness,
+            max_staleness=config.staleness_bound,
             statistics=statistics,
+            combine=_combine(config),
         )
+
+
+def _combine(config: ConfigBase) -> CombinerSpec:
+    """What `algorithm.combine` says."""
+    if config.combine == "average":
+        return Average(config.average_window)
+    if config.combine == "delay_compensated":
+        return DelayCompensated(config.delay_compensation, config.staleness_bound or 0)
+    return Fifo()

@@ -16,6 +16,7 @@ class Discard(enum.IntEnum):
     STALE = 1
     INCARNATION = 2
     NOT_FINITE = 3
+    LOSS = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 # Read by the libraries below while they are imported: the processor belongs to the environments and their workers.
@@ -15,11 +17,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.checkpoint import StoreError
+from relaax.checkpoint import Interrupted, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
-from relaax.server.address import AddressError, require_loopback
-from relaax.server.configured import configured, show, whole
+from relaax.server.address import AddressError
+from relaax.server.configured import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import import_tensorflow
 from relaax.server.options import (
@@ -27,12 +29,15 @@ from relaax.server.options import (
     CheckConfigOption,
     ConfigOption,
     DeviceOption,
+    LogFormatOption,
     LogLevelOption,
     PrintConfigOption,
     SetOption,
+    StatusBindOption,
     command_app,
 )
 from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.storage import location_overrides
 
 if TYPE_CHECKING:
     from relaax.server.parameter_server.server import Server
@@ -46,11 +51,32 @@ app = command_app()
 def serve(
     config: ConfigOption,
     bind: Annotated[str | None, typer.Option(help="HOST:PORT for workers; port 0 picks a free one.")] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(metavar="I/K", help="Which shard of how many this is, from 0, such as 0/4; shard 0 leads."),
+    ] = None,
+    first_shard: Annotated[str | None, typer.Option(help="HOST:PORT of shard 0, for the others.")] = None,
     checkpoint_dir: Annotated[
         str | None, typer.Option(help="Folder of the checkpoints, in place of the file's.")
     ] = None,
+    checkpoint_aws_s3: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="BUCKET KEY", help="Bucket and key of the checkpoints in S3, in place of a folder."),
+    ] = None,
+    aws_keys: Annotated[
+        str | None, typer.Option(help="YAML file with `access` and `secret` for S3; else what boto3 finds by itself.")
+    ] = None,
+    aws_endpoint: Annotated[
+        str | None, typer.Option(help="URL of a store that speaks S3, where it is not Amazon's.")
+    ] = None,
     metrics_dir: Annotated[str | None, typer.Option(help="Folder of the TensorBoard run.")] = None,
+    metrics_aws_s3: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="BUCKET KEY", help="Bucket and key that the TensorBoard run is copied to."),
+    ] = None,
+    status_bind: StatusBindOption = None,
     log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the parameters that training starts from.")] = None,
     device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,
@@ -64,24 +90,47 @@ def serve(
     """
     given = {
         "parameter-server.bind": bind,
+        "parameter-server.first_shard": first_shard,
         "parameter-server.checkpoint_dir": checkpoint_dir,
+        "parameter-server.checkpoint_aws_s3": checkpoint_aws_s3,
+        "parameter-server.aws_keys": aws_keys,
+        "parameter-server.aws_endpoint": aws_endpoint,
         "parameter-server.metrics_dir": metrics_dir,
+        "parameter-server.metrics_aws_s3": metrics_aws_s3,
+        "parameter-server.status_bind": status_bind,
         "parameter-server.log_level": log_level,
+        "parameter-server.log_format": log_format,
         "parameter-server.device": device,
         "parameter-server.allow_anonymous": allow_anonymous or None,
         "algorithm.seed": seed,
     }
     try:
-        configuration = configured(config, [*(set_ or []), *overrides_of(given)])
+        places = location_overrides(checkpoint_dir, checkpoint_aws_s3)
+        configuration = configured(config, [*(set_ or []), *overrides_of({**given, **_place(shard)}), *places])
         if print_config or check_config:
             show(config, whole(configuration), print_config)
             raise typer.Exit(0)
         settings = configuration.parameter_server
-        configure_logging(settings.log_level)
-        require_loopback(settings.bind, settings.allow_anonymous)
+        if settings.shard >= settings.shards:
+            raise ConfigurationError(
+                f"relaax-parameter-server.shard: is {settings.shard}, and of {settings.shards} the last one is "
+                f"{settings.shards - 1}; they are counted from 0"
+            )
+        configure_logging(settings.log_level, settings.log_format)
+        require_private_ports(settings)
     except (ConfigurationError, AddressError) as error:
         _give_up(error, 2)
     raise typer.Exit(_run(configuration))
+
+
+def _place(shard: str | None) -> dict[str, int]:
+    """The keys that `--shard` stands for. Raises ConfigurationError."""
+    if shard is None:
+        return {}
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard)
+    if found is None:
+        raise ConfigurationError(f"--shard: {shard!r} is not I/K, such as 0/4 for the first of four shards")
+    return {"parameter-server.shard": int(found[1]), "parameter-server.shards": int(found[2])}
 
 
 def _run(configuration: Configuration) -> int:
@@ -90,18 +139,24 @@ def _run(configuration: Configuration) -> int:
     ends = Ends()
     reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
     # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
-    with ends.signals(reasons, afterwards=signal.SIG_IGN):
-        server = _assemble(configuration, ends)
+    with ends.signals(reasons, afterwards=signal.SIG_IGN), ExitStack() as closing:
+        server = _assemble(configuration, ends, closing)
         server.start()
         print(f"relaax-parameter-server listening on {server.address}", flush=True)
+        if server.status_address:
+            print(f"relaax-parameter-server status at http://{server.status_address}", flush=True)
         reason, safe = server.run()
+    if reason is Reason.REFUSED:
+        _give_up(server.refusal, 2)
+    if reason is Reason.SUPERSEDED:
+        return 1  # the lease has said why
     if not safe:
         _log.error("the last checkpoint could not be written: what was learned since the one before is lost")
         return 1
     return 130 if reason is Reason.INTERRUPTED else 0
 
 
-def _assemble(configuration: Configuration, ends: Ends) -> Server:
+def _assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Server:
     """The server, or the end of the process with one sentence."""
     import tensorflow as tf
 
@@ -116,11 +171,13 @@ def _assemble(configuration: Configuration, ends: Ends) -> Server:
     except NoSuchDevice as error:
         _give_up(f"relaax-parameter-server.device: {error}", 2)
     try:
-        return assemble(configuration, ends)
+        return assemble(configuration, ends, closing)
     except (ConfigurationError, AddressError, ModelRefused) as error:
         _give_up(error, 2)
     except StoreError as error:
         _give_up(error, 1)
+    except Interrupted as interruption:
+        _give_up(interruption, 130 if ends.get() is Reason.INTERRUPTED else 0)
 
 
 def _give_up(error: Exception | str, code: int) -> NoReturn:

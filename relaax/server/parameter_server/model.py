@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from relaax.server.parameter_server.schedule import Schedule
+from relaax.algorithm_base.schedule import Schedule
+from relaax.server.parameter_server.combining import CombinerSpec, Fifo
 from relaax.tf.optimizers import OptimizerSpec
 
 
@@ -26,6 +27,7 @@ class ModelSpec:
     max_global_step: int
     max_staleness: int | None = None
     statistics: Mapping[str, int] = field(default_factory=dict)
+    combine: CombinerSpec = Fifo()  # noqa: RUF009 - it is a value
 
 
 ModelFactory = Callable[[str], ModelSpec]

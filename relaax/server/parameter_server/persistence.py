@@ -11,31 +11,29 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import without_bounds
-from relaax.bridge.moments import Moments
-from relaax.checkpoint import Arrays, Checkpoint
+from relaax.bridge.moments import from_arrays, to_arrays
+from relaax.checkpoint import Arrays, Checkpoint, Damaged
+from relaax.checkpoint.whole import length
+from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.shard import Counters, Shard, Snapshot
+from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.recutting import SLOT, recut
+from relaax.server.parameter_server.shard import Shard, Snapshot
 
-PART = "shard-0"
-_SLOT = "slots/"
-_STATISTIC = "statistics/"
 _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
 def shard_arrays(snapshot: Snapshot) -> Arrays:
     """The arrays of a shard's part: the parameters, each slot of the optimizer, and each statistic's moments."""
     arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
-    arrays.update((_SLOT + name, slot) for name, slot in snapshot.slots.items())
-    for name, moments in snapshot.statistics.items():
-        parts = {"count": np.array([moments.count]), "mean": moments.mean, "m2": moments.m2}
-        arrays.update((f"{_STATISTIC}{name}/{part}", array) for part, array in parts.items())
-    return arrays
+    arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
+    return arrays | to_arrays(snapshot.statistics)
 
 
-def describe_shard(shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
+def describe_shard(place: Place, shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
     """What the manifest says of a shard."""
     return {
-        "part": PART,
+        "part": place.part,
         "start": shard.start,
         "end": shard.start + shard.size,
         "version": snapshot.counters.version,
@@ -44,45 +42,65 @@ def describe_shard(shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def restore_shard(shard: Shard, checkpoint: Checkpoint) -> None:
-    """Bring parameters, slots, statistics, counters and ledger back. Raises ModelRefused where they do not fit."""
-    described = checkpoint.manifest["shards"][0]
-    arrays = checkpoint.parts[described["part"]]
-    slots = {name.removeprefix(_SLOT): array for name, array in arrays.items() if name.startswith(_SLOT)}
-    parameters: npt.NDArray[np.float32] = np.asarray(arrays["parameters"], np.float32)
+def restore_shard(shard: Shard, place: Place, parameters: int, checkpoint: Checkpoint) -> None:
+    """Bring parameters, slots, statistics, counters and ledger back; `parameters` is the length of the whole vector.
+
+    A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
+    counted can be said of its own shards only. Raises ModelRefused where it does not fit.
+    """
+    manifest = checkpoint.manifest
     try:
-        counters = Counters(**described["counters"])
-        shard.restore(Snapshot(parameters, slots, counters, described["ledger"], _statistics(arrays)))
-    except ValueError as error:
+        if length(manifest) != parameters:
+            raise ValueError(f"the vector has {parameters} elements here, {length(manifest)} there")
+        if len(manifest["shards"]) == place.count:
+            snapshot = _snapshot(manifest["shards"][place.index], checkpoint)
+        else:
+            snapshot = _recut_snapshot(place, checkpoint)
+        shard.restore(snapshot)
+    except (ValueError, Damaged) as error:
         raise ModelRefused(
             f"checkpoint {checkpoint.checkpoint_id} does not fit this configuration: {error}; use another checkpoint "
             "directory, or the configuration that it was made with"
         ) from None
 
 
-def _statistics(arrays: Arrays) -> dict[str, Moments]:
-    found: dict[str, dict[str, npt.NDArray[Any]]] = {}
-    for key, array in arrays.items():
-        if key.startswith(_STATISTIC):
-            name, _, part = key.removeprefix(_STATISTIC).rpartition("/")
-            found.setdefault(name, {})[part] = array
-    return {name: Moments(float(parts["count"][0]), parts["mean"], parts["m2"]) for name, parts in found.items()}
+def _snapshot(described: Mapping[str, Any], checkpoint: Checkpoint) -> Snapshot:
+    arrays = checkpoint.parts[described["part"]]
+    slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
+    parameters: npt.NDArray[np.float32] = np.asarray(arrays["parameters"], np.float32)
+    counters = Counters.from_json(described["counters"])
+    return Snapshot(parameters, slots, counters, described["ledger"], from_arrays(arrays))
+
+
+def _recut_snapshot(place: Place, checkpoint: Checkpoint) -> Snapshot:
+    shards = checkpoint.manifest["shards"]
+    parameters, slots = recut(checkpoint, place)
+    version = max(shard["version"] for shard in shards)
+    if place.index:
+        return Snapshot(parameters, slots, Counters(version=version), {})
+    counters = Counters.from_json({**shards[0]["counters"], "version": version})
+    return Snapshot(parameters, slots, counters, {}, from_arrays(checkpoint.parts[shards[0]["part"]]))
 
 
 def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
-    """Refuse a checkpoint of another algorithm or other spaces; the rest of a configuration may have changed.
+    """Refuse a checkpoint of another algorithm or other spaces. What else may not have changed the algorithm's keys say
+    (see `relaax.algorithm_base.resuming`).
 
-    Raises ModelRefused.
+    Raises ModelRefused that names all that differs.
     """
     there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
     there["observation_space"] = without_bounds(there["observation_space"])  # older versions wrote them
     here: Mapping[str, Any] = json.loads(fingerprint)
-    for key in _MUST_AGREE:
-        if there.get(key) != here.get(key):
-            raise ModelRefused(
-                f"checkpoint {checkpoint.checkpoint_id} has {key} {_short(there.get(key))}, this server has "
-                f"{_short(here.get(key))}: use another checkpoint directory, or the configuration that it was made with"
-            )
+    different = [
+        f"its {key} is {_short(there.get(key))}, this server's is {_short(here.get(key))}"
+        for key in _MUST_AGREE
+        if there.get(key) != here.get(key)
+    ]
+    if different:
+        raise ModelRefused(
+            f"checkpoint {checkpoint.checkpoint_id} is of another model: {'; '.join(different)}. Use the configuration "
+            "that it was made with, or begin anew at another checkpoint location"
+        )
 
 
 def _short(value: object, limit: int = 200) -> str:

@@ -18,6 +18,12 @@ class Reason(enum.Enum):
     FINISHED = enum.auto()
     TERMINATED = enum.auto()
     INTERRUPTED = enum.auto()
+    RELEASED = enum.auto()
+    """Shard 0 has ended, and lets this shard go."""
+    REFUSED = enum.auto()
+    """Shard 0 does not take this shard."""
+    SUPERSEDED = enum.auto()
+    """Another server has taken the lease over: what is learned here cannot be saved."""
 
 
 class Ends:
@@ -36,7 +42,7 @@ class Ends:
     def put(self, reason: Reason) -> None:
         """There is a reason to end."""
         self._reasons.append(reason)
-        with contextlib.suppress(BlockingIOError):  # full: there is enough to wake up for
+        with contextlib.suppress(OSError):  # full: there is enough to wake up for; or nobody waits any more
             self._write.send(b"\0")
 
     def get(self, timeout: float | None = None) -> Reason | None:

@@ -121,6 +121,13 @@ class Registry:
                 gone.append(worker_id)
             return gone
 
+    def clear(self) -> list[str]:
+        """Drop all workers, and say which: each must register again. Sessions keep their actor indices."""
+        with self._lock:
+            gone = list(self._workers)
+            self._workers.clear()
+            return gone
+
     @property
     def connected(self) -> int:
         """How many workers were heard of lately."""

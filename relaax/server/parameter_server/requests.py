@@ -9,7 +9,9 @@ import grpc
 import numpy as np
 
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.options import MESSAGE_OVERHEAD
 from relaax.bridge.statistics import statistics_from_messages
+from relaax.bridge.wire import Carrier, float32_of
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.server.parameter_server.shard import Push
@@ -19,23 +21,23 @@ _WORKER_ID = re.compile(r"[0-9a-f]{32}")
 _MAX_ENVIRONMENTS = 65_536
 _MAX_FRAME_SKIP = 1_000
 _MAX_ENV_STEPS = 10**9
+_MAX_ENTRIES = 65_536
 
 
-def push_of(request: pb.PushRequest, frame_skip: int) -> Push:
+def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
     """The request as a value; its gradient is a view of the request's bytes. Raises ValueError."""
+    request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
         raise ValueError(f"{request.env_steps} environment steps in one push are too many")
-    data = request.gradient
-    if len(data) % 4:
-        raise ValueError(f"a gradient is float32, four bytes each, not {len(data)} bytes")
     return Push(
         worker=request.worker_id,
         push_id=request.push_id,
         base_version=request.base_version,
-        gradient=np.frombuffer(data, "<f4") if data else None,
+        gradient=float32_of(data) if len(data) else None,
         env_steps=request.env_steps,
         frames=request.env_steps * frame_skip,
         global_step=request.global_step,
+        withheld=request.withheld,
         statistics=statistics_from_messages(request.statistics),
     )
 
@@ -53,12 +55,20 @@ def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContex
         wrong = f"frame_skip must be at most {_MAX_FRAME_SKIP}, not {request.frame_skip}"
     elif max(len(request.session_id), len(request.environment)) > MAX_TEXT:
         wrong = f"session_id and environment may have {MAX_TEXT} characters"
+    elif len(request.fingerprint) > MESSAGE_OVERHEAD:
+        wrong = f"a fingerprint of {len(request.fingerprint)} characters; {MESSAGE_OVERHEAD} are the most"
     if wrong:
         refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
 
 
 def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> None:
-    """End the call where a name is none, a return or a gauge is no number, or a histogram none that could be."""
+    """End the call where a name is none, a return or a gauge no number, a histogram impossible, or all too much.
+
+    A scalar may be NaN: a loss that has become so is worth seeing.
+    """
+    longest = max(len(report.episodes), len(report.scalars), len(report.histograms), len(report.gauges))
+    if longest > _MAX_ENTRIES:
+        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"a report of {longest} entries; {_MAX_ENTRIES} are the most")
     for episode in report.episodes:
         if not np.isfinite(episode.episode_return):
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"an episode returned {episode.episode_return}")
@@ -69,6 +79,7 @@ def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> Non
             check_name(histogram.name)
             _check_histogram(histogram)
         for gauge in report.gauges:
+            check_name(gauge.name)
             if not np.isfinite(gauge.value):
                 raise ValueError(f"gauge {gauge.name[:MAX_TEXT]!r} is {gauge.value}")
     except ValueError as error:

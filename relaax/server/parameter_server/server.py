@@ -6,15 +6,24 @@ import logging
 import time
 from concurrent import futures
 from dataclasses import dataclass
+from functools import partial
 
 import grpc
 
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
 from relaax.bridge.options import server_options
+from relaax.bridge.wire import add_to_server
 from relaax.metrics import MetricsWriter
 from relaax.server.address import AddressError, split_address
+from relaax.server.parameter_server.call_counter import ANY, CallCounter
 from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.parameter_server.coordination import coordination_pb2_grpc
+from relaax.server.parameter_server.coordination.follower import Follower
+from relaax.server.parameter_server.coordination.introduction import PARAMETERS
+from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.credentials import Credentials
+from relaax.server.parameter_server.health import Health
+from relaax.server.parameter_server.prometheus import status_server
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.service import Service
 
@@ -36,6 +45,7 @@ class Server:
     """Serves `core` at `address` until there is a reason in `ends`: a signal, or the end of training. The first counts.
 
     `parameters` bounds the length of messages: the vector's length where it is known, else the longest allowed.
+    `shards`: how this one acts together with others, where it is not alone.
     """
 
     def __init__(
@@ -48,21 +58,53 @@ class Server:
         metrics: MetricsWriter | None = None,
         threads: int = 8,
         timing: Timing | None = None,
+        status_bind: str | None = None,
+        credentials: Credentials | None = None,
+        shards: Leader | Follower | None = None,
     ) -> None:
         self._core = core
         self._checkpointer = checkpointer
         self._metrics = metrics
         self._timing = timing or Timing()
         self._ends = ends
+        self._credentials = credentials or Credentials()
+        self._shards = shards
+        if isinstance(shards, Leader):
+            threads += 2 * core.place.count  # the stream of each shard takes one for as long as it lasts
+            parameters = max(parameters, PARAMETERS)
+        calls = CallCounter()
+        guards = self._credentials.guards(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
         self._grpc = grpc.server(
-            futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"), options=server_options(parameters)
+            futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
+            interceptors=[calls, *guards],  # the first sees what those after it refuse
+            options=server_options(parameters),
         )
-        pb_grpc.add_ParameterServerServiceServicer_to_server(Service(core), self._grpc)
+        add_to_server(Service(core), self._grpc)
+        if isinstance(shards, Leader):
+            coordination_pb2_grpc.add_CoordinationServiceServicer_to_server(shards.members, self._grpc)
+            shards.save_now = self._save_now
+        self.health = Health(self._grpc)
+        if shards:
+            shards.on_serving = self.health.serve
         self.address = self._bind(address)
+        self._status = None
+        if status_bind is not None:
+            self._status = status_server(status_bind, core, self.health, calls, checkpointer)
+
+    @property
+    def status_address(self) -> str | None:
+        """HOST:PORT of /healthz and /metrics, where they are served."""
+        return self._status.address if self._status else None
 
     def start(self) -> None:
         """Begin to answer."""
+        if self._status:
+            self._status.start()
         self._grpc.start()
+        if self._shards:
+            self._shards.start()  # it serves when all shards are there
+        else:
+            self.health.serve(True)
         if self._checkpointer:
             self._checkpointer.start()
         if self._metrics:
@@ -73,14 +115,27 @@ class Server:
         reason = self._ends.get()
         assert reason is not None, "waiting has no end but a reason"
         _log.info("ending: %s", reason.name.lower())
-        if reason is Reason.FINISHED:
-            return reason, self._end_finished()
-        return reason, self._end_stopped()
+        self.health.end()  # before the port closes: who watches is told, and sends nobody here any more
+        safe = self._end_finished() if reason is Reason.FINISHED else self._end_stopped(reason)
+        if self._status:
+            self._status.close()
+        return reason, safe
 
-    def _end_stopped(self) -> bool:
+    def _end_stopped(self, reason: Reason) -> bool:
         """No more updates, then the last checkpoint, which so holds every update that was acknowledged."""
-        self._grpc.stop(self._timing.drain).wait()
-        safe = self._save_last()
+        if isinstance(self._shards, Follower):
+            safe = self._shards.leave()
+            self._grpc.stop(self._timing.drain).wait()
+            return safe
+        if isinstance(self._shards, Leader):
+            self._shards.close_for_good("the parameter server is ending")
+        else:
+            self._grpc.stop(self._timing.drain).wait()
+        safe = reason is not Reason.SUPERSEDED and self._save_last()
+        if isinstance(self._shards, Leader):
+            if reason is not Reason.SUPERSEDED:  # else they are another's now, and wait for it
+                self._shards.end(safe)
+            self._grpc.stop(self._timing.drain).wait()
         self._close_metrics()
         return safe
 
@@ -93,6 +148,8 @@ class Server:
                 break
             if self._ends.get(timeout=0.05) is not None:
                 break  # somebody wants it to end now
+        if isinstance(self._shards, Leader):
+            self._shards.end(safe)
         self._grpc.stop(self._timing.drain).wait()
         self._close_metrics()
         return safe
@@ -101,7 +158,15 @@ class Server:
         if self._checkpointer is None:
             return True
         self._checkpointer.stop()
-        return self._checkpointer.save(attempts=3)
+        return self._save_now()
+
+    def _save_now(self) -> bool:
+        return self._checkpointer is None or self._checkpointer.save(attempts=3)
+
+    @property
+    def refusal(self) -> str:
+        """Why shard 0 does not take this shard, where that was the reason to end."""
+        return self._shards.refusal if isinstance(self._shards, Follower) else ""
 
     def _close_metrics(self) -> None:
         if self._metrics:
@@ -110,7 +175,8 @@ class Server:
     def _bind(self, address: str) -> str:
         host, _ = split_address(address)
         try:
-            port = self._grpc.add_insecure_port(address)
+            tls = self._credentials.tls
+            port = self._grpc.add_secure_port(address, tls) if tls else self._grpc.add_insecure_port(address)
         except RuntimeError:
             port = 0
         if not port:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import grpc
 
+from relaax import __version__
 from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
 from relaax.bridge.statistics import statistics_to_messages
+from relaax.bridge.wire import Carrier
 from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.gate import Away
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.registry import Worker
@@ -19,85 +23,37 @@ from relaax.server.parameter_server.shard import Applied, PushRefused
 _log = logging.getLogger(__name__)
 
 
-class Service(pb_grpc.ParameterServerServiceServicer):
-    """Translates between messages and a `ParameterServer`. What is not right is refused with a sentence."""
+class Service:
+    """Translates between messages and a `ParameterServer`. What is not right is refused with a sentence.
+
+    Long vectors come and go beside their messages: see `relaax.bridge.wire`.
+    """
 
     def __init__(self, core: ParameterServer) -> None:
         self._core = core
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
         check_registration(request, context)
-        exploit = request.role == pb.ROLE_EXPLOIT
-        try:
-            model, worker = self._core.register(
-                request.worker_id,
-                request.fingerprint,
-                request.session_id,
-                request.environments,
-                exploit,
-                request.frame_skip or 1,
-            )
-        except ModelRefused as error:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        _log.info("worker %s joins: %d x %r", worker.worker_id[:8], request.environments, request.environment)
-        shard = model.shard
-        return pb.RegisterResponse(
-            incarnation=self._core.incarnation,
-            shard=0,
-            shards=1,
-            range_start=shard.start,
-            range_end=shard.start + shard.size,
-            parameters=shard.size,
-            actors=worker.actors,
-            global_step=self._core.global_step,
-            finished=self._core.is_over_for(exploit),
-        )
+        with self._passing(context):
+            return self._register(request, context)
 
-    def Push(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushResponse:  # noqa: N802
-        worker = self._worker(request.worker_id, request.incarnation)
-        if worker is None:
-            return self._push_of_another_life(request)
-        if worker.exploit:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "an exploit worker cannot push")
-        check_report(request.report, context)
-        try:
-            applied = self._core.push(push_of(request, worker.frame_skip))
-        except (PushRefused, ValueError) as error:
-            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except PushOutOfOrder as error:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        if applied is None:
-            return pb.PushResponse(global_step=self._core.global_step, finished=True)
-        if not applied.repeated:
-            self._take_in(request.report, worker, request.env_steps)
-        return self._answer(applied, request.want_parameters)
+    def Push(  # noqa: N802
+        self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
+    ) -> Carrier[pb.PushResponse]:
+        check_report(carrier.message.report, context)
+        with self._passing(context, update=True):
+            return self._push(carrier, context)
 
-    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> pb.PullResponse:  # noqa: N802
+    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
         if request.vector:
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
-        model = self._core.model
-        worker = self._worker(request.worker_id, request.incarnation)
-        if worker is None or model is None:
-            return pb.PullResponse(incarnation_ended=True)
-        counters, parameters, statistics = model.shard.pull()
-        modified = not request.HasField("have_version") or request.have_version != counters.version
-        return pb.PullResponse(
-            not_modified=not modified,
-            version=counters.version,
-            parameters=parameters.tobytes() if modified else b"",
-            global_step=counters.env_steps,
-            finished=self._core.is_over_for(worker.exploit),
-            statistics=statistics_to_messages(statistics),
-        )
+        with self._passing(context):
+            return self._pull(request)
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
         check_report(request.report, context)
-        worker = self._core.registry.hear(request.worker_id)
-        if worker is None:
-            return pb.ReportResponse(incarnation_ended=True)
-        if self._core.registry.new_report(worker, request.report_id):
-            self._take_in(request.report, worker)
-        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.exploit))
+        with self._passing(context):
+            return self._report(request)
 
     def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
         check_report(request.report, context)
@@ -116,7 +72,7 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             global_step=counters.env_steps,
             frames=counters.frames,
             updates=counters.version,
-            discarded=counters.discarded_stale + counters.discarded_not_finite,
+            discarded=counters.discarded,
             episodes=status.episodes,
             mean_return_100=status.mean_return_100,
             best_mean_return_100=status.best_mean_return_100,
@@ -131,29 +87,114 @@ class Service(pb_grpc.ParameterServerServiceServicer):
             training_seconds=status.training_seconds,
             act_ms_p50=status.act_ms[0],
             act_ms_p99=status.act_ms[1],
+            discarded_stale=counters.discarded_stale,
+            discarded_not_finite=counters.discarded_not_finite,
+            discarded_loss=counters.discarded_loss,
+            staleness_p95=status.staleness_p95,
+            version=__version__,
+            description=self._core.description,
         )
+
+    @contextlib.contextmanager
+    def _passing(self, context: grpc.ServicerContext, update: bool = False) -> Iterator[None]:
+        """While inside, the model is there and stays the same one; else the call ends here, and may be made again."""
+        try:
+            with self._core.gate.passing(update=update):
+                yield
+        except Away as away:
+            refuse(context, grpc.StatusCode.UNAVAILABLE, str(away))
+
+    def _register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
+        exploit = request.role == pb.ROLE_EXPLOIT
+        try:
+            model, worker = self._core.register(
+                request.worker_id,
+                request.fingerprint,
+                request.session_id,
+                request.environments,
+                exploit,
+                request.frame_skip or 1,
+            )
+        except ModelRefused as error:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        _log.info("worker %s joins: %d x %r", worker.worker_id[:8], request.environments, request.environment)
+        shard = model.shard
+        return pb.RegisterResponse(
+            incarnation=self._core.incarnation,
+            shard=self._core.place.index,
+            shards=self._core.place.count,
+            range_start=shard.start,
+            range_end=shard.start + shard.size,
+            parameters=model.parameters,
+            actors=worker.actors,
+            global_step=self._core.global_step,
+            finished=self._core.is_over_for(exploit),
+        )
+
+    def _push(self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext) -> Carrier[pb.PushResponse]:
+        request = carrier.message
+        worker = self._worker(request.worker_id, request.incarnation)
+        if worker is None:
+            return self._push_of_another_life(request)
+        if worker.exploit:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "an exploit worker cannot push")
+        try:
+            applied = self._core.push(push_of(carrier, worker.frame_skip))
+        except (PushRefused, ValueError) as error:
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except PushOutOfOrder as error:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        if applied is None:
+            return Carrier(pb.PushResponse(global_step=self._core.global_step, finished=True))
+        if not applied.repeated:
+            self._take_in(request.report, worker, request.env_steps)
+        return self._answer(applied, request.want_parameters)
+
+    def _pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
+        model = self._core.model
+        worker = self._worker(request.worker_id, request.incarnation)
+        if worker is None or model is None:
+            return Carrier(pb.PullResponse(incarnation_ended=True))
+        counters, parameters, statistics = model.shard.pull()
+        modified = not request.HasField("have_version") or request.have_version != counters.version
+        response = pb.PullResponse(
+            not_modified=not modified,
+            version=counters.version,
+            global_step=counters.env_steps,
+            finished=self._core.is_over_for(worker.exploit),
+            statistics=statistics_to_messages(statistics),
+        )
+        return Carrier(response, parameters) if modified else Carrier(response)
+
+    def _report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        worker = self._core.registry.hear(request.worker_id)
+        if worker is None:
+            return pb.ReportResponse(incarnation_ended=True)
+        if self._core.registry.new_report(worker, request.report_id):
+            self._take_in(request.report, worker)
+        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.exploit))
 
     def _worker(self, worker_id: str, incarnation: int) -> Worker | None:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
 
-    def _push_of_another_life(self, request: pb.PushRequest) -> pb.PushResponse:
+    def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
         """A push that the checkpoint's ledger holds was counted; any other was rolled back with its incarnation."""
         model = self._core.model
         applied = model.shard.repeat(request.worker_id, request.push_id) if model else None
         if applied is not None:
             return self._answer(applied, request.want_parameters)
-        return pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step)
+        return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))
 
-    def _answer(self, applied: Applied, want_parameters: bool) -> pb.PushResponse:
-        return pb.PushResponse(
+    def _answer(self, applied: Applied, want_parameters: bool) -> Carrier[pb.PushResponse]:
+        response = pb.PushResponse(
             discard=_DISCARDS[applied.outcome.discard],
             global_step=applied.counters.env_steps,
             version=applied.counters.version,
-            parameters=applied.parameters.tobytes() if want_parameters else b"",
             finished=self._core.finished,
             staleness=applied.outcome.staleness,
             statistics=statistics_to_messages(applied.statistics) if want_parameters else (),
         )
+        return Carrier(response, applied.parameters) if want_parameters else Carrier(response)
 
     def _take_in(self, report: pb.MetricsReport, worker: Worker, env_steps: int = 0) -> None:
         self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
@@ -166,4 +207,5 @@ _DISCARDS = {
     Discard.STALE: pb.DISCARD_STALE,
     Discard.INCARNATION: pb.DISCARD_INCARNATION,
     Discard.NOT_FINITE: pb.DISCARD_NOT_FINITE,
+    Discard.LOSS: pb.DISCARD_LOSS,
 }

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments
+from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo
+from relaax.server.parameter_server.copies import Copies
+from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
-from relaax.server.parameter_server.schedule import Schedule
 from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import OptimizerSpec, Slots
 
@@ -30,7 +35,8 @@ class Push:
     """An update. `gradient` is float32 of the shard's length, or None to advance the counters only.
 
     `global_step` is what the worker last saw: the learning rate is annealed by it, so that all shards use the same.
-    `statistics` are samples, to be merged with those of other pushes.
+    `statistics` are samples, to be merged with those of other pushes. `withheld`: the worker keeps a gradient back
+    because its loss is an outlier.
     """
 
     worker: str
@@ -41,17 +47,7 @@ class Push:
     frames: int
     global_step: int
     statistics: Statistics = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """What a shard counts. `version` is the number of updates applied; the others are sums over pushes."""
-
-    version: int = 0
-    env_steps: int = 0
-    frames: int = 0
-    discarded_stale: int = 0
-    discarded_not_finite: int = 0
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +72,16 @@ class Snapshot:
     statistics: Statistics = field(default_factory=dict)
 
 
+_log = logging.getLogger(__name__)
+_FIFO = Fifo()
+_PARAMETERS = "parameters"
+
+
 class Shard:
     """Owns `[start, start + len(initial))` of the flat vector. Does not know how many shards there are.
 
-    Thread-safe. Whatever is handed out is immutable: the vector is copied before a write only where it is still read.
+    Thread-safe. Whatever is handed out is immutable: kernels copy the vector before a write where it is still read,
+    and a snapshot is a copy.
     """
 
     def __init__(
@@ -91,17 +93,21 @@ class Shard:
         start: int = 0,
         max_staleness: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
+        combine: CombinerSpec = _FIFO,
     ) -> None:
         self.start = start
         self.size = len(initial)
         self._parameters = FlatVariable(initial)
         self._optimizer = optimizer.create(self.size)
+        self._combiner = combine.create(self.size)
+        self._combiner.begin(0, self._parameters)
         self._schedule = schedule
         self._max_staleness = max_staleness
         self._counters = Counters()
         self._ledger = Ledger()
         # Replaced, never changed: what was handed out stays as it is.
         self._statistics: Statistics = MappingProxyType({name: Moments.zeros(n) for name, n in statistics.items()})
+        self._prepared: Copies | None = None
         self._lock = threading.Lock()
 
     @property
@@ -112,10 +118,10 @@ class Shard:
     def push(self, push: Push) -> Applied:
         """Apply an update once, however often it is sent.
 
-        Raises PushRefused for a gradient of another length, statistics that do not fit, or a base version that is yet
-        to come, and PushOutOfOrder; then nothing has changed.
+        Raises PushRefused for a gradient of another length or one that is both there and withheld, statistics that do
+        not fit, or a base version that is yet to come, and PushOutOfOrder; then nothing has changed.
         """
-        finite = self._check(push.gradient)
+        finite = self._check(push)
         with self._lock:
             outcome = self._ledger.repeated(push.worker, push.push_id)
             repeated = outcome is not None
@@ -142,16 +148,40 @@ class Shard:
         with self._lock:
             self._ledger.forget(worker)
 
-    def snapshot(self) -> Snapshot:
-        """Everything, at one moment; nobody waits for what the caller does with it."""
+    @property
+    def mark(self) -> tuple[Counters, Statistics]:
+        """What is the same while the shard's state is. Nothing is copied."""
         with self._lock:
-            return Snapshot(
-                self._parameters.snapshot(),
-                self._optimizer.slots(),
-                self._counters,
-                self._ledger.as_json(),
-                self._statistics,
-            )
+            return self._counters, self._statistics
+
+    def prepare(self) -> None:
+        """Get the memory of the next snapshot, as much as the shard has itself: it then takes no longer than copying.
+
+        It stays until the snapshot or `let_go`.
+        """
+        if self._prepared is None:
+            self._prepared = self._copies()
+
+    def let_go(self) -> None:
+        """Give back what was prepared."""
+        self._prepared = None
+
+    def snapshot(self) -> Snapshot:
+        """Everything, at one moment; nobody waits for what the caller does with it.
+
+        Pushes wait while it is copied. Were it shared instead, the next push would wait for longer: the kernels would
+        copy it then, into fresh memory.
+        """
+        copies, self._prepared = self._prepared, None
+        if copies is None:
+            copies = self._copies()
+        with self._lock:
+            begun = time.perf_counter()
+            arrays = copies.take(self._arrays())
+            counters, ledger, statistics = self._counters, self._ledger.as_json(), self._statistics
+            seconds = time.perf_counter() - begun
+        _log.debug("pushes waited for a snapshot for %.1f ms", seconds * 1e3)
+        return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot. Raises ValueError where its lengths, slots or statistics are not this shard's."""
@@ -163,25 +193,41 @@ class Shard:
         )
         if here != there:
             raise ValueError(f"the statistics are {here} here, {there} there")
+        slots, pending = (
+            {name: slot for name, slot in snapshot.slots.items() if (name in SLOTS) is combiners}
+            for combiners in (False, True)
+        )
         with self._lock:
-            self._optimizer.restore(snapshot.slots)
+            self._optimizer.restore(slots)
+            self._combiner.restore(pending)
             self._parameters.assign(snapshot.parameters)
-            self._counters = snapshot.counters
+            self._combiner.begin(snapshot.counters.version, self._parameters)
+            self._counters = replace(snapshot.counters, pending=self._combiner.pending)
             self._ledger.restore(snapshot.ledger)
             self._statistics = MappingProxyType({name: snapshot.statistics[name] for name in here})
+
+    def _copies(self) -> Copies:
+        with self._lock:
+            copies = Copies(self._arrays())
+        copies.touch()
+        return copies
+
+    def _arrays(self) -> Slots:
+        """Parameters and slots, shared with whoever updates them: to be let go of before the next push."""
+        return {_PARAMETERS: self._parameters.snapshot(), **self._optimizer.slots(), **self._combiner.slots()}
 
     def _applied(self, outcome: Outcome, repeated: bool) -> Applied:
         return Applied(outcome, repeated, self._counters, self._parameters.snapshot(), self._statistics)
 
-    def _check(self, gradient: FlatVector | None) -> bool:
+    def _check(self, push: Push) -> bool:
         """Whether the gradient can be applied. Outside the lock: it reads the whole vector."""
-        if gradient is None:
+        if push.gradient is None:
             return True
-        if gradient.shape != (self.size,):
-            raise PushRefused(f"a gradient of {self.size} elements is needed, not {gradient.size}")
-        with np.errstate(all="ignore"):
-            # NaN and infinity survive a sum of squares; one that overflows would ruin the optimizer's slots as surely.
-            return bool(np.isfinite(np.dot(gradient, gradient)))
+        if push.withheld:
+            raise PushRefused("a gradient that is withheld is not sent")
+        if push.gradient.shape != (self.size,):
+            raise PushRefused(f"a gradient of {self.size} elements is needed, not {push.gradient.size}")
+        return _is_finite(push.gradient)
 
     def _count(self, push: Push, finite: bool) -> Outcome:
         before = self._counters
@@ -189,27 +235,41 @@ class Shard:
         if staleness < 0:
             raise PushRefused(f"base version {push.base_version} is yet to come, the version is {before.version}")
         statistics = self._merged(push.statistics)
-        discard = Discard.NONE
+        discard, version = Discard.NONE, before.version
         if push.gradient is None:
             staleness = 0
+            if push.withheld:
+                discard = Discard.LOSS
         elif not finite:
             discard = Discard.NOT_FINITE
-        elif self._max_staleness is not None and staleness > self._max_staleness:
+        elif self._is_stale(push.base_version, staleness):
             discard = Discard.STALE
         else:
-            self._optimizer.apply(self._parameters, push.gradient, self._schedule(push.global_step))
-        applied = push.gradient is not None and discard is Discard.NONE
+            combined = self._combiner.take(push.gradient, push.base_version)
+            if combined is not None and combined is not push.gradient and not _is_finite(combined):
+                discard = Discard.NOT_FINITE
+            elif combined is not None:
+                version += 1
+                self._optimizer.apply(self._parameters, combined, self._schedule(push.global_step))
+                self._combiner.applied(version, self._parameters)
         self._counters = Counters(
-            version=before.version + applied,
+            version=version,
             env_steps=before.env_steps + push.env_steps,
             frames=before.frames + push.frames,
             discarded_stale=before.discarded_stale + (discard is Discard.STALE),
             discarded_not_finite=before.discarded_not_finite + (discard is Discard.NOT_FINITE),
+            discarded_loss=before.discarded_loss + (discard is Discard.LOSS),
+            pending=self._combiner.pending,
         )
         self._statistics = statistics
         outcome = Outcome(discard, staleness)
         self._ledger.record(push.worker, push.push_id, outcome)
         return outcome
+
+    def _is_stale(self, base_version: int, staleness: int) -> bool:
+        if self._max_staleness is not None and staleness > self._max_staleness:
+            return True
+        return not self._combiner.reaches(base_version)
 
     def _merged(self, samples: Statistics) -> Statistics:
         if not samples:
@@ -223,3 +283,9 @@ class Shard:
             except ValueError as error:
                 raise PushRefused(f"statistic {name!r}: {error}") from None
         return MappingProxyType(merged)
+
+
+def _is_finite(gradient: FlatVector) -> bool:
+    with np.errstate(all="ignore"):
+        # NaN and infinity survive a sum of squares; one that overflows would ruin the optimizer's slots as surely.
+        return bool(np.isfinite(np.dot(gradient, gradient)))

@@ -66,6 +66,23 @@ def test_nothing_is_saved_before_there_is_a_model(model: Model, store: MemorySto
     assert store.values == {}
 
 
+def test_where_nothing_is_new_nothing_is_taken(model: Model, store: MemoryStore) -> None:
+    taken: list[int | None] = []
+
+    def take() -> ModelState | None:
+        taken.append(model.step)
+        return model()
+
+    manager = CheckpointManager(store)
+    checkpointer = Checkpointer(manager, take, 1000, lambda saved: None, mark=lambda: model.step, saved=0)
+    assert checkpointer.save()
+    model.step = 1
+    assert checkpointer.save()
+    assert checkpointer.save()
+    assert taken == [1]
+    assert len(manager.published()) == 1
+
+
 def test_a_failing_store_makes_it_late_and_says_so(
     model: Model, store: MemoryStore, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:

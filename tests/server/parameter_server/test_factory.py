@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Algorithm, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
+from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
 from relaax.tf.optimizers import Adam
@@ -24,8 +28,9 @@ class Nonsense(Server):
         return {"observations": 40_000}
 
 
-def spec_of(server: type[ParameterServerBase]) -> ModelSpec:
-    config = ConfigBase(path="x", seed=5, optimizer="adam", max_staleness=7, initial_learning_rate=0.5)
+def spec_of(server: type[ParameterServerBase], **keys: Any) -> ModelSpec:
+    keys = {"seed": 5, "optimizer": "adam", "max_staleness": 7, "initial_learning_rate": 0.5, **keys}
+    config = ConfigBase(path="x", **keys)
     algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, server)
     return AlgorithmModels(algorithm, config)(fingerprint("x", config, Box(shape=(4,)), Discrete(2)))
 
@@ -38,6 +43,49 @@ def test_a_model_is_what_the_algorithm_declares_and_the_configuration_says() -> 
     assert (spec.max_staleness, spec.schedule.initial) == (7, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("keys", "combine", "bound"),
+    [
+        ({}, Fifo(), None),
+        ({"combine": "average", "average_window": 3}, Average(3), None),
+        ({"combine": "delay_compensated", "delay_compensation": 0.5}, DelayCompensated(0.5, 16), 16),
+        ({"combine": "delay_compensated", "max_staleness": 2}, DelayCompensated(0.04, 2), 2),
+    ],
+)
+def test_gradients_are_combined_as_the_configuration_says(
+    keys: dict[str, Any], combine: CombinerSpec, bound: int | None
+) -> None:
+    spec = spec_of(Server, **{"max_staleness": None, **keys})
+    assert (spec.combine, spec.max_staleness) == (combine, bound)
+
+
 def test_statistics_that_no_shard_holds_are_refused() -> None:
     with pytest.raises(ModelRefused, match="the statistics have 40000 numbers together, one shard holds up to 32768"):
         spec_of(Nonsense)
+
+
+def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> None:
+    algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, Server)
+    spaces = Box(shape=(4,)), Discrete(2)
+    here = ConfigBase(path="x", optimizer="adam", initial_learning_rate=0.5)
+    models = AlgorithmModels(algorithm, here)
+    same = fingerprint("x", ConfigBase(path="y", optimizer="adam", seed=3), *spaces)
+    assert models.for_checkpoint({"id": "00000007-10", "fingerprint": json.loads(same)}) == fingerprint(
+        "x", here, *spaces
+    )
+    other = fingerprint("x", ConfigBase(path="y"), *spaces)
+    sentence = (
+        "checkpoint 00000007-10 was made with another configuration, and what differs is fixed when a run is resumed: "
+        'algorithm.optimizer is "rms_prop" there, "adam" here. Use the values that it was made with, or begin anew'
+    )
+    with pytest.raises(ModelRefused, match=re.escape(sentence)):
+        models.for_checkpoint({"id": "00000007-10", "fingerprint": json.loads(other)})
+
+
+@pytest.mark.parametrize(
+    "manifest", [{}, {"fingerprint": {}}, {"fingerprint": None}, {"fingerprint": {"algorithm": 1}}]
+)
+def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(manifest: dict[str, object]) -> None:
+    algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, Server)
+    with pytest.raises(ModelRefused, match="the checkpoint's fingerprint cannot be read"):
+        AlgorithmModels(algorithm, ConfigBase(path="x")).for_checkpoint(manifest)

@@ -27,7 +27,7 @@ def published(folder: Path) -> list[str]:
 
 
 def newest_step(folder: Path) -> int:
-    return int(published(folder)[0].partition("-")[2])
+    return int(published(folder)[0].split("-")[1])
 
 
 def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
@@ -40,7 +40,7 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
         bridge.episode(7.0, 10)
         before = trained(bridge, 5)
         assert first.stop(signal.SIGTERM) == 0
-    assert published(tmp_path / "c") == ["00000001-50"]
+    assert published(tmp_path / "c") == ["00000001-50-f1"]
     assert not (tmp_path / "from-the-file").exists()
     assert len(first.lines) == 1
     # Two servers go on from copies of it: had they not the same slots, the next push would tell them apart.
@@ -65,7 +65,7 @@ def test_an_interrupt_saves_and_a_second_one_does_not_disturb(processes: Process
     for _ in range(3):
         server.send_signal(signal.SIGINT)
     assert server.wait() == 130
-    assert published(config.parent / "from-the-file") == ["00000001-20"]
+    assert published(config.parent / "from-the-file") == ["00000001-20-f1"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
@@ -87,13 +87,13 @@ def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, 
             bridge.register(worker(config))
             trained(bridge, 1)
         server.stop()
-    assert published(folder) == ["00000002-20", "00000001-10"]
-    part = folder / "00000002-20" / "shard-0.safetensors"
+    assert published(folder) == ["00000002-20-f2", "00000001-10-f1"]
+    part = folder / "00000002-20-f2" / "shard-0.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
     server, address = start(processes, config)
     with bridge_to(address) as bridge:
         assert bridge.register(worker(config)).global_step == 10
-    assert f"checkpoint 00000002-20 in {folder} is damaged and skipped" in server.stderr
+    assert f"checkpoint 00000002-20-f2 in {folder} is damaged and skipped" in server.stderr
 
 
 def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Processes, config: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_end_of_training_ends_the_process(processes: Processes, config: Path
         with pytest.raises(TrainingEnded):
             trained(bridge, 2, env_steps=500)
     assert server.wait() == 0
-    assert published(config.parent / "from-the-file") == ["00000001-1000"]
+    assert published(config.parent / "from-the-file") == ["00000001-1000-f1"]
 
 
 def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, config: Path) -> None:
@@ -158,10 +158,19 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
         bridge.register(worker(config))
         trained(bridge, 1)
     server.stop()
-    other = processes.start("relaax-parameter-server", "--config", config, "--set", "algorithm.network.dense=[17]")
+    changed = ("--set", "algorithm.network.dense=[17]", "--set", "algorithm.optimizer=adam")
+    other = processes.start("relaax-parameter-server", "--config", config, *changed)
     assert other.wait(120) == 2
-    assert "does not fit this configuration" in other.stderr
+    assert (
+        'algorithm.optimizer is "rms_prop" there, "adam" here; algorithm.network.dense is [16] there, [17] here. '
+        "Use the values that it was made with, or begin anew at another checkpoint location"
+    ) in other.stderr
     assert "Traceback" not in other.stderr
+    free = ("--set", "algorithm.initial_learning_rate=0.5", "--set", "algorithm.max_global_step=2000")
+    _, address = start(processes, config, *free)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config, (free[1], free[3])))
+        assert bridge.global_step == 10
 
 
 @pytest.mark.parametrize(
@@ -202,7 +211,7 @@ def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: P
         bridge.register(worker(config))
         trained(bridge, 1)
     server.stop()
-    manifest = json.loads((config.parent / "from-the-file" / "00000001-10" / "manifest.json").read_text())
+    manifest = json.loads((config.parent / "from-the-file" / "00000001-10-f1" / "manifest.json").read_text())
     assert manifest["seed"] == 5
     assert manifest["configuration"]["algorithm"]["network"]["dense"] == [16]
     assert {"python", "relaax", "tensorflow", "grpc", "numpy"} <= set(manifest["versions"])

@@ -76,8 +76,8 @@ def test_the_manifest_describes_the_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "sentence"),
     [
-        (fingerprint(algorithm="ascent"), 'has algorithm "descent", this server has "ascent"'),
-        (fingerprint(size=9), r'has observation_space {"size": 8}, this server has {"size": 9}'),
+        (fingerprint(algorithm="ascent"), 'its algorithm is "descent", this server\'s is "ascent"'),
+        (fingerprint(size=9), 'its observation_space is {"size": 8}, this server\'s is {"size": 9}'),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused_with_both(tmp_path: Path, other: str, sentence: str) -> None:

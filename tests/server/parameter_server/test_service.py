@@ -61,6 +61,7 @@ def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
         ({"environments": 10**9}, "environments must be from 1"),
         ({"frame_skip": 10**6}, "frame_skip must be at most"),
         ({"session_id": "x" * 1000}, "256 characters"),
+        ({"fingerprint": "x" * (2**20 + 1)}, "a fingerprint of 1048577 characters"),
     ],
 )
 def test_registrations_out_of_bounds(server: Running, stub: Stub, changes: dict[str, Any], sentence: str) -> None:
@@ -108,6 +109,12 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
             {"report": pb.MetricsReport(gauges=[pb.Gauge(name="worker/memory_mb", value=np.inf)])},
             "INVALID_ARGUMENT",
             "'worker/memory_mb' is inf",
+        ),
+        ({"report": pb.MetricsReport(gauges=[pb.Gauge(name="/", value=1.0)])}, "INVALID_ARGUMENT", "no metric name"),
+        (
+            {"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="a")] * 65_537)},
+            "INVALID_ARGUMENT",
+            "65537 entries; 65536 are the most",
         ),
         (
             {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=np.nan)])},
@@ -188,6 +195,21 @@ def test_status_counts(stub: Stub, incarnation: int) -> None:
     assert (status.episodes, status.mean_return_100, status.workers) == (1, 3.0, 1)
     assert (status.mean_staleness, status.learning_rate, status.max_global_step) == (0.5, 1.0, 10**9)
     assert status.training_seconds > 0
+
+
+def test_status_says_why_gradients_were_discarded(stub: Stub, incarnation: int) -> None:
+    stub.Push(update(incarnation, gradient=gradient(np.nan).tobytes()))
+    answer = stub.Push(update(incarnation, push_id=2, gradient=b"", withheld=True, env_steps=3))
+    assert (answer.discard, answer.version) == (pb.DISCARD_LOSS, 0)
+    for number, version in ((3, 0), (4, 0)):
+        stub.Push(update(incarnation, push_id=number, base_version=version))
+    status = stub.GetStatus(pb.GetStatusRequest())
+    reasons = status.discarded_stale, status.discarded_not_finite, status.discarded_loss
+    assert (status.discarded, *reasons) == (2, 0, 1, 1)
+    assert (status.updates, status.staleness_p95) == (2, 1.0)
+    code, sentence = refused(lambda: stub.Push(update(incarnation, push_id=5, withheld=True)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "withheld is not sent" in sentence
 
 
 def test_a_push_repeated_by_eight_threads_at_once_is_applied_once(

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge.moments import Moments
+from relaax.server.parameter_server.copies import Copies
+from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
-from relaax.server.parameter_server.schedule import Schedule
-from relaax.server.parameter_server.shard import Counters, Push, PushRefused, Shard
-from relaax.tf.optimizers import Adam, RMSProp
+from relaax.server.parameter_server.shard import Push, PushRefused, Shard
+from relaax.tf.optimizers import AdaGrad, Adam, Add, Momentum, RMSProp
 from support.parameter_servers import Descent
 
 
@@ -79,6 +81,25 @@ def test_a_gradient_that_would_ruin_the_model_is_discarded(bad: float) -> None:
     np.testing.assert_array_equal(applied.parameters, [0, 0])
 
 
+def test_a_withheld_gradient_is_counted_and_so_are_its_steps() -> None:
+    tested = shard()
+    for _ in range(2):
+        applied = tested.push(push(1, withheld=True))
+        assert applied.outcome.discard is Discard.LOSS
+        assert applied.counters == Counters(env_steps=5, frames=20, discarded_loss=1)
+    assert applied.counters.discarded == 1
+    with pytest.raises(PushRefused, match="withheld is not sent"):
+        tested.push(push(2, 1, 2, withheld=True))
+
+
+def test_counters_of_before_there_were_more_of_them_come_back() -> None:
+    tested = shard()
+    tested.push(push(1, 1, 2))
+    old = {"version": 1, "env_steps": 5, "frames": 20, "discarded_stale": 0, "discarded_not_finite": 0}
+    tested.restore(dataclasses.replace(tested.snapshot(), counters=Counters(**old)))
+    assert tested.counters == Counters(version=1, env_steps=5, frames=20)
+
+
 def test_no_gradient_advances_the_counters_only() -> None:
     applied = shard().push(push(1))
     assert applied.counters == Counters(env_steps=5, frames=20)
@@ -95,7 +116,7 @@ def test_a_base_version_that_is_yet_to_come_is_refused() -> None:
         shard().push(push(1, 1, 2, base_version=1))
 
 
-@pytest.mark.parametrize("optimizer", [RMSProp(), Adam()])
+@pytest.mark.parametrize("optimizer", [RMSProp(), Momentum(), AdaGrad(), Adam(), Add()])
 def test_a_restored_shard_continues_to_the_byte(optimizer: Any) -> None:
     random = np.random.default_rng(0)
     original = Shard(np.ones(30, np.float32), optimizer, Schedule(0.1, 1000))
@@ -118,6 +139,33 @@ def test_a_snapshot_is_one_moment() -> None:
     np.testing.assert_array_equal(snapshot.parameters, [-1, -2])
     assert snapshot.counters.version == 1
     assert snapshot.ledger == {"w": [1, 0, 0]}
+
+
+def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = shard()
+    tested.prepare()
+    tested.push(push(1, 1, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(Copies, "touch", lambda copies: pytest.fail("it gets memory"))
+        first = tested.snapshot()
+    tested.push(push(2, 1, 2))
+    second = tested.snapshot()
+    np.testing.assert_array_equal(first.parameters, [-1, -2])
+    np.testing.assert_array_equal(second.parameters, [-2, -4])
+    tested.prepare()
+    tested.let_go()
+    monkeypatch.setattr(Copies, "touch", lambda copies: pytest.fail("it gets memory"))
+    with pytest.raises(pytest.fail.Exception, match="it gets memory"):
+        tested.snapshot()
+
+
+def test_a_mark_changes_with_the_state_and_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = shard()
+    before = tested.snapshot()
+    monkeypatch.setattr(Copies, "__init__", lambda self, like: pytest.fail("it copies"))
+    assert tested.mark == (before.counters, before.statistics)
+    tested.push(push(1, 1, 2))
+    assert tested.mark != (before.counters, before.statistics)
 
 
 def test_what_was_counted_can_be_asked_for_without_changing_anything() -> None:

@@ -1,0 +1,285 @@
+"""A shard other than shard 0: it does what shard 0 says, and serves nobody while shard 0 is away."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import grpc
+
+from relaax.bridge.channel import Target, authentication_error, open_channel
+from relaax.checkpoint import CheckpointManager, Damaged, StoreError
+from relaax.server.parameter_server.checkpointing import ModelState
+from relaax.server.parameter_server.coordination import coordination_pb2 as pb
+from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
+from relaax.server.parameter_server.coordination.introduction import HOLD, PARAMETERS
+from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.recutting import parts_for
+
+_log = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds that a shard waits for a place that is taken: longer than it takes to notice that a peer has vanished."""
+LEAVING = 30.0
+"""Seconds that a shard which is told to end waits for the checkpoint that holds what it has."""
+_LONGEST_PAUSE = 2.0
+_REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
+
+
+class Follower:
+    """Dials shard 0, again and again, and obeys its orders in a thread of its own.
+
+    `ends` is given a reason when the process has to end; `refusal` says why, where shard 0 does not take it.
+    `on_serving` is told whether workers are served.
+    """
+
+    def __init__(
+        self,
+        core: ParameterServer,
+        own: pb.Introduction,
+        first: Target,
+        fingerprints: Fingerprints,
+        manager: CheckpointManager | None,
+        ends: Ends,
+    ) -> None:
+        self.refusal = ""
+        self.on_serving: Callable[[bool], None] = lambda serving: None
+        self._core = core
+        self._own = own
+        self._first = first
+        self._fingerprints = fingerprints
+        self._manager = manager
+        self._ends = ends
+        self._away = f"shard 0 at {first.address} is away: waiting for it"
+        self._says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
+        self._joined = False
+        self._leaving = False
+        self._restoring = False  # nobody has been served since the order to return to a checkpoint
+        self._said_away = False
+        self._kept: tuple[int, ModelState] | None = None
+        self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self._saved = False
+        self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
+        core.gate.close(self._away)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def leave(self, seconds: float = LEAVING) -> bool:
+        """Ask shard 0 for a checkpoint and to be let go, and wait so long for it. Whether nothing is lost."""
+        if self._ended.is_set():
+            return self._saved
+        self._leaving = True
+        if not self._joined or self._restoring:
+            return True  # what it has is rolled back when shard 0 is there again, or is what a checkpoint has
+        self._says.put(pb.JoinRequest(leaving=pb.Leaving()))
+        if not self._ended.wait(seconds):
+            _log.error("shard 0 did not answer in %g s", seconds)
+        return self._saved
+
+    @property
+    def saved(self) -> bool:
+        """Whether shard 0 said, when it ended, that nothing is lost."""
+        return self._saved
+
+    def _run(self) -> None:
+        pause, refused_since = 0.1, None
+        with open_channel(self._first, PARAMETERS) as channel:
+            stub = pb_grpc.CoordinationServiceStub(channel)
+            while not self._ended.is_set():
+                begun = time.monotonic()
+                sentence = self._follow(stub)
+                if self._ended.is_set() or self._leaving:
+                    break
+                if sentence is None:
+                    refused_since = None
+                else:
+                    refused_since = refused_since or begun
+                    if begun - refused_since > PATIENCE:
+                        self._end(sentence)
+                        return
+                pause = 0.1 if time.monotonic() - begun > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+                self._ended.wait(random.uniform(pause / 2, pause))
+        self._ended.set()
+
+    def _follow(self, stub: pb_grpc.CoordinationServiceStub) -> str | None:
+        """Obey until the stream ends. The sentence of a refusal that may be none later; None where there was none."""
+        says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
+        self._says = says
+        says.put(pb.JoinRequest(introduction=self._own))
+        stream = stub.Join(iter(says.get, None))
+        try:
+            for order in stream:
+                if not self._joined:
+                    self._joined = True
+                    self._said_away = False
+                    _log.info("shard 0 at %s is there", self._first.address)
+                if order.HasField("end"):
+                    self._obey_end(order.end)
+                    break
+                self._obey(order)
+        except grpc.RpcError as error:
+            return self._broken(error)
+        finally:
+            says.put(None)
+            stream.cancel()
+            self._lose()
+        return None
+
+    def _broken(self, error: grpc.RpcError) -> str | None:
+        unauthenticated = authentication_error(error, self._first)
+        if unauthenticated is not None:
+            self._end(str(unauthenticated))
+        elif error.code() in _REFUSALS:
+            self._end(error.details() or str(error.code()))
+        elif error.code() is grpc.StatusCode.ALREADY_EXISTS:
+            _log.warning("shard 0 at %s: %s; trying again", self._first.address, error.details())
+            return error.details()
+        else:
+            self._say_away(error.details() or error.code().name)
+        return None
+
+    def _say_away(self, why: str) -> None:
+        """Once, until shard 0 is there again."""
+        if not (self._said_away or self._leaving or self._ended.is_set()):
+            self._said_away = True
+            _log.warning("%s (%s)", self._away, why)
+
+    def _lose(self) -> None:
+        self.on_serving(False)
+        if self._joined:
+            self._say_away("its stream has ended")
+        self._joined = False
+        self._kept = None
+        self._core.let_go()
+        self._core.gate.close(self._away)
+
+    def _obey(self, order: pb.JoinResponse) -> None:
+        what = order.WhichOneof("what")
+        answer = pb.Answer(order=order.order)
+        if what == "snapshot":  # takes long, and shard 0 may want something else meanwhile
+            kept = None
+            if self._kept and self._kept[0] == order.snapshot.cut:
+                kept, self._kept = self._kept, None  # memory of as much as the shard has: gone when it is written
+            threading.Thread(target=self._write, args=(order, kept, self._says), daemon=True).start()
+            return
+        if what == "restore":
+            self._restore(order.restore, answer)
+        elif what == "hold":
+            self._hold(order.hold, answer)
+        elif what == "resume":
+            self._resume(answer)
+        elif what == "prepare":
+            self._prepare(order.prepare, answer)
+        else:
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, "this order is not known here"
+        self._says.put(pb.JoinRequest(answer=answer))
+
+    def _restore(self, order: pb.Restore, answer: pb.Answer) -> None:
+        core = self._core
+        core.gate.close("the shards are returning to their last checkpoint")
+        self.on_serving(False)
+        self._restoring = True
+        self._kept = None
+        try:
+            checkpoint = None
+            if order.checkpoint:
+                if self._manager is None:
+                    raise StoreError("it keeps no checkpoints")
+                checkpoint = self._manager.load(order.checkpoint, partial(parts_for, place=core.place))
+            roll_back(core, checkpoint, self._fingerprints, order.incarnation)
+        except Damaged as damage:
+            answer.failure, answer.sentence = pb.FAILURE_DAMAGED, f"{core.place}: {damage}"
+        except StoreError as error:
+            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.place}: {error}"
+        except ModelRefused as error:
+            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.place}: {error}"
+            self._end(str(error))
+        else:
+            _log.info("at %s, incarnation %d", order.checkpoint or "the beginning", order.incarnation)
+            self._mark(answer)
+
+    def _mark(self, answer: pb.Answer) -> None:
+        mark = self._core.mark()
+        answer.state = "" if mark is None else repr(mark)
+
+    def _prepare(self, order: pb.Prepare, answer: pb.Answer) -> None:
+        self._kept = None  # a snapshot that shard 0 did not want
+        if order.memory:
+            self._core.prepare()
+        else:
+            self._core.let_go()
+        self._mark(answer)
+
+    def _hold(self, order: pb.Hold, answer: pb.Answer) -> None:
+        gate = self._core.gate
+        if order.sentence:
+            self.on_serving(False)
+            gate.close(order.sentence)
+        elif not gate.hold(HOLD):
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.place}: an update took too long"
+        if order.cut:  # else the snapshot of a cut may be about to be asked for: an end changes nothing in it
+            self._kept = None
+        if order.cut and not answer.failure and (state := self._core.state()) is not None:
+            answer.state = repr(state.mark)
+            self._kept = order.cut, state
+        else:
+            self._core.let_go()
+            self._mark(answer)
+        if not answer.state:
+            answer.failure, answer.sentence = pb.FAILURE_NO_MODEL, f"{self._core.place} has no model yet"
+
+    def _resume(self, answer: pb.Answer) -> None:
+        gate = self._core.gate
+        if gate.closed:
+            self._restoring = False
+            gate.open()
+            self.on_serving(True)
+        elif not gate.release():
+            self._kept = None  # it is of no moment that all held
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.place}: the hold had ended before"
+
+    def _write(
+        self,
+        order: pb.JoinResponse,
+        kept: tuple[int, ModelState] | None,
+        says: queue.SimpleQueue[pb.JoinRequest | None],
+    ) -> None:
+        place, answer = self._core.place, pb.Answer(order=order.order)
+        try:
+            if kept is None or self._manager is None:
+                answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{place} has no snapshot of this cut"
+            else:
+                with self._writing:  # one after the other: the last one asked for is the last one written
+                    state = kept[1]
+                    part = self._manager.write_part(order.snapshot.checkpoint, place.part, state.parts[place.part])
+                answer.part, answer.shard = json.dumps(part), json.dumps(state.manifest["shards"][0])
+        except StoreError as error:
+            answer.failure, answer.sentence = pb.FAILURE_STORE, str(error)
+        except Exception as error:  # a mistake here must not leave shard 0 waiting
+            _log.exception("the part could not be written")
+            answer.failure, answer.sentence = pb.FAILURE_STORE, repr(error)
+        says.put(pb.JoinRequest(answer=answer))
+
+    def _obey_end(self, order: pb.End) -> None:
+        self._saved = order.saved
+        self._core.gate.close("the parameter server is ending")
+        self._ended.set()
+        if not self._leaving:
+            self._ends.put(Reason.RELEASED)
+
+    def _end(self, sentence: str) -> None:
+        self._ended.set()
+        self.refusal = sentence
+        self._ends.put(Reason.REFUSED)

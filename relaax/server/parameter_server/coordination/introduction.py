@@ -1,0 +1,53 @@
+"""What shards must have in common."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+from relaax.algorithm_base import first_difference
+from relaax.server.parameter_server.coordination import coordination_pb2 as pb
+from relaax.server.parameter_server.place import Place
+
+# Seconds.
+HOLD = 2.0
+"""How long updates may wait for the barrier of a checkpoint, before they go on and the checkpoint is given up."""
+
+PARAMETERS = 2**20
+"""Elements that would fit into the longest message between shards: of many workers a shard's ledger is long."""
+
+
+def introduction(place: Place, description: str, location: str) -> pb.Introduction:
+    """Of this process. `location`: a store's, for people; empty where no checkpoints are kept."""
+    if location and "://" not in location:
+        location = os.path.realpath(location)
+    return pb.Introduction(
+        shard=place.index,
+        shards=place.count,
+        instance=uuid.uuid4().hex,
+        description=description,
+        location=location,
+    )
+
+
+def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
+    """Why a shard cannot join shard 0, whose introduction is `ours`; None where it can."""
+    who = f"shard {theirs.shard} of {theirs.shards} cannot join"
+    if theirs.shards != ours.shards:
+        return f"{who}: shard 0 was started as one of {ours.shards}; give all of them the same number"
+    if not 1 <= theirs.shard < ours.shards:
+        return f"{who}: there are shards 0 to {ours.shards - 1}, and shard 0 is here already"
+    try:
+        difference = first_difference(theirs.description, ours.description)
+    except (ValueError, RecursionError):
+        return f"{who}: its description is no JSON"
+    if difference:
+        return f"{who}: it is configured otherwise than shard 0: {difference}"
+    if theirs.location != ours.location:
+        here, there = (location or "no checkpoints" for location in (ours.location, theirs.location))
+        return f"{who}: it keeps {_kept(there)}, shard 0 keeps {_kept(here)}; all shards need the same location"
+    return None
+
+
+def _kept(location: str) -> str:
+    return location if location == "no checkpoints" else f"checkpoints in {location}"

@@ -1,0 +1,291 @@
+"""Shard 0: brings all shards to one state, and makes one checkpoint of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from relaax.checkpoint import Arrays, Checkpoint, CheckpointManager, Conflict, Lease, LeaseLost, Store, StoreError
+from relaax.checkpoint.checkpoint import part_key
+from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
+from relaax.server.parameter_server.coordination import coordination_pb2 as pb
+from relaax.server.parameter_server.coordination.barrier import Barrier
+from relaax.server.parameter_server.coordination.member import Member, ShardLost
+from relaax.server.parameter_server.coordination.members import Members
+from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.recutting import parts_for
+
+_log = logging.getLogger(__name__)
+
+ANSWER = 600.0
+"""Seconds that a shard may take to read or write its part."""
+_LOOK_AGAIN = 1.0
+_PAUSE = 5.0
+_GOODBYE = 5.0
+
+
+class _Cut(NamedTuple):
+    """A moment at which no shard applied an update: each keeps its snapshot of it. `states`: of each, what is the same
+    while its state is.
+    """
+
+    number: int = 0
+    states: tuple[object, ...] = ()
+
+
+class Leader:
+    """Where all shards are, they serve; where one is missing, none does; where it is back, all return to the last
+    published checkpoint under a new incarnation.
+
+    Checkpoints of all are taken by `cut` and `save`, as a `Checkpointer` asks for them. `fingerprints` see `restoring`.
+    `on_serving` is told whether workers are served. `save_now` saves a checkpoint, and says whether the newest state
+    is safe. Both are set before the start.
+    """
+
+    def __init__(
+        self,
+        core: ParameterServer,
+        ours: pb.Introduction,
+        fingerprints: Fingerprints,
+        manager: CheckpointManager | None,
+    ) -> None:
+        self._changed = threading.Event()
+        self.members = Members(ours, self._changed.set)
+        self.on_serving: Callable[[bool], None] = lambda serving: None
+        self.save_now: Callable[[], bool] = lambda: True
+        self._core = core
+        self._fingerprints = fingerprints
+        self._manager = manager
+        self._served: int | None = None  # `members.changes` of those that are served together; None where none is
+        self._told: tuple[str, int] | None = None
+        self._closing = ""
+        self._barrier = Barrier(core, self.members)
+        self._cut = _Cut()
+        mark = core.mark()
+        self._saved: tuple[object, ...] = () if mark is None else (mark,)  # the states that the last checkpoint holds
+        self._lock = threading.RLock()  # for the moments in which all begin or cease to serve, or a cut is made
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
+        core.gate.close(self.members.missing() or "the shards are about to begin")
+
+    @property
+    def store(self) -> Store:
+        """Where the checkpoints are."""
+        assert self._manager is not None, "without a store nobody asks for checkpoints"
+        return self._manager.store
+
+    @property
+    def lease(self) -> Lease | None:
+        """The right to write there."""
+        return self._manager.lease if self._manager else None
+
+    def start(self) -> None:
+        """Begin to lead."""
+        self._thread.start()
+
+    def close_for_good(self, sentence: str) -> None:
+        """No more updates, on any shard: what was acknowledged so far is what the last checkpoint will hold."""
+        with self._lock:
+            self._closing = sentence
+            self._close(sentence)
+
+    def end(self, saved: bool) -> None:
+        """Send all shards home, and wait a moment for them to go."""
+        self._stop.set()
+        self._changed.set()
+        members = self.members.all()
+        for member in members:
+            member.ask(end=pb.End(saved=saved))
+        deadline = time.monotonic() + _GOODBYE
+        for member in members:
+            member.gone.wait(max(0.0, deadline - time.monotonic()))
+
+    def cut(self) -> ModelState | None:
+        """The state of all shards at one moment; None where it is that of the last checkpoint, or there is none yet.
+
+        Pushes wait for two round trips between the shards. Raises Late where there can be no such moment now.
+        """
+        why = "the shards are returning to their last checkpoint"
+        try:
+            if self._all_serve and not self._closing:  # nobody waits for the lock meanwhile
+                if not self._barrier.is_news(self._saved):
+                    return None
+                self._barrier.prepare()
+            with self._lock:
+                if self._all_serve:
+                    state, answers = self._barrier.take(self._closing)
+                    if self._all_serve:
+                        return self._news(state, answers)
+        except ShardLost as lost:
+            why = str(lost)
+        finally:
+            self._core.let_go()
+        own = self._core.mark()
+        if own is None or self._saved[:1] == (own,):
+            return None  # nothing was applied since
+        raise Late(self.members.missing() or why)
+
+    def _news(self, state: ModelState | None, answers: list[pb.Answer]) -> ModelState | None:
+        """What was taken, unless the last checkpoint holds it."""
+        if state is None or any(answer.failure == pb.FAILURE_NO_MODEL for answer in answers):
+            return None  # no worker has registered with all of them yet, so that none has pushed
+        states = (state.mark, *(answer.state for answer in answers))
+        if states == self._saved:
+            return None
+        self._cut = _Cut(self._barrier.number, states)
+        return replace(state, mark=states)
+
+    @property
+    def _all_serve(self) -> bool:
+        return self._served == self.members.changes
+
+    def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
+        """Write and publish the cut that was taken last, every shard its own part. Raises StoreError and LeaseLost."""
+        assert self._manager is not None
+        manager, cut, served, own = self._manager, self._cut, self._served, self._core.place.part
+        checkpoint_id = manager.begin(global_step)
+        members = self.members.all()
+        try:
+            order = pb.Snapshot(cut=cut.number, checkpoint=checkpoint_id)
+            asked = [member.ask(snapshot=order) for member in members]
+            described: dict[str, Mapping[str, Any]] = {own: manager.write_part(checkpoint_id, own, parts[own])}
+            shards = list(manifest["shards"])
+            for member, future in zip(members, asked, strict=True):
+                answer = future.result(ANSWER)
+                if answer.failure:
+                    raise StoreError(f"{member}: {answer.sentence}")
+                shards.append(json.loads(answer.shard))
+                described[shards[-1]["part"]] = json.loads(answer.part)
+            self._check_there(checkpoint_id, described)
+            with self._lock:
+                if served is None or not served == self._served == self.members.changes:
+                    raise StoreError("a shard has gone before the checkpoint was published")
+                full = manager.publish(checkpoint_id, global_step, described, {**manifest, "shards": shards})
+                self._saved = cut.states
+        except Conflict:
+            raise  # it is published already, and none of ours to delete
+        except LeaseLost:
+            manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
+            raise
+        except (ShardLost, futures.TimeoutError, StoreError) as error:
+            manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
+            raise StoreError(str(error) or "a shard did not write its part in time") from None
+        manager.thin_out()  # after the lock is let go: a store that stalls must not keep the shards from anything else
+        return Checkpoint(checkpoint_id, parts, full)
+
+    def _check_there(self, checkpoint_id: str, parts: Mapping[str, Any]) -> None:
+        """Each shard has read back its own part, but a folder may be another one on its machine. Raises StoreError."""
+        keys = set(self.store.list(f"{checkpoint_id}/"))
+        for part in sorted(parts):
+            if part_key(checkpoint_id, part) not in keys:
+                raise StoreError(
+                    f"{part} was written to {self.store.location}, and is not there for shard 0: is it one folder that "
+                    "all machines share?"
+                )
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._changed.wait(_LOOK_AGAIN)
+            self._changed.clear()
+            try:
+                for member in self.members.leaving():
+                    self._let_go(member)
+                self._settle()
+            except ShardLost:
+                continue  # that is a change of its own, or the shard is slow and is asked again
+            except (StoreError, ModelRefused) as error:
+                _log.error("the shards cannot return to their last checkpoint: %s", error)
+                self._stop.wait(_PAUSE)
+            except Exception:  # a mistake in one attempt must not end coordination
+                _log.exception("the shards could not be brought together")
+
+    def _settle(self) -> None:
+        """See to it that all are served by the same life of the model, or none is."""
+        with self._lock:
+            changes = self.members.changes
+            if self._closing or self._served == changes:
+                return
+            missing = self.members.missing()
+            sentence = missing or "the shards are returning to their last checkpoint"
+            if self._told != (sentence, changes):
+                _log.log(logging.WARNING if missing else logging.INFO, "%s", sentence)
+                self._told = sentence, changes
+                self._close(sentence)
+        if not missing:
+            self._restore(changes)
+
+    def _close(self, sentence: str) -> None:
+        """Nobody is served any more. Where that is the end, the shards stay together for the last checkpoint."""
+        if not self._closing:
+            self._served = None
+        self.on_serving(False)
+        self._core.gate.close(sentence)
+        self._tell(hold=pb.Hold(sentence=sentence))
+
+    def _tell(self, **what: Any) -> None:
+        """Give all an order without waiting for the answers."""
+        for member in self.members.all():
+            member.ask(**what)
+
+    def _restore(self, changes: int) -> None:
+        """Bring all to the newest checkpoint that verifies on every shard.
+
+        Raises ShardLost, StoreError and ModelRefused.
+        """
+        core = self._core
+        while True:
+            checkpoint = self._manager.restore(partial(parts_for, place=core.place)) if self._manager else None
+            checkpoint_id = checkpoint.checkpoint_id if checkpoint else ""
+            earlier = max(core.incarnation, int(checkpoint.manifest["incarnation"]) if checkpoint else 0)
+            incarnation = max(time.time_ns() // 1_000_000, earlier + 1)
+            roll_back(core, checkpoint, self._fingerprints, incarnation)
+            answers = self.members.ask(ANSWER, restore=pb.Restore(incarnation=incarnation, checkpoint=checkpoint_id))
+            damage = next((answer for answer in answers if answer.failure == pb.FAILURE_DAMAGED), None)
+            if damage is None:
+                break
+            _log.error("checkpoint %s is skipped by all shards: %s", checkpoint_id, damage.sentence)
+            assert self._manager is not None
+            self._manager.note_damaged(checkpoint_id)
+        for answer in answers:
+            if answer.failure:
+                raise StoreError(answer.sentence)
+        with self._lock:
+            if self._closing or self.members.changes != changes:
+                return
+            mark = core.mark()
+            self._saved = () if mark is None else (mark, *(answer.state for answer in answers))
+            if checkpoint is not None:
+                manifest, where = checkpoint.manifest, f"{self.store.location}/{checkpoint_id}"
+                core.checkpoint_saved(Saved(where, manifest["global_step"], manifest["time"]))
+            self._served, self._told = changes, None
+            core.gate.open()
+            self._tell(resume=pb.Resume())
+            self.on_serving(True)
+        origin = f"checkpoint {checkpoint_id}" if checkpoint_id else "no checkpoint"
+        _log.info("all %d shards are here, at global step %d, from %s", core.place.count, core.global_step, origin)
+
+    def _let_go(self, member: Member) -> None:
+        """A shard wants to end: first comes a checkpoint that holds what it has."""
+        sentence = f"{member} is leaving"
+        _log.info("%s", sentence)
+        with self._lock:
+            if not self._closing:
+                self._closing = sentence
+                self._close(sentence)
+        saved = self.save_now()
+        member.ask(end=pb.End(saved=saved))
+        if not member.gone.wait(_GOODBYE):
+            member.lose()
+        with self._lock:
+            if self._closing == sentence:
+                self._closing = ""
+                self._served = None

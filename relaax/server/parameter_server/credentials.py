@@ -1,0 +1,47 @@
+"""What a parameter server proves itself by, and asks of those who call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import grpc
+
+from relaax.configuration import ConfigurationError, ParameterServerSection
+from relaax.server.parameter_server.guard import Guard
+from relaax.server.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
+from relaax.server.tokens import Token
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """`tls` is None without TLS, `token` without one. `mutual`: only whoever shows a certificate can connect."""
+
+    tls: grpc.ServerCredentials | None = field(default=None, repr=False)
+    token: Token | None = None
+    mutual: bool = False
+
+    @property
+    def authenticate(self) -> bool:
+        """Whether peers must prove that they may use the server."""
+        return self.token is not None or self.mutual
+
+    def guards(self, refused: Callable[[], None]) -> list[Guard]:
+        """Interceptors of the server. `refused` is called for each call that they end."""
+        return [Guard(self.token, refused)] if self.token is not None else []
+
+
+def read_credentials(settings: ParameterServerSection) -> Credentials:
+    """From the files that the configuration names. Raises ConfigurationError."""
+    names = tuple(f"{PARAMETER_SERVER}.{name}" for name in ("tls_certificate", "tls_key", "tls_client_ca"))
+    secret = parameter_server_token(settings)
+    token = None if secret is None else Token(secret)
+    pair = key_pair(settings.tls_certificate, settings.tls_key, names[0], names[1])
+    clients = authority(settings.tls_client_ca, names[2])
+    if pair is None:
+        if clients is not None:
+            raise ConfigurationError(f"{names[2]}: certificates are shown over TLS only: set {names[0]}")
+        return Credentials(token=token)
+    chain, key = pair
+    tls = grpc.ssl_server_credentials([(key, chain)], clients, clients is not None)
+    return Credentials(tls, token, mutual=clients is not None)

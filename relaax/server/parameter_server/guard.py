@@ -1,0 +1,89 @@
+"""Who may call a parameter server: whoever shows the token, with every call, whichever service it is of."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+import grpc
+
+from relaax.bridge.channel import AUTHORIZATION
+from relaax.server.strikes import Strikes
+from relaax.server.tokens import WORKERS, Token
+
+_log = logging.getLogger(__name__)
+
+OPEN = frozenset({"/grpc.health.v1.Health/Check"})
+"""Methods that need no token: what watches a server has none, and learns no more than whether it serves."""
+LOGGED = 20
+"""Refused calls of one address in a minute, after which no more of them are logged for a minute."""
+NO_TOKEN, WRONG_TOKEN = "no token", "wrong token"
+_SENTENCES = {
+    NO_TOKEN: "this parameter server asks for a token, and none was shown: set "
+    f"relaax-rlx-server.parameter_server_token_file or the environment variable {WORKERS}",
+    WRONG_TOKEN: "the token that was shown is not this parameter server's: see "
+    f"relaax-rlx-server.parameter_server_token_file and the environment variable {WORKERS}",
+}
+_BEARER = "Bearer "
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
+    """Ends calls without the token, before anything of their messages is read."""
+
+    def __init__(self, token: Token, refused: Callable[[], None] = lambda: None) -> None:
+        """`refused` is called for each call that is ended, by any thread."""
+        self._token = token
+        self._on_refused = refused
+        self._strikes = Strikes(LOGGED)
+        self._lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
+        self._endings = {why: _ending(partial(self._end, why)) for why in _SENTENCES}
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Calls that were refused so far, by why: `NO_TOKEN` or `WRONG_TOKEN`."""
+        with self._lock:
+            return dict(self._refused)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        if handler_call_details.method in OPEN:
+            return continuation(handler_call_details)
+        shown = next((value for key, value in handler_call_details.invocation_metadata if key == AUTHORIZATION), None)
+        if shown is None:
+            return self._endings[NO_TOKEN]
+        if not isinstance(shown, str) or not self._token.matches(shown.removeprefix(_BEARER)):
+            return self._endings[WRONG_TOKEN]
+        return continuation(handler_call_details)
+
+    def _end(self, why: str, context: Any) -> NoReturn:
+        host = host_of(context.peer())
+        with self._lock:
+            self._refused[why] += 1
+        self._on_refused()
+        last = self._strikes.add(host)
+        if last:
+            _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)
+        elif not self._strikes.is_out(host):
+            _log.warning("refused a call from %s: %s", host, why)
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, _SENTENCES[why])
+        raise AssertionError("abort raises")
+
+
+def _ending(end: Callable[[Any], NoReturn]) -> Any:
+    """A handler that reads nothing. One for streams: of others gRPC reads the request before it calls them."""
+
+    def behavior(_messages: Iterator[bytes], context: Any) -> NoReturn:
+        end(context)
+
+    return grpc.stream_unary_rpc_method_handler(behavior)
+
+
+def host_of(peer: str) -> str:
+    """The host of a peer in gRPC's words, such as ipv4:10.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer

@@ -1,0 +1,52 @@
+"""From a fingerprint to a shard that can be trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from relaax.bridge.memory import keep_freed_memory
+from relaax.bridge.options import MAX_PARAMETERS
+from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec
+from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is being trained: its description, its constants and its shard.
+
+    `spec.initial` is that of the shard's range; `parameters` is the length of the whole vector.
+    """
+
+    fingerprint: str
+    spec: ModelSpec
+    shard: Shard
+    parameters: int
+
+
+def make_model(factory: ModelFactory, fingerprint: str, place: Place) -> Model:
+    """The model before its first update: of its vector, the range that the shard owns. Raises ModelRefused."""
+    spec = factory(fingerprint)
+    parameters = len(spec.initial)
+    if parameters < place.count:
+        raise ModelRefused(f"the model has {parameters} parameters: too few for {place.count} shards")
+    start, end = place.range(parameters)
+    if end - start > MAX_PARAMETERS:
+        raise ModelRefused(
+            f"the model has {parameters} parameters: one shard holds up to {MAX_PARAMETERS}, so at least "
+            f"{-(-parameters // MAX_PARAMETERS)} are needed"
+        )
+    keep_freed_memory(4 * (end - start))
+    if place.count > 1:  # what other shards own is not kept; statistics are shard 0's
+        own = spec.statistics if place.index == 0 else {}
+        spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own)
+    shard = Shard(
+        spec.initial,
+        spec.optimizer,
+        spec.schedule,
+        start=start,
+        max_staleness=spec.max_staleness,
+        statistics=spec.statistics,
+        combine=spec.combine,
+    )
+    return Model(fingerprint, spec, shard, parameters)

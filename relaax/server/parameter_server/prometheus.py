@@ -1,0 +1,89 @@
+"""What a parameter server tells Prometheus, and what it says of its health over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relaax import __version__
+from relaax.server.address import listen
+from relaax.server.families import Families, Family, registry_of
+from relaax.server.parameter_server.call_counter import CallCounter
+from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.health import Health
+from relaax.server.parameter_server.progress import Status
+from relaax.server.status import StatusServer
+
+
+@dataclass(frozen=True)
+class View:
+    """What is read at one scrape."""
+
+    status: Status
+    serving: bool
+    calls: Mapping[tuple[str, str], int]
+    checkpoint_failures: int
+    uptime: float
+
+
+def _discarded(view: View) -> dict[tuple[str, ...], float]:
+    return {(reason,): count for reason, count in view.status.counters.discarded_for.items()}
+
+
+_FAMILIES: tuple[Family[View], ...] = (
+    Family("serving", "1 where workers are served, else 0", lambda v: v.serving),
+    Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
+    Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
+    Family("global_step", "environment steps of the training", lambda v: v.status.counters.env_steps),
+    Family("max_global_step", "environment steps at which training ends", lambda v: v.status.max_global_step),
+    Family("finished", "1 where training has ended, else 0", lambda v: v.status.finished),
+    Family("frames_total", "emulator frames of the training", lambda v: v.status.counters.frames),
+    Family("updates_total", "updates applied in the training", lambda v: v.status.counters.version),
+    Family("discarded_total", "gradients discarded, by reason", _discarded, ("reason",)),
+    Family("episodes_total", "whole episodes of the training", lambda v: v.status.episodes),
+    Family("mean_return", "mean return of the last 100 episodes", lambda v: v.status.mean_return_100),
+    Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
+    Family("workers", "workers heard of in the last minute", lambda v: v.status.workers),
+    Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
+    Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
+    Family(
+        "checkpoint_timestamp_seconds",
+        "Unix time of the newest checkpoint",
+        lambda v: v.status.checkpoint.time if v.status.checkpoint else None,
+    ),
+    Family(
+        "checkpoint_global_step",
+        "global step of the newest checkpoint",
+        lambda v: v.status.checkpoint.global_step if v.status.checkpoint else None,
+    ),
+    Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
+    Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
+)
+FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
+
+
+def status_server(
+    address: str, core: ParameterServer, health: Health, calls: CallCounter, checkpointer: Checkpointer | None
+) -> StatusServer:
+    """Bound to `address`, not started. Raises AddressError."""
+    begun = time.monotonic()
+
+    def view() -> View:
+        failures = checkpointer.failures if checkpointer else 0
+        return View(core.status(), health.serving, calls.calls, failures, time.monotonic() - begun)
+
+    def healthy() -> tuple[bool, Mapping[str, Any]]:
+        status = core.status()
+        return health.serving, {
+            "server": "relaax-parameter-server",
+            "version": __version__,
+            "incarnation": status.incarnation,
+            "global_step": status.counters.env_steps,
+            "workers": status.workers,
+            "finished": status.finished,
+        }
+
+    return StatusServer(listen(address), healthy, registry_of(Families(FAMILIES, view)))

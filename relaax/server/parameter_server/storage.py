@@ -1,0 +1,126 @@
+"""What a parameter server keeps outside of itself: its checkpoints under a lease, and the copy of its metrics."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from relaax.checkpoint import (
+    CheckpointManager,
+    Interrupted,
+    Lease,
+    LocalStore,
+    Store,
+    StoreAway,
+    highest_fence,
+    open_store,
+)
+from relaax.configuration import ConfigurationError, ParameterServerSection
+from relaax.metrics.copying import MetricsCopy
+from relaax.server.parameter_server.reason import Ends, Reason
+
+_log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+
+STORE_PATIENCE = 60.0
+"""Seconds that a server which starts waits for a store that is away."""
+_PAUSE = 2.0
+
+
+def location_overrides(checkpoint_dir: str | None, checkpoint_aws_s3: tuple[str, str] | None) -> list[str]:
+    """Of a location on the command line: the file's, of either kind, counts no more. Raises ConfigurationError."""
+    if checkpoint_dir is not None and checkpoint_aws_s3 is not None:
+        raise ConfigurationError("--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place")
+    if checkpoint_dir is not None:
+        return ["parameter-server.checkpoint_aws_s3=null"]
+    return [] if checkpoint_aws_s3 is None else ["parameter-server.checkpoint_dir=null"]
+
+
+def checkpoint_store(section: ParameterServerSection, quick: bool = False) -> Store | None:
+    """Where the configuration has checkpoints kept; None where it does not. Raises StoreError, ConfigurationError."""
+    if section.checkpoint_aws_s3 is not None:
+        return open_store(section.checkpoint_aws_s3, section.aws_keys, section.aws_endpoint, quick)
+    return None if section.checkpoint_dir is None else LocalStore(section.checkpoint_dir)
+
+
+def open_manager(
+    section: ParameterServerSection, ends: Ends, closing: ExitStack, leads: bool = True
+) -> CheckpointManager | None:
+    """The checkpoints; None where the configuration has no place for them.
+
+    Who `leads` writes manifests: it gets the lease, which `closing` gives back, and another server that takes it over
+    is a reason to end. A shard that does not lead writes parts only. Waits up to the lease's TTL.
+
+    Raises StoreError, also where another server writes there; ConfigurationError; and Interrupted where there was a
+    reason to end meanwhile, which stays in `ends`.
+    """
+    store = checkpoint_store(section)
+    if store is None:
+        return None
+    patiently(store.check, ends)
+    lease = None
+    if leads:
+        # A store of its own: a renewal must not wait behind a part that is being uploaded.
+        small = checkpoint_store(section, quick=True)
+        assert small is not None
+        lease = Lease(small, lambda sentence: ends.put(Reason.SUPERSEDED))
+        fence = patiently(lambda: highest_fence(store), ends)
+        patiently(lambda: lease.acquire(fence, _waiting(ends)), ends)
+        closing.callback(lease.release)
+    return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept, lease)
+
+
+def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:
+    """Where the TensorBoard run is written; None where nobody wants one. What is copied to S3 is so until `closing`.
+
+    Raises StoreError and ConfigurationError.
+    """
+    if section.metrics_aws_s3 is None:
+        return None if section.metrics_dir is None else Path(section.metrics_dir)
+    store = open_store(section.metrics_aws_s3, section.aws_keys, section.aws_endpoint)
+    try:
+        store.check()
+    except StoreAway as error:
+        _log.warning("metrics are copied later: %s", error)
+    if section.metrics_dir is None:
+        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="relaax-metrics-")))
+    else:
+        folder = Path(section.metrics_dir)
+    copy = MetricsCopy(folder, store)
+    copy.start()
+    closing.callback(copy.close)
+    return folder
+
+
+def patiently(call: Callable[[], _Result], ends: Ends) -> _Result:
+    """What `call` gives; while its store is away it is called again, for a bounded time.
+
+    Raises StoreError, and Interrupted where there was a reason to end meanwhile, which stays in `ends`.
+    """
+    begun, told = time.monotonic(), False
+    while True:
+        try:
+            return call()
+        except StoreAway as error:
+            if time.monotonic() - begun >= STORE_PATIENCE:
+                raise
+            if not told:
+                _log.warning("%s; trying for up to %g s", error, STORE_PATIENCE)
+                told = True
+        if _waiting(ends)(_PAUSE):
+            raise Interrupted("told to end while waiting for the store")
+
+
+def _waiting(ends: Ends) -> Callable[[float], bool]:
+    def wait(seconds: float) -> bool:
+        reason = ends.get(seconds)
+        if reason is not None:
+            ends.put(reason)
+        return reason is not None
+
+    return wait

@@ -1,0 +1,240 @@
+"""A shard other than shard 0, and what shard 0 may do to it."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from relaax.server.parameter_server.coordination import coordination_pb2 as pb
+from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
+from relaax.server.parameter_server.coordination.follower import Follower
+from relaax.server.parameter_server.copies import Copies
+from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.reason import Reason
+from support.parameter_servers import Models, fingerprint
+from support.processes import wait_until
+from support.shards import OneShard
+
+
+class RawLeader(pb_grpc.CoordinationServiceServicer):
+    """Says what a test wants to the shard that has joined last."""
+
+    def __init__(self) -> None:
+        self.heard: queue.Queue[pb.JoinRequest] = queue.Queue()
+        self.orders: queue.Queue[pb.JoinResponse | None] = queue.Queue()
+        self.refusal: tuple[grpc.StatusCode, str] | None = None
+        self._number = 0
+
+    def Join(self, request_iterator: Any, context: Any) -> Iterator[pb.JoinResponse]:
+        if self.refusal is not None:
+            context.abort(*self.refusal)
+        orders = self.orders = queue.Queue()
+        context.add_callback(lambda: orders.put(None))
+        threading.Thread(target=self._listen, args=(request_iterator,), daemon=True).start()
+        while (order := orders.get()) is not None:
+            yield order
+
+    def introduction(self) -> pb.Introduction:
+        return self.heard.get(timeout=30).introduction
+
+    def order(self, **what: Any) -> pb.Answer:
+        """Give an order and return the answer."""
+        self._number += 1
+        self.orders.put(pb.JoinResponse(order=self._number, **what))
+        answer = self.heard.get(timeout=30).answer
+        assert answer.order == self._number
+        return answer
+
+    def _listen(self, requests: Any) -> None:
+        try:
+            for request in requests:
+                self.heard.put(request)
+        except grpc.RpcError:
+            pass
+
+
+@contextmanager
+def following(directory: Path | None = None, refusal: Any = None) -> Iterator[tuple[RawLeader, OneShard]]:
+    leader, pool = RawLeader(), futures.ThreadPoolExecutor(4)
+    leader.refusal = refusal
+    server = grpc.server(pool)
+    pb_grpc.add_CoordinationServiceServicer_to_server(leader, server)
+    first = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    shard = OneShard(Place(1, 2), Models(), directory, first)
+    try:
+        yield leader, shard
+    finally:
+        leader.orders.put(pb.JoinResponse(end=pb.End(saved=True)))
+        if shard.ended is None:
+            shard.stop()
+        server.stop(None).wait()
+        pool.shutdown()
+        shard.ends.close()
+
+
+def serve(leader: RawLeader, shard: OneShard) -> None:
+    """Bring it to serve, with a model."""
+    assert leader.introduction().shard == 1
+    assert not leader.order(restore=pb.Restore(incarnation=7)).failure
+    assert shard.core.gate.closed
+    assert not leader.order(resume=pb.Resume()).failure
+    shard.core.register("0" * 32, fingerprint(), "", 1, False, 1)
+
+
+def test_it_serves_what_shard_0_says_and_nobody_without_it() -> None:
+    with following() as (leader, shard):
+        assert "shard 0 at 127.0.0.1:" in shard.core.gate.closed
+        serve(leader, shard)
+        assert (shard.core.incarnation, shard.core.gate.closed) == (7, "")
+        assert leader.order(hold=pb.Hold(sentence="shard 2 of 3 is away")).state
+        assert shard.core.gate.closed == "shard 2 of 3 is away"
+        leader.orders.put(None)  # the stream ends
+        wait_until(lambda: "is away: waiting for it" in shard.core.gate.closed, "nobody is served")
+        assert leader.introduction().instance  # and it has dialled again
+
+
+def test_a_hold_that_shard_0_forgets_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.HOLD", 0.05)
+    with following() as (leader, shard):
+        serve(leader, shard)
+        assert not leader.order(hold=pb.Hold(cut=1)).failure
+        with shard.core.gate.passing(update=True):  # waits until the hold has ended
+            pass
+        answer = leader.order(resume=pb.Resume())
+        assert (answer.failure, answer.sentence) == (
+            pb.FAILURE_BROKEN,
+            "shard 1 of 2: the hold had ended before",
+        )
+
+
+def test_it_writes_the_snapshot_of_the_cut_and_of_no_other(tmp_path: Path) -> None:
+    with following(tmp_path) as (leader, shard):
+        serve(leader, shard)
+        leader.order(hold=pb.Hold(cut=3))
+        assert not leader.order(resume=pb.Resume()).failure
+        answer = leader.order(snapshot=pb.Snapshot(cut=2, checkpoint="00000001-0"))
+        assert (answer.failure, answer.sentence) == (pb.FAILURE_BROKEN, "shard 1 of 2 has no snapshot of this cut")
+        answer = leader.order(snapshot=pb.Snapshot(cut=3, checkpoint="00000001-0"))
+        assert not answer.failure
+        assert '"key": "00000001-0/shard-1.safetensors"' in answer.part
+        assert '"start": 4, "end": 8' in answer.shard
+        # It is written; a second time it is not there any more.
+        assert leader.order(snapshot=pb.Snapshot(cut=3, checkpoint="00000002-0")).failure == pb.FAILURE_BROKEN
+
+
+def test_its_memory_is_got_before_it_holds_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with following(tmp_path) as (leader, shard):
+        serve(leader, shard)
+        follower, model = shard.shards, shard.core.model
+        assert isinstance(follower, Follower)
+        assert model is not None
+        state = leader.order(prepare=pb.Prepare()).state
+        assert leader.order(prepare=pb.Prepare(memory=True)).state == state != ""
+        with monkeypatch.context() as patched:
+            patched.setattr(Copies, "touch", lambda copies: pytest.fail("it gets memory while it holds"))
+            assert leader.order(hold=pb.Hold(cut=1)).state == state
+        assert not model.shard._prepared
+        assert not leader.order(resume=pb.Resume()).failure
+        # An end that is told now changes nothing in the cut.
+        leader.order(hold=pb.Hold(sentence="ending"))
+        assert not leader.order(snapshot=pb.Snapshot(cut=1, checkpoint="00000001-0")).failure
+        assert not follower._kept
+        # What is not wanted any more is given back: a snapshot, and memory for one.
+        leader.order(resume=pb.Resume())
+        leader.order(hold=pb.Hold(cut=2))
+        leader.order(resume=pb.Resume())
+        assert follower._kept
+        leader.order(prepare=pb.Prepare(memory=True))
+        assert not follower._kept
+        assert model.shard._prepared
+        leader.order(prepare=pb.Prepare())
+        assert not model.shard._prepared
+
+
+def test_a_snapshot_of_a_hold_that_broke_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.HOLD", 0.0)
+    with following() as (leader, shard):
+        serve(leader, shard)
+        leader.order(hold=pb.Hold(cut=1))
+        assert leader.order(resume=pb.Resume()).failure == pb.FAILURE_BROKEN
+        assert isinstance(shard.shards, Follower)
+        assert shard.shards._kept is None
+
+
+def test_a_store_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    with following(tmp_path / "file") as (leader, shard):
+        serve(leader, shard)
+        (tmp_path / "file").write_text("not a folder")
+        leader.order(hold=pb.Hold(cut=1))
+        answer = leader.order(snapshot=pb.Snapshot(cut=1, checkpoint="00000001-0"))
+        assert answer.failure == pb.FAILURE_STORE
+        assert "cannot write" in answer.sentence
+
+
+def test_a_checkpoint_that_is_not_there_is_damaged(tmp_path: Path) -> None:
+    with following(tmp_path) as (leader, shard):
+        leader.introduction()
+        answer = leader.order(restore=pb.Restore(incarnation=7, checkpoint="00000001-0"))
+        assert answer.failure == pb.FAILURE_DAMAGED
+        assert shard.core.gate.closed
+
+
+def test_it_leaves_when_shard_0_lets_it_go() -> None:
+    with following() as (leader, shard):
+        serve(leader, shard)
+        shard.ends.put(Reason.TERMINATED)
+        assert leader.heard.get(timeout=30).HasField("leaving")
+        leader.orders.put(pb.JoinResponse(end=pb.End(saved=True)))
+        assert shard.join() == (Reason.TERMINATED, True)
+
+
+def test_who_is_told_to_end_while_it_returns_to_a_checkpoint_goes_at_once() -> None:
+    with following() as (leader, shard):
+        leader.introduction()
+        assert not leader.order(restore=pb.Restore(incarnation=7)).failure
+        shard.ends.put(Reason.TERMINATED)
+        assert shard.join() == (Reason.TERMINATED, True)
+        assert leader.heard.empty()
+
+
+def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    shard = OneShard(Place(1, 2), Models(), None, address)
+    try:
+        wait_until(lambda: "is away: waiting for it (" in caplog.text, "the log says what is waited for")
+    finally:
+        shard.stop()
+        shard.ends.close()
+    assert caplog.text.count("waiting for it (") == 1
+
+
+def test_it_ends_with_shard_0(caplog: pytest.LogCaptureFixture) -> None:
+    with following() as (leader, shard):
+        serve(leader, shard)
+        leader.orders.put(pb.JoinResponse(end=pb.End(saved=False)))
+        assert shard.join() == (Reason.RELEASED, False)
+    assert "is away" not in caplog.text
+
+
+def test_a_refusal_ends_it() -> None:
+    with following(refusal=(grpc.StatusCode.FAILED_PRECONDITION, "you do not belong here")) as (_, shard):
+        assert shard.join() == (Reason.REFUSED, False)
+        assert shard.server.refusal == "you do not belong here"
+
+
+def test_a_place_that_stays_taken_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaax.server.parameter_server.coordination.follower.PATIENCE", 0.2)
+    with following(refusal=(grpc.StatusCode.ALREADY_EXISTS, "shard 1 of 2 is there already")) as (_, shard):
+        assert shard.join() == (Reason.REFUSED, False)
+        assert shard.server.refusal == "shard 1 of 2 is there already"

@@ -1,0 +1,61 @@
+"""However many shards there are, training is the same."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relaax.tf.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
+from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration
+from support.shards import sharded
+
+SIZE, PUSHES = 1_003, 30
+OPTIMIZERS = [RMSProp(0.9, 0.01), Adam(), Momentum(), AdaGrad(), Add()]
+
+
+def trained(count: int, optimizer: OptimizerSpec) -> npt.NDArray[np.float32]:
+    random = np.random.default_rng(7)
+    models = Models(optimizer, learning_rate=0.1, end=500)
+    with sharded(count, models) as shards, bridge_to(shards.addresses) as bridge:
+        bridge.register(registration(fingerprint=fingerprint(size=SIZE)))
+        bridge.pull()
+        for _ in range(PUSHES):
+            pulled = bridge.push(random.standard_normal(SIZE).astype(np.float32), env_steps=5).pulled
+        assert pulled is not None
+        return pulled.parameters
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: type(optimizer).__name__)
+def test_the_same_gradients_give_the_same_parameters(optimizer: OptimizerSpec) -> None:
+    one = trained(1, optimizer)
+    assert np.abs(one).max() > 0.01
+    for count in (2, 4):
+        np.testing.assert_allclose(trained(count, optimizer), one, rtol=1e-6, atol=1e-6)
+
+
+def test_all_parts_of_a_push_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sharded(4) as shards, bridge_to(shards.addresses) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        together = threading.Barrier(4)
+        for shard in shards.all:
+            model = shard.core.model
+            assert model is not None
+            push, pull = model.shard.push, model.shard.pull
+
+            # Nobody answers before every shard was asked.
+            def wait_and_push(part, push=push):  # type: ignore[no-untyped-def]
+                together.wait(30)
+                return push(part)
+
+            def wait_and_pull(pull=pull):  # type: ignore[no-untyped-def]
+                together.wait(30)
+                return pull()
+
+            monkeypatch.setattr(model.shard, "push", wait_and_push)
+            monkeypatch.setattr(model.shard, "pull", wait_and_pull)
+        assert bridge.push(gradient(1), env_steps=1).version == 1
+        assert bridge.pull().version == 1

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from relaax.bridge import BridgeError
+from relaax.server.parameter_server.prometheus import FAMILIES
+from support.metrics_page import documented_for_prometheus
+from support.parameter_server_processes import start, trained, worker, write_configuration
+from support.parameter_servers import bridge_to, registration
+from support.processes import Processes
+from support.scrape import health, scraped, status_url
+
+PREFIX = "relaax_parameter_server_"
+
+
+def test_the_page_lists_them() -> None:
+    assert documented_for_prometheus(PREFIX) == {family.name for family in FAMILIES}
+
+
+def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
+    config = write_configuration(tmp_path)
+    server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
+    url = status_url(server)
+    code, before = health(url)
+    assert (code, before["serving"], before["server"]) == (200, True, "relaax-parameter-server")
+    assert f"{PREFIX}mean_return" not in scraped(url), "there is none yet"
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 3)
+        bridge.episode(12.5, 7)
+        bridge.push(None, 10)
+        with bridge_to(address) as stranger, pytest.raises(BridgeError):
+            stranger.register(registration())  # set up otherwise
+        values = scraped(url)
+    assert values[f"{PREFIX}serving"] == 1
+    assert values[f"{PREFIX}global_step"] == 40
+    assert values[f"{PREFIX}updates_total"] == 3
+    assert values[f"{PREFIX}episodes_total"] == 1
+    assert values[f"{PREFIX}mean_return"] == 12.5
+    assert values[f"{PREFIX}workers"] == 1
+    assert values[f'{PREFIX}discarded_total{{reason="stale"}}'] == 0
+    assert values[f'{PREFIX}calls_total{{code="OK",method="Push"}}'] == 4
+    refused = [name for name in values if 'method="Register"' in name and 'code="OK"' not in name]
+    assert len(refused) == 1 and values[refused[0]] == 1
+    assert values[f"{PREFIX}checkpoint_failures_total"] == 0
+    assert values["process_start_time_seconds"] == pytest.approx(time.time(), abs=600)
+    assert health(url)[1]["global_step"] == 40
+    assert server.stop() == 0
+    with pytest.raises(OSError):
+        health(url)
+
+
+def test_a_status_port_on_the_network_is_asked_for(processes: Processes, tmp_path: Path) -> None:
+    server = processes.start(
+        "relaax-parameter-server", "--config", write_configuration(tmp_path), "--status-bind", "0.0.0.0:0"
+    )
+    assert server.wait(60) == 2
+    assert "status_bind 0.0.0.0:0 can be reached from other machines" in server.stderr

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.checkpoint import Checkpoint, Damaged
+from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.recutting import parts_for, recut
+from relaax.tf.optimizers import Adam
+from support.parameter_servers import Models, bridge_to, fingerprint, registration
+from support.shards import Shards, sharded
+
+SIZE = 101
+
+
+def manifest_of(count: int, size: int) -> dict[str, Any]:
+    places = [Place(index, count) for index in range(count)]
+    shards = [{"part": p.part, "start": p.range(size)[0], "end": p.range(size)[1]} for p in places]
+    return {"shards": shards}
+
+
+def parts_of(count: int, size: int) -> dict[str, dict[str, np.ndarray]]:
+    vector = np.arange(size, dtype=np.float32)
+    parts = {}
+    for index in range(count):
+        start, end = Place(index, count).range(size)
+        updates = np.array([index + 1], np.int64)
+        parts[f"shard-{index}"] = {
+            "parameters": vector[start:end],
+            "slots/mean": -vector[start:end],
+            "slots/updates": updates,
+        }
+    return parts
+
+
+@pytest.mark.parametrize("size", [4, 7, 100])
+@pytest.mark.parametrize("before", [1, 2, 3, 4])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
+def test_every_element_finds_its_place(size: int, before: int, after: int) -> None:
+    manifest, parts = manifest_of(before, size), parts_of(before, size)
+    found = []
+    for index in range(after):
+        place = Place(index, after)
+        needed = {name: parts[name] for name in parts_for(manifest, place)}
+        parameters, slots = recut(Checkpoint("", needed, manifest), place)
+        np.testing.assert_array_equal(slots["mean"], -parameters)
+        assert slots["updates"].shape == (1,)
+        found.append(parameters)
+    np.testing.assert_array_equal(np.concatenate(found), np.arange(size))
+
+
+def test_of_a_slot_that_is_no_vector_the_largest_is_kept() -> None:
+    _, slots = recut(Checkpoint("", parts_of(4, 10), manifest_of(4, 10)), Place(0, 2))
+    np.testing.assert_array_equal(slots["updates"], [2])
+
+
+def test_a_slot_that_one_part_does_not_have_is_damage() -> None:
+    parts = parts_of(2, 4)
+    del parts["shard-1"]["slots/mean"]
+    with pytest.raises(Damaged, match="part shard-1 has nothing for slots/mean, not 2 elements"):
+        recut(Checkpoint("", parts, manifest_of(2, 4)), Place())
+
+
+def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: Path) -> None:
+    models = Models(Adam(), learning_rate=0.1, end=100_000)
+    described = fingerprint(size=SIZE)
+    random = np.random.default_rng(0)
+
+    def everything(shards: Shards) -> dict[str, bytes]:
+        states = [shard.core.state() for shard in shards.all]
+        arrays = [state.parts[shard.core.place.part] for state, shard in zip(states, shards.all, strict=True) if state]
+        whole = {name: np.concatenate([a[name] for a in arrays]).tobytes() for name in ("parameters", "slots/mean")}
+        return {**whole, "updates": arrays[0]["slots/updates"].tobytes()}
+
+    with sharded(4, models, tmp_path) as shards, bridge_to(shards.addresses) as bridge:
+        bridge.register(registration(fingerprint=described))
+        bridge.pull()
+        for _ in range(5):
+            bridge.push(random.standard_normal(SIZE).astype(np.float32), env_steps=10)
+        before = everything(shards)
+    for count in (1, 2, 3, 4):
+        with sharded(count, models, tmp_path) as shards:
+            assert everything(shards) == before
+            assert shards.leader.core.global_step == 50
+            assert shards.leader.core.status().counters.frames == 50
+            assert shards.all[-1].version == 5
+            with bridge_to(shards.addresses) as bridge:
+                bridge.register(registration(fingerprint=described))
+                bridge.push(None, env_steps=0, want_parameters=False)
+            # Written anew by this number of shards, for the next.
+            assert shards.leader.checkpointer is not None
+            shards.leader.checkpointer._saved_mark = None
+            shards.leader.shards._saved = ()  # type: ignore[union-attr]
+            assert shards.save()

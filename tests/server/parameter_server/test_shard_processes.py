@@ -1,0 +1,158 @@
+"""Shards as processes of their own: killed, restarted, interrupted, refused."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.bridge import BridgeUnavailable, GrpcBridge, Pushed, TrainingEnded
+from relaax.checkpoint import CheckpointManager, LocalStore
+from support.parameter_server_processes import start, trained, worker, write_configuration
+from support.parameter_servers import bridge_to
+from support.processes import Processes
+from support.shard_processes import ShardProcesses
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_configuration(tmp_path)
+
+
+def checkpoints(config: Path) -> CheckpointManager:
+    return CheckpointManager(LocalStore(config.parent / "from-the-file"))
+
+
+def push(bridge: GrpcBridge, size: int) -> Pushed:
+    return bridge.push(np.ones(size, np.float32), 10)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, config: Path, killed: int) -> None:
+    shards = ShardProcesses(processes, config, 2, ("--set", "relaax-parameter-server.checkpoint_interval=0.2"))
+    with bridge_to(shards.addresses, unavailable_after=200.0) as bridge:
+        bridge.register(worker(config))
+        size = len(trained(bridge, 3))
+        shards.running[killed].kill()
+        # The next push waits for the shard, and finds all of them at a checkpoint that was published.
+        pushed: list[Pushed] = []
+        thread = threading.Thread(target=lambda: pushed.append(push(bridge, size)))
+        thread.start()
+        shards.again(killed)
+        thread.join(120)
+        assert pushed[0].discarded == "incarnation"
+        published = {int(name.split("-")[1]) for name in checkpoints(config).published()}
+        assert pushed[0].global_step - 10 in published | {0}
+        after = push(bridge, size)
+        assert (after.discarded, after.global_step) == (None, pushed[0].global_step + 10)
+    assert shards.signal_all(signal.SIGTERM) == [0, 0]
+    restored = checkpoints(config).restore()
+    assert restored is not None
+    assert restored.manifest["global_step"] == after.global_step
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
+def test_a_signal_to_everybody_at_once_loses_nothing(
+    processes: Processes, config: Path, number: int, code: int
+) -> None:
+    shards = ShardProcesses(processes, config, 3)
+    with bridge_to(shards.addresses) as bridge:
+        bridge.register(worker(config))
+        acknowledged = trained(bridge, 4)
+        assert set(shards.signal_all(number)) <= {0, code}
+    restored = checkpoints(config).restore()
+    assert restored is not None
+    assert (restored.manifest["global_step"], len(restored.manifest["shards"])) == (40, 3)
+    found = np.concatenate([restored.parts[f"shard-{index}"]["parameters"] for index in range(3)])
+    assert found.tobytes() == acknowledged.tobytes()
+    # Alone, one server goes on from it.
+    _, address = start(processes, config)
+    with bridge_to(address) as bridge:
+        assert bridge.register(worker(config)).global_step == 40
+        assert bridge.pull().parameters.tobytes() == acknowledged.tobytes()
+
+
+@pytest.mark.slow
+def test_one_shard_may_be_restarted_without_a_loss(processes: Processes, config: Path) -> None:
+    shards = ShardProcesses(processes, config, 2)
+    with bridge_to(shards.addresses, unavailable_after=200.0) as bridge:
+        bridge.register(worker(config))
+        acknowledged = trained(bridge, 2)
+        assert shards.running[1].stop() == 0
+        shards.again(1)
+        assert bridge.pull().parameters.tobytes() == acknowledged.tobytes()
+        assert bridge.global_step == 20
+    assert shards.running[0].returncode is None
+
+
+@pytest.mark.slow
+def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) -> None:
+    shards = ShardProcesses(processes, config, 2)
+    with bridge_to(shards.addresses, unavailable_after=1.0) as bridge:
+        bridge.register(worker(config))
+        size = len(trained(bridge, 1))
+        shards.running[1].kill()
+        with pytest.raises(BridgeUnavailable, match=r"was away for 1 s"):
+            push(bridge, size)
+    with (
+        bridge_to(shards.addresses, unavailable_after=0.5) as bridge,
+        pytest.raises(BridgeUnavailable, match="shard 1 of 2 is away: waiting for it"),
+    ):
+        bridge.register(worker(config))
+
+
+@pytest.mark.slow
+def test_the_end_of_training_ends_all(processes: Processes, config: Path) -> None:
+    shards = ShardProcesses(processes, config, 2)
+    with bridge_to(shards.addresses) as bridge:
+        bridge.register(worker(config))
+        with pytest.raises(TrainingEnded):
+            trained(bridge, 1, env_steps=1000)
+    assert [running.wait(60) for running in shards.running] == [0, 0]
+    assert checkpoints(config).published()[0].split("-")[1] == "1000"
+
+
+@pytest.mark.slow
+def test_a_shard_may_come_before_shard_0(processes: Processes, config: Path) -> None:
+    first, address = start(processes, config, "--shard", "0/2")
+    assert first.stop() == 0
+    second = processes.start(
+        "relaax-parameter-server",
+        "--config",
+        config,
+        "--bind",
+        "127.0.0.1:0",
+        "--shard",
+        "1/2",
+        "--first-shard",
+        address,
+    )
+    other = second.wait_for_address()
+    with bridge_to([address, other], unavailable_after=200.0) as bridge:
+        start(processes, config, "--shard", "0/2", "--bind", address)
+        assert bridge.register(worker(config)).global_step == 0
+
+
+def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, config: Path) -> None:
+    _, address = start(processes, config, "--shard", "0/2")
+    command = ("relaax-parameter-server", "--config", config, "--bind", "127.0.0.1:0", "--first-shard", address)
+    other = processes.start(*command, "--shard", "1/2", "--seed", "5")
+    assert other.wait(120) == 2
+    assert "is configured otherwise than shard 0: seed: 5 there, 0 here" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("shard", "sentence"),
+    [("2/2", "is 2, and of 2 the last one is 1"), ("two", "'two' is not I/K, such as 0/4"), ("0/0", "shards")],
+)
+def test_a_place_that_is_none(processes: Processes, config: Path, shard: str, sentence: str) -> None:
+    server = processes.start("relaax-parameter-server", "--config", config, "--shard", shard)
+    assert server.wait(60) == 2
+    assert sentence in server.stderr
+    assert "Traceback" not in server.stderr

@@ -1,0 +1,301 @@
+"""Where a parameter server keeps its checkpoints: the command line, S3 in its own process, and two at one place."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from relaax.checkpoint import CheckpointManager, Interrupted, LocalStore, Store, StoreError
+from relaax.configuration import ConfigurationError, ParameterServerSection
+from relaax.server.parameter_server import main
+from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.storage import metrics_folder, open_manager
+from support.parameter_server_processes import start, trained, worker, write_configuration
+from support.parameter_servers import bridge_to
+from support.processes import Processes, Running, wait_until
+from support.s3_server import KEYS, S3Proxy, S3Server, keys_file, s3_server
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(s3: S3Server) -> Iterator[S3Proxy]:
+    with S3Proxy(s3.address) as between:
+        yield between
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def section(**keys: Any) -> ParameterServerSection:
+    return ParameterServerSection.model_validate(keys)
+
+
+def shown(tmp_path: Path, *arguments: str) -> Any:
+    path = write_configuration(tmp_path)
+    return CliRunner().invoke(main.app, ["--config", str(path), "--print-config", *arguments])
+
+
+def test_a_location_on_the_command_line_replaces_the_file_s(tmp_path: Path) -> None:
+    output = shown(tmp_path, "--checkpoint-aws-s3", "models", "pong").output
+    assert "checkpoint-dir: null" in output
+    assert "checkpoint-aws-s3: [models, pong]" in output
+    path = tmp_path / "s3.yaml"
+    path.write_text("relaax-parameter-server:\n  checkpoint-aws-s3: [models, pong]\nalgorithm:\n  path: da3c\n")
+    output = CliRunner().invoke(main.app, ["--config", str(path), "--print-config", "--checkpoint-dir", "d"]).output
+    assert "checkpoint-dir: d" in output
+    assert "checkpoint-aws-s3: null" in output
+
+
+def test_two_locations_are_refused(tmp_path: Path) -> None:
+    result = shown(tmp_path, "--checkpoint-aws-s3", "models", "pong", "--checkpoint-dir", "x")
+    assert result.exit_code == 2
+    assert "--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place" in result.stderr
+    result = shown(tmp_path, "--set", "parameter-server.checkpoint_aws_s3=[a, b]")
+    assert result.exit_code == 2
+    assert "relaax-parameter-server: checkpoint_dir and checkpoint_aws_s3 are both given" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "no such file"),
+        ("- a", "two lines are needed, `access: ...` and `secret: ...`"),
+        ("access: abc\nsecert: hush", "unknown key 'secert'; did you mean 'secret'?"),
+        ("access: abc", "'secret' is missing"),
+        ("access: abc\nsecret: 5551234", "'secret' is no text; put it into quotes"),
+    ],
+)
+def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: Ends, text: str | None, sentence: str) -> None:
+    path = tmp_path / "keys.yaml"
+    if text is not None:
+        path.write_text(text)
+    with ExitStack() as closing, pytest.raises(ConfigurationError) as caught:
+        open_manager(section(checkpoint_aws_s3=["b", "k"], aws_keys=str(path)), ends, closing)
+    assert sentence in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "5551234" not in str(caught.value)
+
+
+def test_a_file_of_keys_that_everybody_can_read(
+    s3: S3Server, tmp_path: Path, ends: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = keys_file(tmp_path)
+    path.chmod(0o644)
+    keys = section(checkpoint_aws_s3=[s3.bucket(), "k"], aws_keys=str(path), aws_endpoint=f"http://{s3.address}")
+    with ExitStack() as closing:
+        assert open_manager(keys, ends, closing) is not None
+    assert f"everybody on this machine can read {path}" in caplog.text
+    assert KEYS.secret not in caplog.text
+
+
+def test_who_waits_for_the_lease_ends_when_it_has_to(tmp_path: Path, ends: Ends) -> None:
+    keys = section(checkpoint_dir=str(tmp_path))
+    with ExitStack() as closing:
+        assert open_manager(keys, ends, closing) is not None
+        ends.put(Reason.TERMINATED)
+        with pytest.raises(Interrupted):
+            open_manager(keys, ends, closing)
+        assert ends.get(0) is Reason.TERMINATED
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for(
+    proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = s3.bucket()
+    keys = section(checkpoint_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
+    proxy.fail("InternalError")
+    healing = threading.Thread(
+        target=lambda: (wait_until(lambda: "trying for up to" in caplog.text, "it waits"), proxy.heal())
+    )
+    healing.start()
+    with ExitStack() as closing:
+        manager = open_manager(keys, ends, closing)
+        assert manager is not None
+        assert manager.published() == []
+    healing.join()
+
+
+def test_who_waits_for_a_store_ends_when_it_has_to(proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: Ends) -> None:
+    keys = section(checkpoint_aws_s3=[s3.bucket(), "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
+    proxy.fail("InternalError")
+    ends.put(Reason.TERMINATED)
+    with ExitStack() as closing, pytest.raises(Interrupted):
+        open_manager(keys, ends, closing)
+    assert ends.get(0) is Reason.TERMINATED
+
+
+def test_a_shard_that_does_not_lead_needs_no_lease(tmp_path: Path, ends: Ends) -> None:
+    keys = section(checkpoint_dir=str(tmp_path))
+    with ExitStack() as closing:
+        leader = open_manager(keys, ends, closing)
+        other = open_manager(keys, ends, closing, leads=False)
+        assert leader is not None
+        assert other is not None
+        assert other.lease is None
+        assert leader.lease is not None
+        assert leader.lease.fence == 1
+
+
+def test_metrics_are_copied_to_s3_while_they_grow_and_at_the_end(s3: S3Server, tmp_path: Path) -> None:
+    bucket = s3.bucket()
+    keys = section(
+        metrics_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=f"http://{s3.address}"
+    )
+    with ExitStack() as closing:
+        folder = metrics_folder(keys, closing)
+        assert folder is not None
+        (folder / "events.out.tfevents.1.host.2").write_bytes(b"abc")
+        (folder / "something else").write_bytes(b"not copied")
+    assert not folder.exists()
+    store = s3.store(bucket)
+    objects = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
+    assert [entry["Key"] for entry in objects] == ["run/events.out.tfevents.1.host.2"]
+    assert store.list() == []
+
+
+def test_no_bucket_for_metrics(s3: S3Server, tmp_path: Path) -> None:
+    keys = section(
+        metrics_aws_s3=["nobodys", "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=f"http://{s3.address}"
+    )
+    with ExitStack() as closing, pytest.raises(StoreError, match="has no bucket 'nobodys'"):
+        metrics_folder(keys, closing)
+
+
+def s3_arguments(tmp_path: Path, url: str, bucket: str) -> tuple[str, ...]:
+    return (
+        *("--checkpoint-aws-s3", bucket, "some/run"),
+        *("--aws-keys", str(keys_file(tmp_path)), "--aws-endpoint", url),
+    )
+
+
+def refused(server: Running, code: int, sentence: str) -> None:
+    assert server.wait(120) == code, server.report()
+    assert sentence in server.stderr
+    assert "Traceback" not in server.stderr
+    assert KEYS.secret not in server.stderr
+    assert KEYS.access not in server.stderr
+
+
+@pytest.mark.slow
+def test_at_the_start_a_bucket_that_cannot_be_used_is_a_sentence(
+    processes: Processes, s3: S3Server, proxy: S3Proxy, tmp_path: Path
+) -> None:
+    path = write_configuration(tmp_path)
+
+    def begin(url: str, bucket: str) -> Running:
+        return processes.start("relaax-parameter-server", "--config", path, *s3_arguments(tmp_path, url, bucket))
+
+    expired, forbidden = s3.bucket(), s3.bucket()
+    proxy.fail("ExpiredToken", hits=lambda method, path: expired in path)
+    proxy.fail("AccessDenied", hits=lambda method, path: forbidden in path)
+    servers = [begin(url, name) for url, name in [(proxy.url, expired), (proxy.url, forbidden), (proxy.url, "nobodys")]]
+    servers.append(begin("http://127.0.0.1:1", "models"))
+    refused(servers[0], 1, "does not accept the keys any more: they have expired")
+    refused(servers[1], 1, "forbids it to these keys (AccessDenied)")
+    refused(servers[2], 1, "has no bucket 'nobodys'; make it first, RELAAX makes none")
+    refused(servers[3], 1, "http://127.0.0.1:1 cannot be reached")
+
+
+@pytest.mark.slow
+def test_while_s3_is_away_training_goes_on_and_checkpoints_are_late(
+    processes: Processes, s3: S3Server, proxy: S3Proxy, tmp_path: Path
+) -> None:
+    path, bucket = write_configuration(tmp_path), s3.bucket()
+    arguments = (
+        *s3_arguments(tmp_path, proxy.url, bucket),
+        *("--metrics-aws-s3", bucket, "metrics", "--set", "parameter-server.checkpoint_interval=0.2"),
+    )
+    manager = CheckpointManager(s3.store(bucket))
+    server, address = start(processes, path, *arguments)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(path))
+        trained(bridge, 1)
+        wait_until(lambda: manager.published(), "the first checkpoint is in the bucket")
+        for kind in ("InternalError", "AccessDenied", "reset", "stall"):
+            proxy.fail(kind)
+            before = len(proxy.requests)
+            trained(bridge, 3)
+            wait_until(lambda before=before: len(proxy.requests) > before, "it tries")  # type: ignore[misc]
+            if kind == "AccessDenied":
+                wait_until(lambda: "is late: cannot " in server.stderr, "the log says so")
+            trained(bridge, 3)
+            proxy.heal()
+        step = bridge.global_step
+        newest = wait_until(
+            lambda: manager.published()[0].split("-")[1] == str(step) and manager.published()[0],
+            "the newest state is in the bucket",
+            timeout=120,
+        )
+    assert server.stop(timeout=120) == 0
+    assert manager.load(newest).manifest["global_step"] == step
+    events = [entry["Key"] for entry in s3.client.list_objects_v2(Bucket=bucket, Prefix="metrics/")["Contents"]]
+    assert events, "metrics are in the bucket"
+    second, address = start(processes, path, *arguments)
+    with bridge_to(address) as bridge:
+        assert bridge.register(worker(path)).global_step == step
+    assert second.stop(timeout=120) == 0
+
+
+Place = tuple[tuple[str, ...], Store]
+
+
+@pytest.fixture(params=["directory", "S3"])
+def place(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path) -> Place:
+    """Where two servers meet: arguments of the command line, and the store."""
+    if request.param == "directory":
+        return ("--checkpoint-dir", str(tmp_path / "both")), LocalStore(tmp_path / "both")
+    bucket = s3.bucket()
+    return s3_arguments(tmp_path, f"http://{s3.address}", bucket), s3.store(bucket)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_of_two_servers_at_one_place_the_later_one_is_refused_or_takes_over(
+    processes: Processes, place: Place, tmp_path: Path
+) -> None:
+    arguments, store = place
+    path, manager = write_configuration(tmp_path), CheckpointManager(store)
+    first, address = start(processes, path, *arguments)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(path))
+        trained(bridge, 2)
+        second = processes.start("relaax-parameter-server", "--config", path, *arguments)
+        refused(second, 1, f"process {first.pid} on ")
+        assert "writes its checkpoints to" in second.stderr
+        trained(bridge, 1)
+    first.kill()
+    third, address = start(processes, path, *arguments)
+    assert f"over from process {first.pid} on " in third.stderr
+    with bridge_to(address) as bridge:
+        bridge.register(worker(path))
+        trained(bridge, 1)
+    third.send_signal(signal.SIGSTOP)
+    fourth, _ = start(processes, path, *arguments)
+    assert "has not renewed its lease on" in fourth.stderr
+    third.send_signal(signal.SIGCONT)
+    refused(third, 1, f"is held by process {fourth.pid} on ")
+    assert manager.published() == [], "who was superseded writes nothing"
+    assert fourth.stop() == 0
+    fifth, address = start(processes, path, *arguments)
+    assert "over from" not in fifth.stderr, "who ends in order gives its lease back"
+    with bridge_to(address) as bridge:
+        bridge.register(worker(path))
+        trained(bridge, 1)
+    assert fifth.stop() == 0
+    assert [checkpoint_id.rpartition("-")[2] for checkpoint_id in manager.published()] == ["f4"]

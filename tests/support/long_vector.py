@@ -1,0 +1,73 @@
+"""An algorithm that is nothing but a long vector: for measuring what its length costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import (
+    AgentBase,
+    ConfigBase,
+    Leaves,
+    ParameterServerBase,
+    Step,
+    fingerprint,
+    load_algorithm,
+)
+from relaax.configuration import load_configuration
+from relaax.rlx import Box, Discrete
+
+_CONFIGURATION = """
+relaax-parameter-server:
+  bind: 127.0.0.1:0
+  log-level: DEBUG
+  checkpoint-dir: {folder}/checkpoints
+  checkpoint-interval: {interval}
+  checkpoints-kept: 2
+  best-checkpoints-kept: 0
+algorithm:
+  path: {path}
+  length: {length}
+  optimizer: {optimizer}
+"""
+
+
+def configuration(folder: Path, length: int, optimizer: str = "rms_prop", interval: float = 1e6) -> Path:
+    """An experiment with so long a vector; a checkpoint every `interval` seconds."""
+    path = folder / "long_vector.yaml"
+    path.write_text(
+        _CONFIGURATION.format(
+            folder=folder, path=Path(__file__).resolve(), length=length, optimizer=optimizer, interval=f"{interval:f}"
+        )
+    )
+    return path
+
+
+def fingerprint_of(path: Path) -> str:
+    """What a worker of this experiment says it is."""
+    configuration = load_configuration(path)
+    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+    config = algorithm.configure(configuration.algorithm)
+    return fingerprint(algorithm.name, config, Box(shape=(1,)), Discrete(2))
+
+
+class Config(ConfigBase):
+    max_global_step: int = 10**12
+    length: int = 1000
+
+
+class ParameterServer(ParameterServerBase):
+    def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
+        return np.random.default_rng(seed).standard_normal(self.config.length, np.float32)
+
+
+class Agent(AgentBase):
+    """Only pushes are measured: there is nobody to act."""
+
+    def reset(self, observations: Leaves) -> Leaves:
+        raise NotImplementedError
+
+    def step(self, step: Step) -> Leaves:
+        raise NotImplementedError

@@ -1,0 +1,96 @@
+"""Workers that train through a real shard in the test's own process, in a fixed order: the same run each time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, BridgeBase, fingerprint
+from relaax.algorithm_base.worker_bridge import worker_bridge
+from relaax.bridge.base import FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.bridge.moments import Moments
+from relaax.server.parameter_server.factory import AlgorithmModels
+from relaax.server.parameter_server.ledger import Discard
+from relaax.server.parameter_server.shard import Push, Shard
+from support.training import World
+
+
+class ShardBridge(BridgeBase):
+    """A worker's way to a shard without a network. Metrics go nowhere."""
+
+    def __init__(self, shard: Shard, worker: str) -> None:
+        self._shard, self._worker = shard, worker
+        self._push_id = self._version = self._step = 0
+
+    def register(self, registration: Registration) -> Registered:
+        return Registered(self._shard.size, tuple(range(registration.environments)), self._step)
+
+    def pull(self) -> Pulled:
+        counters, parameters, statistics = self._shard.pull()
+        self._version, self._step = counters.version, counters.env_steps
+        return Pulled(parameters, counters.version, counters.env_steps, statistics)
+
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
+        self._push_id += 1
+        push = Push(
+            self._worker, self._push_id, self._version, gradient, env_steps, env_steps, self._step, {}, withheld
+        )
+        applied = self._shard.push(push)
+        discard, counters = applied.outcome.discard, applied.counters
+        discarded = None if discard is Discard.NONE else discard.name.lower()
+        pulled = self.pull() if want_parameters else None
+        return Pushed(discarded, counters.env_steps, counters.version, applied.outcome.staleness, pulled)
+
+    def scalar(self, name: str, value: float) -> None:
+        pass
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        raise NotImplementedError("these workers gather none")
+
+    def episode(self, episode_return: float, length: int) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    @property
+    def global_step(self) -> int:
+        return self._step
+
+    def close(self) -> None:
+        pass
+
+
+def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds: Sequence[World], steps: int) -> Shard:
+    """The shard after so many steps of each world, one worker each, which take turns step by step.
+
+    Workers push in turns, so that with W of them a gradient is W - 1 versions old where each push is an update.
+    """
+    config = algorithm.configure({"path": algorithm.name, "seed": 3} | section)
+    spaces = worlds[0].observation_space, worlds[0].action_space
+    description = fingerprint(algorithm.name, config, *spaces)
+    spec = AlgorithmModels(algorithm, config)(description)
+    shard = Shard(spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness, combine=spec.combine)
+    agents: list[AgentBase] = []
+    for number, world in enumerate(worlds):
+        bridge = worker_bridge(ShardBridge(shard, str(number)), config)
+        registered = bridge.register(Registration(description, environments=world.environments))
+        actors = tuple(actor + number * world.environments for actor in registered.actors)
+        context = AgentContext(*spaces, world.environments, actors, config.seed, False, bridge)
+        agents.append(algorithm.Agent(config, context))
+    actions = [agent.reset(world.reset()) for agent, world in zip(agents, worlds, strict=True)]
+    for _ in range(steps):
+        for i, (agent, world) in enumerate(zip(agents, worlds, strict=True)):
+            actions[i] = agent.step(world.step(actions[i]))
+    assert np.isfinite(shard.pull()[1]).all()
+    return shard

@@ -1,0 +1,179 @@
+"""Several shards of a parameter server in this process, each on a port of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import first_difference
+from relaax.bridge.channel import Target
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.parameter_server.coordination.follower import Follower
+from relaax.server.parameter_server.coordination.introduction import introduction
+from relaax.server.parameter_server.coordination.leader import Leader
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.model import ModelSpec
+from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.server import Server, Timing
+from support.parameter_servers import Models
+from support.processes import wait_until
+
+Factory = Callable[[str], ModelSpec]
+
+
+def same_fingerprint(manifest: Mapping[str, Any]) -> str:
+    """That of a checkpoint, as if nothing had been configured otherwise since."""
+    return json.dumps(manifest["fingerprint"])
+
+
+class OneShard:
+    """One shard, its main loop in a thread."""
+
+    def __init__(
+        self,
+        place: Place,
+        models: Factory,
+        directory: Path | None,
+        first: str,
+        address: str = "127.0.0.1:0",
+        description: str = "{}",
+        fingerprints: Callable[[Mapping[str, Any]], str] = same_fingerprint,
+        parameters: int = 2**20,
+    ) -> None:
+        self.ends = Ends()
+        self.core = ParameterServer(
+            models, first_difference, on_finished=lambda: self.ends.put(Reason.FINISHED), place=place
+        )
+        self.manager = None if directory is None else CheckpointManager(LocalStore(directory))
+        own = introduction(place, description, "" if directory is None else str(directory))
+        self.checkpointer = None
+        self.shards: Leader | Follower
+        if place.index:
+            self.shards = Follower(self.core, own, Target(first), fingerprints, self.manager, self.ends)
+        else:
+            self.shards = leader = Leader(self.core, own, fingerprints, self.manager)
+            if self.manager is not None:
+                self.checkpointer = Checkpointer(leader, leader.cut, 1000.0, self.core.checkpoint_saved, retry=0.1)
+        timing = Timing(grace=20.0, linger=0.0, drain=0.2)
+        self.server = Server(
+            self.core, address, parameters, self.ends, self.checkpointer, timing=timing, shards=self.shards
+        )
+        self.address = self.server.address
+        self.ended: tuple[Reason, bool] | None = None
+        self._thread = threading.Thread(target=self._run)
+        self.server.start()
+        self._thread.start()
+
+    @property
+    def parameters(self) -> npt.NDArray[np.float32]:
+        assert self.core.model is not None
+        return self.core.model.shard.pull()[1]
+
+    @property
+    def version(self) -> int:
+        assert self.core.model is not None
+        return self.core.model.shard.counters.version
+
+    def stop(self, reason: Reason = Reason.TERMINATED) -> None:
+        """As a signal would."""
+        self.ends.put(reason)
+        self.join()
+
+    def join(self) -> tuple[Reason, bool] | None:
+        """Wait until it has ended."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self.ended
+
+    def vanish(self) -> None:
+        """Be gone without a word, as a killed process would."""
+        self.server._grpc.stop(None).wait()
+        if isinstance(self.shards, Follower):
+            self.shards._ended.set()
+            self.shards._says.put(None)
+        else:
+            self.shards._stop.set()
+        self.ends.put(Reason.SUPERSEDED)
+        self.join()
+
+    def _run(self) -> None:
+        self.ended = self.server.run()
+
+
+class Shards:
+    """All shards of one parameter server."""
+
+    def __init__(self, count: int, models: Factory, directory: Path | None, **options: Any) -> None:
+        self._models, self._directory, self._options = models, directory, options
+        self.count = count
+        self.all: list[OneShard] = []
+        for index in range(count):
+            self.all.append(self._start(index, "127.0.0.1:0"))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of all, shard 0 first."""
+        return [shard.address for shard in self.all]
+
+    @property
+    def leader(self) -> OneShard:
+        """Shard 0."""
+        return self.all[0]
+
+    @property
+    def parameters(self) -> npt.NDArray[np.float32]:
+        """The whole vector."""
+        return np.concatenate([shard.parameters for shard in self.all])
+
+    def save(self) -> bool:
+        """A checkpoint now."""
+        assert self.leader.checkpointer is not None
+        return self.leader.checkpointer.save()
+
+    def wait_serving(self) -> None:
+        """Until all are there."""
+        wait_until(lambda: all(not shard.core.gate.closed for shard in self.all), "the shards serve")
+
+    def again(self, index: int) -> None:
+        """Start a shard that has gone, at the address that it had."""
+        self.all[index].ends.close()
+        self.all[index] = self._start(index, self.all[index].address)
+
+    def stop(self) -> None:
+        """A signal to everybody at once, then wait until all have ended."""
+        for shard in self.all:
+            if shard.ended is None:
+                shard.ends.put(Reason.TERMINATED)
+        for shard in self.all:
+            shard.join()
+
+    def close(self) -> None:
+        for shard in self.all:
+            shard.ends.close()
+
+    def _start(self, index: int, address: str) -> OneShard:
+        first = self.all[0].address if self.all else ""
+        return OneShard(Place(index, self.count), self._models, self._directory, first, address, **self._options)
+
+
+@contextmanager
+def sharded(
+    count: int, models: Factory | None = None, directory: Path | None = None, **options: Any
+) -> Iterator[Shards]:
+    """Shards that serve; they have ended when the block has."""
+    shards = Shards(count, models or Models(), directory, **options)
+    try:
+        shards.wait_serving()
+        yield shards
+    finally:
+        shards.stop()
+        shards.close()
