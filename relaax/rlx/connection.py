@@ -10,6 +10,7 @@ Nothing here waits, sleeps, or knows a socket. A connection belongs to one threa
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from dataclasses import dataclass
 
@@ -75,6 +76,11 @@ class _Connection:
     def welcome(self) -> Welcome | None:
         """The server's answer to it, once it was said."""
         return self._welcome
+
+    @property
+    def ended(self) -> bool:
+        """Whether the peer's stream has ended, as far as bytes were received."""
+        return self._ended
 
     @property
     def codec(self) -> str | None:
@@ -219,6 +225,12 @@ class ServerConnection(_Connection):
     def limits(self) -> Limits:
         """What to announce in the welcome: after the hello, frames no larger than its spaces can need."""
         return self._limits if self._hello is None else limits_for(self._hello, self._limits)
+
+    def forget_token(self) -> Hello:
+        """The hello without its token, which nothing here holds any more."""
+        assert self._hello is not None, "the client has not introduced itself"
+        self._hello = dataclasses.replace(self._hello, token="")
+        return self._hello
 
     def _learn_codec(self) -> None:
         if self._codec is None and (first := self._reader.first_byte()) is not None:

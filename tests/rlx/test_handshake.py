@@ -13,6 +13,7 @@ from relaax.rlx import (
     Actions,
     Autoreset,
     Box,
+    ClientConnection,
     Discrete,
     Episode,
     Error,
@@ -171,3 +172,14 @@ def test_an_error_with_a_long_sentence_fits_a_frame() -> None:
     pair = Pair("json")
     pair.greet()
     pair.server_says(Error(ErrorCode.UNSUPPORTED_SPACE, "\U0001f600" * 100_000))
+
+
+def test_a_server_forgets_a_token_once_it_has_looked_at_it() -> None:
+    client, server = ClientConnection(), ServerConnection()
+    server.receive_data(client.send(make_hello(token="a secret of sixteen")))
+    hello = server.next_event()
+    assert isinstance(hello, Hello)
+    assert hello.token == "a secret of sixteen"
+    assert "secret" not in repr(hello)
+    assert server.forget_token() == make_hello()
+    assert server.hello == make_hello()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from types import TracebackType
 from typing import Any
 
@@ -21,10 +22,16 @@ class Line:
         line.step(0)
     """
 
-    def __init__(self, address: str, codec: str = "protobuf") -> None:
+    def __init__(
+        self, address: str, codec: str = "protobuf", *, tls: ssl.SSLContext | None = None, source: str | None = None
+    ) -> None:
+        """`source`: the address that it comes from, such as 127.0.0.2."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE)
+        host = host.strip("[]")
+        self.socket = socket.create_connection((host, int(port)), PATIENCE, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.connection = rlx.ClientConnection(codec)
         self.pings = 0
 

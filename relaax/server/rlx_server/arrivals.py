@@ -4,6 +4,9 @@ A connection costs a descriptor until its whole hello lies in the kernel's buffe
 four bytes, and at most 64 KiB, so the kernel is asked (SO_RCVLOWAT) to call first at four bytes, then at all of them:
 who says a byte a second wakes nobody. A length that no hello can have is nothing to wait for: the receiver must notice
 it at once. The first four bytes of a TLS connection (0x16, a version) are such a length, so it is handed on, too.
+
+Where clients are to speak TLS, the first record of it (a ClientHello, at most `RECORD_BYTES`) is waited for in the same
+way, and a hello in plain text is as wrong as a length that none can have.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from relaax.rlx import HANDSHAKE_FRAME_BYTES
 from relaax.rlx.framing import HEADER_BYTES
 
 CRUMB_SECONDS = 0.25
+RECORD_BYTES = 2**14
+RECORD_HEADER_BYTES = 5
+_TLS_HANDSHAKE = 0x16
 _INT = struct.Struct("i")
 _PEER_ENDED = getattr(select, "POLLRDHUP", 0)  # elsewhere than on Linux such a connection expires
 
@@ -34,26 +40,31 @@ class Arrival(enum.Enum):
 
     WAITING = "waiting"  # for the rest of its hello
     GONE = "gone"  # ended before there was a whole hello, and was closed
-    WHOLE = "whole"  # a frame of a hello's size is there
-    WRONG = "wrong"  # its first frame has a length that no hello has
+    WHOLE = "whole"  # a frame of a hello's size is there, or the first record of TLS
+    WRONG = "wrong"  # its first frame has a length that no hello has, or is not what this port speaks
 
 
 @dataclass(slots=True)
 class _Wait:
     deadline: float
-    bytes_wanted: int = HEADER_BYTES
+    bytes_wanted: int
     watched: bool = True
 
 
 class Arrivals:
     """Each waits for at most `patience` seconds."""
 
-    def __init__(self, selector: selectors.BaseSelector, patience: float) -> None:
+    def __init__(self, selector: selectors.BaseSelector, patience: float, tls: bool = False) -> None:
+        """`tls`: that is what clients are to speak."""
         self._selector = selector
+        self._tls = tls
+        self._head_bytes = RECORD_HEADER_BYTES if tls else HEADER_BYTES
         self._patience = patience
         self._waits: dict[socket.socket, _Wait] = {}  # the oldest comes first
         self._crumbs: set[socket.socket] = set()
         self._look_again_at = 0.0
+        self.expired = 0
+        """How many have said no whole hello in time so far."""
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -67,15 +78,15 @@ class Arrivals:
     def add(self, sock: socket.socket) -> None:
         """Wait for the hello of a connection that was just accepted."""
         sock.setblocking(False)
-        _call_at(sock, HEADER_BYTES)
-        self._waits[sock] = _Wait(time.monotonic() + self._patience)
+        _call_at(sock, self._head_bytes)
+        self._waits[sock] = _Wait(time.monotonic() + self._patience, self._head_bytes)
         self._selector.register(sock, selectors.EVENT_READ)
 
     def look(self, sock: socket.socket) -> Arrival:
         """What has come of it. One that is WHOLE or WRONG is the caller's from here on."""
         wait = self._waits[sock]
         try:
-            head = sock.recv(HEADER_BYTES, socket.MSG_PEEK)
+            head = sock.recv(self._head_bytes, socket.MSG_PEEK)
             (there,) = _INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))
         except BlockingIOError:
             return Arrival.WAITING
@@ -84,16 +95,10 @@ class Arrivals:
         if not head:
             self._drop(sock)
             return Arrival.GONE
-        needed = HEADER_BYTES
-        if len(head) == HEADER_BYTES:
-            length = int.from_bytes(head, "big")
-            if not 0 < length <= HANDSHAKE_FRAME_BYTES:
-                self._release(sock)
-                return Arrival.WRONG
-            needed += length
-            if there >= needed:
-                self._release(sock)
-                return Arrival.WHOLE
+        needed, becomes = self._judged(head)
+        if there >= needed and becomes is not Arrival.WAITING:
+            self._release(sock)
+            return becomes
         if _has_ended(sock):
             self._drop(sock)
             return Arrival.GONE
@@ -107,6 +112,17 @@ class Arrivals:
             wait.watched = False
             self._crumbs.add(sock)
         return Arrival.WAITING
+
+    def _judged(self, head: bytes) -> tuple[int, Arrival]:
+        """How many bytes are waited for, and what the connection becomes with them."""
+        if len(head) < self._head_bytes:
+            return self._head_bytes, Arrival.WAITING
+        if self._tls and head[0] == _TLS_HANDSHAKE:
+            return RECORD_HEADER_BYTES + min(int.from_bytes(head[3:], "big"), RECORD_BYTES), Arrival.WHOLE
+        length = int.from_bytes(head[:HEADER_BYTES], "big")
+        if not 0 < length <= HANDSHAKE_FRAME_BYTES:
+            return 0, Arrival.WRONG
+        return HEADER_BYTES + length, Arrival.WRONG if self._tls else Arrival.WHOLE
 
     @property
     def due(self) -> float:
@@ -129,6 +145,7 @@ class Arrivals:
             sock, wait = next(iter(self._waits.items()))
             if wait.deadline > now:
                 return
+            self.expired += 1
             self._drop(sock)
 
     def drop_oldest(self) -> bool:

@@ -7,28 +7,50 @@ import logging
 import os
 import selectors
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable
 
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.news import ADMITTED
+from relaax.server.rlx_server.news import ADMITTED, FAILED, RESUMES, WAITS, answer
 
 _log = logging.getLogger(__name__)
 
 MAX_LEAVING = 16
 """Workers that wait for a client to close, whom they have told why it is not let in. Past it the oldest is ended."""
+MAX_STALLED = 64
+"""Workers that wait for a client to go on with TLS. Past it the oldest is ended."""
+STALL_SECONDS = 1.0
+"""What each of these gets at least where there are so many: no more are to be started before."""
 
 
 class Children:
     """Who is there, who was let in, and how each ended."""
 
-    def __init__(self, selector: selectors.BaseSelector, ended: Callable[[int], None] = lambda _: None) -> None:
-        """`ended` is called with the process id of each worker that has ended."""
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        ended: Callable[[int], None] = lambda _: None,
+        failed: Callable[[str], None] = lambda _: None,
+        refusal: Callable[[list[int]], str | None] = lambda _: None,
+    ) -> None:
+        """`ended` is called with the process id of each worker that has ended.
+
+        `failed` is called with the host of each client that broke the protocol, or did not prove that it may come in.
+        `refusal` says why there is no room beside the workers with these process ids; None where there is.
+        """
         self._selector = selector
         self._ended = ended
+        self._failed = failed
+        self._refusal = refusal
+        self._host_of: dict[int, str] = {}
+        self._stalled: dict[int, float] = {}  # pid -> since when; the oldest comes first
         self._news_of: dict[int, int] = {}  # pid -> descriptor, -1 once it has said what it has to say
         self._refusing: set[int] = set()
         self._leaving: dict[int, None] = {}  # the oldest comes first
         self._cut_off: set[int] = set()
+        self.counts: Counter[str] = Counter()
+        """Of forks, admissions, handshake failures and worker failures so far."""
         self.training_finished = False
         """Whether a worker has heard from the parameter server that training is over."""
 
@@ -40,24 +62,34 @@ class Children:
     @property
     def serving(self) -> list[int]:
         """Process ids of the workers that serve a client, or may yet."""
-        return [pid for pid in self._news_of if pid not in self._refusing and pid not in self._leaving]
+        away = (self._refusing, self._leaving, self._stalled)
+        return [pid for pid in self._news_of if not any(pid in pids for pids in away)]
 
     @property
     def handshakes(self) -> int:
-        """How many workers do not know yet whether they let their client in."""
-        return sum(news >= 0 for news in self._news_of.values())
+        """How many workers do not know yet whether they let their client in, and do not just wait for it."""
+        return sum(news >= 0 and pid not in self._stalled for pid, news in self._news_of.items())
 
     @property
     def refusing(self) -> int:
         """How many of these are there only to tell their clients why they are not let in."""
-        return sum(self._news_of.get(pid, -1) >= 0 for pid in self._refusing)
+        return sum(self._news_of.get(pid, -1) >= 0 for pid in self._refusing if pid not in self._stalled)
 
-    def add(self, pid: int, news: int, serves: bool = True) -> None:
+    @property
+    def crowded(self) -> bool:
+        """Whether one more worker would end one that has hardly begun to wait for its client to go on with TLS."""
+        if len(self._stalled) + self.handshakes < MAX_STALLED or not self._stalled:
+            return False
+        return time.monotonic() - next(iter(self._stalled.values())) < STALL_SECONDS
+
+    def add(self, pid: int, news: int, serves: bool = True, host: str = "") -> None:
         """A worker was started; `news` becomes readable when its client was let in, or was not.
 
-        One that does not serve is there to tell its client why, and takes up no room.
+        One that does not serve is there to tell its client why, and takes up no room. `host`: the client's.
         """
         self._news_of[pid] = news
+        self._host_of[pid] = host
+        self.counts["forks"] += 1
         if not serves:
             self._refusing.add(pid)
         self._selector.register(news, selectors.EVENT_READ)
@@ -66,10 +98,44 @@ class Children:
         """`descriptor` has become readable."""
         for pid, news in self._news_of.items():
             if news == descriptor:
-                if os.read(news, len(ADMITTED)) != ADMITTED:
-                    self._leaving[pid] = None
-                self._close(pid)
+                word = b""
+                with contextlib.suppress(ConnectionResetError):  # it died before it read what it was answered
+                    word = os.read(news, 1)
+                self._hear(pid, word)
                 return
+
+    def _hear(self, pid: int, word: bytes) -> None:
+        if word == WAITS:
+            self._stalled[pid] = time.monotonic()
+            if len(self._stalled) > MAX_STALLED:
+                self._cut_off_stalled()
+            return
+        self._stalled.pop(pid, None)
+        if word == FAILED:
+            self._failed(self._host_of[pid])
+        elif word == ADMITTED:
+            self.counts["admissions"] += 1
+            self._close(pid)
+        elif word == RESUMES:
+            self._answer(pid)
+        else:
+            self._leaving[pid] = None
+            self.counts["handshake_failures"] += pid not in self._refusing
+            self._close(pid)
+
+    def _answer(self, pid: int) -> None:
+        """Whether there is room for a worker that took none while it waited. One that is to refuse knows it already."""
+        refusal = None
+        if pid not in self._refusing:
+            refusal = self._refusal([other for other in self.serving if other != pid])
+            if refusal is not None:
+                self._refusing.add(pid)
+        answer(self._news_of[pid], refusal)
+
+    def _cut_off_stalled(self) -> None:
+        pid = next(iter(self._stalled))
+        self._failed(self._host_of[pid])
+        self._kill(pid)
 
     def _close(self, pid: int) -> None:
         news = self._news_of[pid]
@@ -92,21 +158,27 @@ class Children:
                     del self._news_of[pid]
                     self._refusing.discard(pid)
                     self._leaving.pop(pid, None)
+                    self._stalled.pop(pid, None)
+                    self._host_of.pop(pid, None)
                     self._note(pid, os.waitstatus_to_exitcode(status))
                     self._ended(pid)
                 continue
-            for forgotten in (self._news_of, self._refusing, self._leaving, self._cut_off):
-                forgotten.clear()  # somebody else has reaped them
+            forgotten = (self._news_of, self._refusing, self._leaving, self._cut_off, self._stalled, self._host_of)
+            for each in forgotten:
+                each.clear()  # somebody else has reaped them
         self._cut_off_oldest()
         return any_ended
 
     def _cut_off_oldest(self) -> None:
         """A client that was told may take its time, but not when many do."""
         while len(self._leaving) > MAX_LEAVING:
-            pid = next(iter(self._leaving))
-            del self._leaving[pid]
-            self._cut_off.add(pid)
-            os.kill(pid, signal.SIGKILL)  # it is there until it was buried
+            self._kill(next(iter(self._leaving)))
+
+    def _kill(self, pid: int) -> None:
+        self._leaving.pop(pid, None)
+        self._stalled.pop(pid, None)
+        self._cut_off.add(pid)
+        os.kill(pid, signal.SIGKILL)  # it is there until it was buried
 
     def _note(self, pid: int, code: int) -> None:
         if pid in self._cut_off:
@@ -116,8 +188,10 @@ class Children:
                 _log.info("training has finished")
             self.training_finished = True
         elif code < 0:
+            self.counts["worker_failures"] += 1
             _log.error("worker %d was ended by %s", pid, signal.Signals(-code).name)
         elif code != EXIT_DONE:
+            self.counts["worker_failures"] += 1
             _log.error("worker %d failed", pid)
         else:
             _log.debug("worker %d has ended", pid)

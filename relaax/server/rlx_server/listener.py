@@ -9,6 +9,9 @@ How it stays open to honest clients whatever others do:
   `children.MAX_LEAVING`; past that the oldest is ended.
 - A first frame of an impossible length gets a process too, which answers it, but comes after every whole hello and
   has a quarter of the places.
+- Over TLS a client has to say more before there is a hello. A worker that waits for that takes no place either; it is
+  one of `children.MAX_STALLED`, and whether there is room for it is decided when its hello is there.
+- An address whose handshakes fail again and again gets no process for a while (see `relaax.server.strikes`).
 - What waits is bounded: past `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
   for the newcomer, first among those that have not said their hello.
 - Each turn does bounded work: it accepts at most 64, looks at what the kernel calls for, and starts at most
@@ -26,13 +29,18 @@ import selectors
 import signal
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
+from relaax.rlx import Error, ErrorCode, ServerConnection
+from relaax.server.address import is_loopback
 from relaax.server.rlx_server.arrivals import Arrival, Arrivals
 from relaax.server.rlx_server.children import Children
+from relaax.server.rlx_server.gate import OPEN, Gate
+from relaax.server.rlx_server.parts import Admitter, Spawner, StatusPort
 from relaax.server.rlx_server.temporary import WorkerFolders
+from relaax.server.strikes import SECONDS, Strikes
 
 _log = logging.getLogger(__name__)
 
@@ -41,22 +49,9 @@ TICK_SECONDS = 0.5
 STOP_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 FORK_RETRY_SECONDS = 1.0
-
-
-class Spawner(Protocol):
-    """Starts workers (see `relaax.server.rlx_server.spawner.ForkSpawner`)."""
-
-    def spawn(
-        self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
-    ) -> tuple[int, int]: ...
-
-    def stop_workers(self) -> None: ...
-
-
-class Admitter(Protocol):
-    """Decides whether there is room (see `relaax.server.rlx_server.admission.Admission`)."""
-
-    def refusal(self, workers: list[int]) -> str | None: ...
+TURNED_AWAY = ServerConnection().send(
+    Error(ErrorCode.OVERLOADED, "too many handshakes from this address have failed: wait a minute", True, SECONDS)
+)
 
 
 class Listener:
@@ -71,6 +66,9 @@ class Listener:
         *,
         handshake_timeout: float,
         max_handshakes: int,
+        status: StatusPort | None = None,
+        gate: Gate = OPEN,
+        max_failed_handshakes: int = 20,
     ) -> None:
         sock.setblocking(False)
         self._sock = sock
@@ -80,14 +78,18 @@ class Listener:
         self._max_handshakes = max_handshakes
         self._max_wrong = max(1, max_handshakes // 4)
         self._selector = selectors.DefaultSelector()
-        self._arrivals = Arrivals(self._selector, handshake_timeout)
+        self._arrivals = Arrivals(self._selector, handshake_timeout, gate.tls is not None)
+        self._gate = gate
+        self._strikes = Strikes(max_failed_handshakes)
         self._whole: deque[socket.socket] = deque()  # have said a hello, and wait for a worker
         self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._children = Children(self._selector, folders.remove)
+        self._children = Children(self._selector, folders.remove, self._note_failure, self._refusal)
         self._wake_read, self._wake_write = socket.socketpair()
         self._signal: int | None = None
-        self._quiet_since = time.monotonic()
+        self._begun = self._quiet_since = time.monotonic()
+        self._status = status
+        self._counts: Counter[str] = Counter()
 
     def run(self) -> int | None:
         """Until SIGTERM or SIGINT, whose number is returned, or until training has finished: None."""
@@ -134,19 +136,67 @@ class Listener:
             if not self._start(queue[0], wrong=queue is self._wrong):
                 break
             queue.popleft()
+        if self._status is not None and self._status.due:
+            self._status.tell(self._sample(serving=True))
+
+    def _sample(self, serving: bool) -> dict[str, Any]:
+        """For the status port (see `status_process`)."""
+        children, counts = self._children, self._children.counts
+        return {
+            "serving": serving,
+            "uptime_seconds": time.monotonic() - self._begun,
+            "workers": len(children.serving),
+            "handshaking": children.handshakes,
+            "waiting": {"hello": len(self._arrivals), "worker": len(self._whole) + len(self._wrong)},
+            "connections": self._counts["accepted"],
+            "forks": counts["forks"],
+            "admissions": counts["admissions"],
+            "refusals": {
+                **self._admission.refused,
+                "handshake": counts["handshake_failures"],
+                "malformed": self._counts["wrong"],
+                "silent": self._arrivals.expired,
+                "crowded_out": self._counts["crowded_out"],
+                "turned_away": self._counts["turned_away"],
+            },
+            "worker_failures": counts["worker_failures"],
+            "training_finished": children.training_finished,
+        }
 
     def _accept(self) -> None:
         """Take in what has come; past the bound, or without a descriptor, the longest waiting is dropped for it."""
         for _ in range(64):
             try:
-                sock, _ = self._sock.accept()
+                sock, name = self._sock.accept()
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._make_room():
                     continue
                 return
+            if self._strikes.is_out(name[0]):
+                self._turn_away(sock)
+                continue
             if len(self._arrivals) + len(self._whole) + len(self._wrong) >= self._max_waiting:
                 self._make_room()
+            self._counts["accepted"] += 1
             self._arrivals.add(sock)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Without a process, a word where it can be understood, and nothing that could wait."""
+        self._counts["turned_away"] += 1
+        with sock, contextlib.suppress(OSError):
+            sock.setblocking(False)
+            if self._gate.tls is None:
+                sock.send(TURNED_AWAY)
+            sock.shutdown(socket.SHUT_WR)
+
+    def _note_failure(self, host: str) -> None:
+        """A handshake has failed.
+
+        On loopback that counts only where there is something to guard: else a test of the protocol would end itself.
+        """
+        if (self._gate.asks or not is_loopback(host)) and self._strikes.add(host):
+            limit = self._strikes.limit
+            _log.warning("%d handshakes from %s failed in a minute: it is turned away for a minute", limit, host)
 
     def _sort(self, sock: socket.socket, arrival: Arrival) -> None:
         if arrival is Arrival.WHOLE:
@@ -155,17 +205,17 @@ class Listener:
             self._wrong.append(sock)
 
     def _make_room(self) -> bool:
-        if self._arrivals.drop_oldest():
-            return True
-        for queue in (self._wrong, self._whole):
-            if queue:
-                queue.popleft().close()
-                return True
-        return False
+        if not self._arrivals.drop_oldest():
+            queue = self._wrong or self._whole
+            if not queue:
+                return False
+            queue.popleft().close()
+        self._counts["crowded_out"] += 1
+        return True
 
     def _next_in_turn(self) -> deque[socket.socket] | None:
         """The queue whose first connection is to have a worker now."""
-        if self._children.handshakes >= self._max_handshakes:
+        if self._children.handshakes >= self._max_handshakes or self._children.crowded:
             return None
         if self._whole:
             return self._whole
@@ -173,9 +223,12 @@ class Listener:
 
     def _start(self, sock: socket.socket, wrong: bool) -> bool:
         """Have a worker made; False where the system could not, and it is to be tried again."""
-        refusal = None if wrong else self._admission.refusal(self._children.serving)
-        if refusal is not None:
-            _log.warning("refused a connection: %s", refusal)
+        try:
+            host = sock.getpeername()[0]
+        except OSError:  # it has gone
+            sock.close()
+            return True
+        refusal = None if wrong else self._refusal(self._children.serving)
         finished = self._children.training_finished
         try:
             pid, news = self._spawner.spawn(sock, refusal, finished, self._close_in_child(sock))
@@ -185,24 +238,35 @@ class Listener:
             _log.error("no worker could be started (%s); trying again", error)
             time.sleep(FORK_RETRY_SECONDS)
             return False
-        self._children.add(pid, news, serves=refusal is None and not wrong)
+        self._children.add(pid, news, serves=refusal is None and not wrong, host=host)
+        self._counts["wrong"] += wrong
         self._quiet_since = time.monotonic()
         sock.close()
         return True
+
+    def _refusal(self, workers: list[int]) -> str | None:
+        refusal = self._admission.refusal(workers)
+        if refusal is not None:
+            _log.warning("refused a connection: %s", refusal)
+        return refusal
 
     def _close_in_child(self, own: socket.socket) -> Callable[[], None]:
         def close() -> None:
             for sock in (self._sock, self._wake_read, self._wake_write, *self._arrivals, *self._whole, *self._wrong):
                 if sock is not own:
                     sock.close()
+            if self._status is not None:
+                self._status.close_in_child()
             self._children.close_descriptors()
             self._selector.close()
 
         return close
 
     def _stop(self) -> None:
-        """First no new connections, then the workers, told; then the workers that did not listen."""
+        """First no new connections, then the workers, told; then the workers that did not listen; the status port."""
         signal.set_wakeup_fd(-1)
+        if self._status is not None:
+            self._status.tell(self._sample(serving=False))
         for sock in (self._sock, *self._arrivals, *self._whole, *self._wrong):
             sock.close()
         self._spawner.stop_workers()
@@ -217,6 +281,8 @@ class Listener:
         while self._children.pids:
             self._children.reap(block=True)
         self._folders.close()
+        if self._status is not None:
+            self._status.stop()
         self._children.close_descriptors()
         self._selector.close()
         self._wake_read.close()

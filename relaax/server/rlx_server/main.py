@@ -17,25 +17,30 @@ import typer
 
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
-from relaax.server.address import AddressError, listen, name_of, require_loopback
-from relaax.server.configured import configured, show, whole
+from relaax.server.address import AddressError, listen, name_of
+from relaax.server.configured import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
 from relaax.server.options import (
     AllowAnonymousOption,
     CheckConfigOption,
     ConfigOption,
     DeviceOption,
+    LogFormatOption,
     LogLevelOption,
     PrintConfigOption,
     SetOption,
+    StatusBindOption,
     command_app,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
-from relaax.server.rlx_server.listener import Listener, Spawner
+from relaax.server.rlx_server.gate import Gate, read_gate
+from relaax.server.rlx_server.listener import Listener
+from relaax.server.rlx_server.parts import Spawner
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.probe import device_refusal
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.spawning import SpawnSpawner
+from relaax.server.rlx_server.status import StatusLine
 from relaax.server.rlx_server.temporary import WorkerFolders
 
 _log = logging.getLogger("relaax.server.rlx_server")
@@ -47,8 +52,16 @@ app = command_app()
 def serve(
     config: ConfigOption,
     bind: Annotated[str | None, typer.Option(help="HOST:PORT for environments; port 0 picks a free one.")] = None,
-    parameter_server: Annotated[str | None, typer.Option(help="HOST:PORT of the parameter server.")] = None,
+    parameter_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Where the parameter server is; of several shards all, with commas between them, shard 0 first.",
+        ),
+    ] = None,
+    status_bind: StatusBindOption = None,
     log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds after which a worker ends at its next episode's end.")
     ] = None,
@@ -65,7 +78,9 @@ def serve(
     given = {
         "rlx-server.bind": bind,
         "rlx-server.parameter_server": parameter_server,
+        "rlx-server.status_bind": status_bind,
         "rlx-server.log_level": log_level,
+        "rlx-server.log_format": log_format,
         "rlx-server.timeout": timeout,
         "rlx-server.device": device,
         "rlx-server.allow_anonymous": allow_anonymous or None,
@@ -76,15 +91,21 @@ def serve(
             show(config, whole(configuration), print_config)
             raise typer.Exit(0)
         settings = configuration.rlx_server
-        configure_logging(settings.log_level)
-        require_loopback(settings.bind, settings.allow_anonymous)
+        configure_logging(settings.log_level, settings.log_format)
+        require_private_ports(settings)
         folders = WorkerFolders()
-        spawner = _spawner(configuration, folders)
+        gate = read_gate(settings)
+        spawner = _spawner(configuration, folders, gate)
         sock = listen(settings.bind)
+        status_sock = listen(settings.status_bind) if settings.status_bind else None
     except (ConfigurationError, AddressError, UnsafeFork) as error:
         print(f"relaax-rlx-server: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     print(f"relaax-rlx-server listening on {name_of(sock)}", flush=True)
+    status = None
+    if status_sock is not None:
+        status = StatusLine(status_sock, settings.log_level, settings.log_format)
+        print(f"relaax-rlx-server status at http://{name_of(status_sock)}", flush=True)
     spawns = settings.worker_start == "spawn"
     listener = Listener(
         sock,
@@ -93,6 +114,9 @@ def serve(
         folders,
         handshake_timeout=settings.handshake_timeout,
         max_handshakes=settings.max_handshakes,
+        status=status,
+        gate=gate,
+        max_failed_handshakes=settings.max_failed_handshakes,
     )
     try:
         ended_by = listener.run()
@@ -103,14 +127,14 @@ def serve(
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
 
 
-def _spawner(configuration: Configuration, folders: WorkerFolders) -> Spawner:
+def _spawner(configuration: Configuration, folders: WorkerFolders, gate: Gate) -> Spawner:
     """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
     if settings.worker_start == "spawn":
         return SpawnSpawner(settings, section, path, folder, folders)
     plan = plan_workers(settings, section, path, folder)
-    spawner = ForkSpawner(plan, folders)
+    spawner = ForkSpawner(plan, folders, gate)
     refusal = device_refusal(plan.device)
     if refusal is not None:
         raise device_error(plan, refusal)

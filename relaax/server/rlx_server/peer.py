@@ -6,6 +6,7 @@ import contextlib
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from relaax.rlx import (
     Step,
 )
 from relaax.rlx.errors import ErrorCode
+from relaax.server.rlx_server.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
+from relaax.server.rlx_server.vanishing import notice_vanishing
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ DRAIN_BYTES = 4 * 2**20
 GOODBYE_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BEAT_SECONDS = 5.0
+_TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
 _ASKS = (Hello, Init, Step, Reset, Ping)  # what a client waits for an answer to
 
 
@@ -58,7 +62,7 @@ class Peer:
         sock.settimeout(SEND_SECONDS)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        notice_vanishing(sock)
         self._sock = sock
         self.connection = connection
         self._poll = select.poll()
@@ -68,11 +72,34 @@ class Peer:
         self._buffer = bytearray(RECEIVE_BYTES)
         self._sending = threading.Lock()
         self._waits_since: float | None = None
+        self._tls: TlsLayer | None = None
+        self.begins_with_tls = False
+        """Whether the first bytes that the client said are those of TLS."""
         self.read_at = 0.0
         """When the last bytes were read, in seconds of `time.perf_counter`; 0 before the first."""
         self.beat: Callable[[], None] | None = None
         """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
         self._stop_heartbeat = threading.Event()
+
+    def secure(self, context: ssl.SSLContext, timeout: float) -> bool:
+        """Agree with the client on TLS; False where it does not begin with that, and nothing was read.
+
+        Raises TlsFailed, PeerGone, PeerSilent after `timeout` seconds, and ServerStopping.
+        """
+        deadline = time.monotonic() + timeout
+        self._wait(deadline)
+        try:
+            first = self._sock.recv(len(_TLS), socket.MSG_PEEK)
+        except OSError as error:
+            raise PeerGone from error
+        if not first or first != _TLS[: len(first)]:
+            return False
+        self._tls = TlsLayer(context)
+        while not self._tls.agreed:
+            self._fill(deadline)
+            if self.connection.ended:
+                raise PeerGone
+        return True
 
     def receive(self, timeout: float) -> Message:
         """The next message.
@@ -89,30 +116,72 @@ class Peer:
                 raise PeerGone
             if event is not NEED_DATA:
                 return event
-            self._fill(deadline)
+            try:
+                self._fill(deadline)
+            except TlsFailed as error:
+                raise PeerGone from error
 
-    def _fill(self, deadline: float) -> None:
+    def _wait(self, deadline: float) -> None:
+        """Until there is something to be read. Raises PeerSilent and ServerStopping."""
         remaining = deadline - time.monotonic()
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
         if not ready:
             raise PeerSilent
+
+    def _fill(self, deadline: float) -> None:
+        self._wait(deadline)
         try:
             count = self._sock.recv_into(self._buffer)
         except OSError as error:
             raise PeerGone from error
+        data = memoryview(self._buffer)[:count]
+        if not self.read_at:
+            self.begins_with_tls = data[: len(_TLS)] == _TLS
         self.read_at = time.perf_counter()
-        self.connection.receive_data(memoryview(self._buffer)[:count])
+        if self._tls is None or not count:
+            self.connection.receive_data(data)
+            return
+        with self._sending:
+            said = self._opened(self._tls, data)
+            if said:
+                self.connection.receive_data(said)
+            if self._tls.ended:
+                self.connection.receive_data(b"")
+
+    def _opened(self, tls: TlsLayer, data: memoryview) -> bytes:
+        """What was said over TLS. Raises TlsFailed and PeerGone."""
+        try:
+            return tls.received(data)
+        finally:
+            self._write(tls.to_send())
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if data:
+                self._sock.sendall(data)
+        except OSError as error:
+            raise PeerGone from error
+
+    def _send(self, data: bytes) -> None:
+        """Whoever calls has the lock. Raises PeerGone."""
+        if self._tls is None:
+            self._write(data)
+            return
+        if not self._tls.agreed:
+            raise PeerGone  # nothing can be said to it
+        try:
+            for begin in range(0, len(data), RECORDS_BYTES):
+                self._write(self._tls.sealed(data[begin : begin + RECORDS_BYTES]))
+        except TlsFailed as error:
+            raise PeerGone from error
 
     def send(self, message: ServerMessage) -> None:
         """Raises PeerGone."""
         with self._sending:
             self._waits_since = None
-            try:
-                self._sock.sendall(self.connection.send(message))
-            except OSError as error:
-                raise PeerGone from error
+            self._send(self.connection.send(message))
 
     def start_heartbeat(self, seconds: float) -> None:
         """Ping the client whenever it has waited that long for an answer."""
@@ -133,8 +202,8 @@ class Peer:
             since = self._waits_since
             if since is None or time.monotonic() - since < seconds:
                 return
-            with contextlib.suppress(OSError, LocalProtocolError):  # the receiving thread will notice
-                self._sock.sendall(self.connection.send(Ping()))
+            with contextlib.suppress(PeerGone, LocalProtocolError):  # the receiving thread will notice
+                self._send(self.connection.send(Ping()))
 
     def refuse(self, code: ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
         """Tell the client why the connection ends, where it can still be told. Never raises."""
@@ -148,7 +217,10 @@ class Peer:
         error perhaps. Before the welcome a client says its hello and waits: where nothing is unread, little can come.
         """
         self._stop_heartbeat.set()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, PeerGone):
+            if self._tls is not None:
+                with self._sending:
+                    self._write(self._tls.farewell())
             more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)
             self._drain(DRAIN_SECONDS if more else GOODBYE_SECONDS)

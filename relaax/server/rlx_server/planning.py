@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.native_messages import import_tensorflow
 from relaax.server.rlx_server.worker import WorkerPlan
+from relaax.server.targets import targets
+
+if TYPE_CHECKING:
+    from relaax.bridge.channel import Target
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
@@ -20,7 +24,8 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     import_tensorflow()
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure(section)
-    return WorkerPlan(settings, algorithm, config, _device(settings, config), lambda: make_bridge(settings))
+    servers = targets(settings)
+    return WorkerPlan(settings, algorithm, config, _device(settings, config), lambda: make_bridge(settings, servers))
 
 
 def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
@@ -34,12 +39,15 @@ def _device(settings: RlxServerSection, config: ConfigBase) -> str:
     return settings.device or ("gpu" if config.gpu else "cpu")
 
 
-def make_bridge(settings: RlxServerSection) -> BridgeBase:
-    """A worker's way to the parameter server. Called in the worker: a gRPC object does not survive a fork."""
+def make_bridge(settings: RlxServerSection, servers: Sequence[Target]) -> BridgeBase:
+    """A worker's way to the parameter server, at `servers`.
+
+    Called in the worker: a gRPC object does not survive a fork.
+    """
     import tensorflow as tf
 
     from relaax.bridge.grpc_bridge import GrpcBridge
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return GrpcBridge(settings.parameter_server)
+    return GrpcBridge(servers, unavailable_after=settings.parameter_server_patience)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from relaax.bridge.memory import share_one_arena
 from relaax.configuration import RlxServerSection
+from relaax.server.rlx_server.gate import OPEN, Gate
 from relaax.server.rlx_server.news import News
 from relaax.server.rlx_server.worker import Worker, WorkerPlan
 
@@ -38,10 +39,11 @@ def run_worker(
     news: int,
     refusal: str | None,
     training_finished: bool,
+    gate: Gate = OPEN,
 ) -> int:
     """Serve the connection `sock` to its end (see `Worker`, also for `load`); the process's exit code.
 
-    `lifeline` is the reading end of one; `news` the writing end of a pipe (see `News`).
+    `lifeline` is the reading end of one; `news` the worker's end of a line (see `News`).
     """
     # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
     signal.set_wakeup_fd(-1)
@@ -50,4 +52,4 @@ def run_worker(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     share_one_arena()
-    return Worker(settings, load, sock, lifeline, News(news)).serve(refusal, training_finished)
+    return Worker(settings, load, sock, lifeline, News(news), gate).serve(refusal, training_finished)

@@ -18,9 +18,10 @@ from typing import Any
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.logs import configure_logging
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
+from relaax.server.rlx_server.gate import read_gate
+from relaax.server.rlx_server.inherited import NONE
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.running import run_worker
-from relaax.server.rlx_server.spawning import NONE
 from relaax.server.rlx_server.temporary import own_folder
 from relaax.server.rlx_server.worker import WorkerPlan
 
@@ -51,7 +52,7 @@ def main() -> None:
 
 def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -> int:
     settings = RlxServerSection.model_validate(orders["settings"])
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
 
     def load() -> WorkerPlan:
         with _ending_with(lifeline):
@@ -61,9 +62,10 @@ def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -
         with contextlib.suppress(BrokenPipeError):  # the server has died
             os.write(news, _refusal(load).encode())
         return EXIT_DONE
+    gate = read_gate(settings)  # from the files again: what is secret is in no orders
     sock, temporary = socket.socket(fileno=connection), orders["temporary"]
     with own_folder(Path(temporary) if temporary is not None else None):
-        return run_worker(settings, load, sock, lifeline, news, orders["refusal"], orders["training_finished"])
+        return run_worker(settings, load, sock, lifeline, news, orders["refusal"], orders["training_finished"], gate)
 
 
 @contextlib.contextmanager

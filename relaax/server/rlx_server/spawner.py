@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
+from relaax.server.rlx_server.gate import OPEN, Gate
+from relaax.server.rlx_server.news import news_line
 from relaax.server.rlx_server.running import Lifeline, run_worker
 from relaax.server.rlx_server.temporary import WorkerFolders, own_folder
 from relaax.server.rlx_server.worker import WorkerPlan
@@ -52,10 +54,11 @@ class ForkSpawner:
     Raises UnsafeFork where more than imports has been done.
     """
 
-    def __init__(self, plan: WorkerPlan, folders: WorkerFolders) -> None:
+    def __init__(self, plan: WorkerPlan, folders: WorkerFolders, gate: Gate = OPEN) -> None:
         _import_for_workers()
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
+        self._gate = gate
         self._folders = folders
         self._lifeline = Lifeline()
         gc.collect()
@@ -71,7 +74,7 @@ class ForkSpawner:
         """
         _require_one_thread(self._plan.algorithm.source)
         folder = self._folders.made()
-        news_read, news_write = os.pipe()
+        news_read, news_write = news_line()
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -95,6 +98,7 @@ class ForkSpawner:
                         news_write,
                         refusal,
                         training_finished,
+                        self._gate,
                     )
             except BaseException:
                 _log.exception("the worker failed")

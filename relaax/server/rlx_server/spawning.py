@@ -13,26 +13,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.anonymous import anonymous_file
 from relaax.server.rlx_server.exit_codes import EXIT_DONE
+from relaax.server.rlx_server.inherited import NONE, inheritable, program_of
+from relaax.server.rlx_server.news import news_line
 from relaax.server.rlx_server.running import Lifeline
 from relaax.server.rlx_server.temporary import WorkerFolders
 
-# Without the working directory, which -c puts before what is installed, but for PYTHONSAFEPATH.
-PROGRAM = """
-import sys
-if sys.path[0] == "":
-    del sys.path[0]
-from relaax.server.rlx_server.spawned import main; main()
-"""
+PROGRAM = program_of("relaax.server.rlx_server.spawned")
 COMMAND = (sys.executable, "-c", PROGRAM)
-NONE = -1
-"""Stands for a descriptor that a process is not given."""
 
 
 class SpawnSpawner:
@@ -93,9 +87,9 @@ class SpawnSpawner:
             raise ConfigurationError(f"workers cannot start: the first process, which was to load the algorithm, {how}")
 
     def _start(self, connection: int, more: Mapping[str, Any]) -> tuple[int, int]:
-        """Process id, and the reading end of its news. Raises OSError, with nothing left open."""
+        """Process id, and the server's end of its news. Raises OSError, with nothing left open."""
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as its_own:
-            news_read, news_write = os.pipe()
+            news_read, news_write = news_line()
             failed.callback(os.close, news_read)
             its_own.callback(os.close, news_write)
             orders = its_own.enter_context(anonymous_file())
@@ -106,22 +100,9 @@ class SpawnSpawner:
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             sys.stdout.flush()
             sys.stderr.flush()
-            with _inheritable(given):
+            with inheritable(given):
                 # Ctrl-C reaches the whole process group: held back until the worker is ready to ignore it.
                 pid = os.posix_spawn(arguments[0], arguments, environment, setsigmask=[signal.SIGINT])
             os.set_blocking(news_read, False)
             failed.pop_all()
             return pid, news_read
-
-
-@contextlib.contextmanager
-def _inheritable(descriptors: list[int]) -> Iterator[None]:
-    """Processes started meanwhile inherit these. Nothing else of this process's starts any."""
-    own = [descriptor for descriptor in descriptors if descriptor != NONE]
-    for descriptor in own:
-        os.set_inheritable(descriptor, True)
-    try:
-        yield
-    finally:
-        for descriptor in own:
-            os.set_inheritable(descriptor, False)

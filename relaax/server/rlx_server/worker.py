@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +17,14 @@ from relaax.algorithm_base import (
     Algorithm,
     BridgeBase,
     BridgeError,
+    BridgeUnauthenticated,
     BridgeUnavailable,
     ConfigBase,
     Registration,
     TrainingEnded,
     fingerprint,
 )
+from relaax.algorithm_base.worker_bridge import worker_bridge
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
 from relaax.rlx import (
@@ -43,10 +47,12 @@ from relaax.rlx import (
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
+from relaax.server.rlx_server.gate import NO_TLS, OPEN, SPEAKS_TLS, Gate
 from relaax.server.rlx_server.measures import Measures
 from relaax.server.rlx_server.news import News
 from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
 from relaax.server.rlx_server.session import Session
+from relaax.server.rlx_server.tls_layer import TlsFailed
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +80,16 @@ class Worker:
     """
 
     def __init__(
-        self, settings: RlxServerSection, load: Callable[[], WorkerPlan], sock: socket.socket, lifeline: int, news: News
+        self,
+        settings: RlxServerSection,
+        load: Callable[[], WorkerPlan],
+        sock: socket.socket,
+        lifeline: int,
+        news: News,
+        gate: Gate = OPEN,
     ) -> None:
         self._settings = settings
+        self._gate = gate
         self._load = load
         self._limits = Limits(
             max_frame_bytes=int(settings.max_frame_megabytes * 2**20),
@@ -85,6 +98,8 @@ class Worker:
         )
         self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
         self._news = news
+        self._no_room: str | None = None
+        self._lifeline = lifeline
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
         """Until the connection ends. Returns the process's exit code.
@@ -100,14 +115,20 @@ class Worker:
         except ServerStopping:
             self._peer.refuse(ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
         except RemoteProtocolError as error:
-            _log.warning("the client broke the protocol: %s", error)
-            self._peer.refuse(error.code, error.message)
+            self._news.failed()
+            tls = self._peer.begins_with_tls and self._gate.tls is None
+            wrong = (ErrorCode.MALFORMED, NO_TLS) if tls else (error.code, error.message)
+            _log.warning("the client broke the protocol: %s", wrong[1])
+            self._peer.refuse(*wrong)
         except TrainingEnded as end:
             self._finish(end.global_step)
             return EXIT_TRAINING_FINISHED
         except BridgeUnavailable as error:
             _log.warning("%s", error)
             self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
+        except BridgeUnauthenticated as error:
+            _log.error("%s", error)
+            self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its parameter server: {error}")
         except BridgeError as error:
             _log.warning("the parameter server refused: %s", error)
             self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
@@ -121,12 +142,13 @@ class Worker:
         return EXIT_DONE
 
     def _serve(self, refusal: str | None, training_finished: bool) -> int:
-        hello = self._peer.receive(self._settings.handshake_timeout)
-        if not isinstance(hello, Hello):  # the state machine lets a bye through besides
+        hello = self._let_in()
+        if hello is None:
             return EXIT_DONE
         if training_finished:
             self._finish(0)
             return EXIT_TRAINING_FINISHED
+        refusal = refusal or self._no_room
         if refusal is not None:
             self._peer.refuse(ErrorCode.OVERLOADED, refusal, OVERLOAD_RETRY_SECONDS)
             return EXIT_DONE
@@ -142,11 +164,47 @@ class Worker:
         sampler = Sampler()
         self._peer.beat = sampler.beat
         _use_device(plan.device)
-        bridge = plan.make_bridge()
+        bridge = worker_bridge(plan.make_bridge(), plan.config)
         try:
             return self._train(plan, hello, bridge, sampler)
         finally:
             bridge.close()
+
+    def _let_in(self) -> Hello | None:
+        """The client's hello, without its token; None where there is none, or the client may not come in."""
+        began, timeout = time.monotonic(), self._settings.handshake_timeout
+        if self._gate.tls is not None and not self._secure(self._gate.tls, timeout):
+            return None
+        hello = self._peer.receive(max(0.0, began + timeout - time.monotonic()))
+        if self._gate.tls is not None:
+            self._no_room = self._news.resumes(self._lifeline)
+        if not isinstance(hello, Hello):  # the state machine lets a bye through besides
+            return None
+        refusal = self._gate.refusal(hello.token)
+        hello = self._peer.connection.forget_token()
+        if refusal is not None:
+            self._news.failed()
+            _log.warning("refused a client at %s: %s", hello.host, refusal)
+            self._peer.refuse(ErrorCode.UNAUTHENTICATED, refusal)
+            return None
+        return hello
+
+    def _secure(self, context: ssl.SSLContext, timeout: float) -> bool:
+        """Whether the client has agreed on TLS. While that takes its time nobody else is kept waiting."""
+        self._news.waits()
+        try:
+            if self._peer.secure(context, timeout):
+                return True
+        except (PeerGone, PeerSilent, TlsFailed) as error:
+            self._news.failed()
+            _log.warning("refused a client: %s", str(error) or "it broke off, or was too slow, before there was TLS")
+            return False
+        self._news.failed()
+        _log.warning("refused a client: %s", SPEAKS_TLS)
+        with contextlib.suppress(RemoteProtocolError):  # whatever it is, it says in which codec to answer
+            self._peer.receive(timeout)
+        self._peer.refuse(ErrorCode.MALFORMED, SPEAKS_TLS)
+        return False
 
     def _train(self, plan: WorkerPlan, hello: Hello, bridge: BridgeBase, sampler: Sampler) -> int:
         exploit = hello.mode == Mode.EXPLOIT

@@ -33,3 +33,41 @@ def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: p
         assert 0.0 < arrivals.due <= 60.0
         assert arrivals.drop_oldest()
         assert arrivals.due == math.inf
+
+
+RECORD = b"\x16\x03\x01\x00\x05hello"
+
+
+@pytest.mark.parametrize(
+    ("said", "becomes"),
+    [
+        (RECORD, Arrival.WHOLE),
+        (RECORD + b"more", Arrival.WHOLE),
+        (RECORD[:-1], Arrival.WAITING),
+        (RECORD[:4], Arrival.WAITING),
+        (
+            b"\x16\x03\x01\xff\xff" + bytes(module.RECORD_BYTES),
+            Arrival.WHOLE,
+        ),  # longer than one may be: TLS will say so
+        (b"\x16\x03\x01\xff\xff" + bytes(100), Arrival.WAITING),
+        (b"\0\0\0\x05hello", Arrival.WRONG),
+        (b"\0\0\0\x05hell", Arrival.WAITING),  # the codec of its first byte is to be answered in, so it is heard out
+        (b"GET / HTTP/1.1\r\n", Arrival.WRONG),
+    ],
+)
+def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, becomes: Arrival) -> None:
+    with (
+        selectors.DefaultSelector() as selector,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+    ):
+        near, _ = listener.accept()
+        arrivals = Arrivals(selector, 60, tls=True)
+        arrivals.add(near)
+        client.sendall(said)
+        near.setblocking(True)
+        near.recv(len(said), socket.MSG_PEEK | socket.MSG_WAITALL)  # it is there
+        near.setblocking(False)
+        assert arrivals.look(near) is becomes
+        assert (near in arrivals) is (becomes is Arrival.WAITING)
+        near.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import selectors
 import signal
@@ -11,7 +12,7 @@ import pytest
 
 from relaax.server.rlx_server import children
 from relaax.server.rlx_server.children import Children
-from relaax.server.rlx_server.news import News
+from relaax.server.rlx_server.news import News, news_line
 from support.processes import wait_until
 
 
@@ -21,16 +22,31 @@ class Nursery:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.ended: list[int] = []
-        self.children = Children(self.selector, self.ended.append)
+        self.failed: list[str] = []
+        self.beside: list[list[int]] = []
+        self.no_room: str | None = None
+        self.children = Children(self.selector, self.ended.append, self.failed.append, self._refusal)
         self._news: dict[int, News] = {}
+        self._lifeline, self._server = os.pipe()
 
-    def add(self, serves: bool = True) -> int:
-        read, write = os.pipe()
+    def add(self, serves: bool = True, host: str = "") -> int:
+        read, write = news_line()
         os.set_blocking(read, False)
         pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ)
-        self.children.add(pid, read, serves)
+        self.children.add(pid, read, serves, host)
         self._news[pid] = News(write)
         return pid
+
+    def _refusal(self, workers: list[int]) -> str | None:
+        self.beside.append(workers)
+        return self.no_room
+
+    def resume(self, pid: int) -> str | None:
+        """The worker's client has gone on; what the worker is answered."""
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(self._news[pid].resumes, self._lifeline)
+            wait_until(lambda: (self.turn(), answer.done())[1], "it was answered")
+            return answer.result()
 
     def news_of(self, pid: int) -> News:
         return self._news[pid]
@@ -57,6 +73,8 @@ class Nursery:
         for news in self._news.values():
             news.close()
         self.selector.close()
+        os.close(self._lifeline)
+        os.close(self._server)
 
 
 @pytest.fixture
@@ -94,3 +112,68 @@ def test_only_so_many_wait_for_clients_that_were_told(
     assert sorted(wait_until(ended, "two were ended")) == sorted(workers[:2])
     assert nursery.children.pids == workers[2:]
     assert not caplog.records, "that is no accident to be told of"
+
+
+def test_who_waits_for_its_client_takes_no_place(nursery: Nursery) -> None:
+    pid = nursery.add()
+    assert (nursery.children.handshakes, nursery.children.serving) == (1, [pid])
+    nursery.news_of(pid).waits()
+    nursery.turn_until(handshakes=0)
+    assert nursery.children.serving == []
+    assert nursery.resume(pid) is None
+    assert nursery.children.handshakes == 1
+    assert nursery.children.serving == [pid]
+    nursery.news_of(pid).admitted()
+    nursery.turn_until(handshakes=0)
+    assert nursery.children.serving == [pid]
+    assert nursery.failed == []
+
+
+def test_whether_there_is_room_is_decided_when_the_client_has_gone_on(nursery: Nursery) -> None:
+    here, waiting = nursery.add(), nursery.add()
+    nursery.news_of(waiting).waits()
+    nursery.turn_until(handshakes=1)
+    nursery.no_room = "this server is full"
+    assert nursery.resume(waiting) == "this server is full"
+    assert nursery.beside == [[here]]
+    assert nursery.children.serving == [here]
+
+
+def test_no_more_are_started_while_those_that_wait_have_hardly_begun(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "MAX_STALLED", 2)
+    monkeypatch.setattr(children, "STALL_SECONDS", 3600.0)
+    for handshakes in (0, 0):
+        assert not nursery.children.crowded
+        nursery.news_of(nursery.add()).waits()
+        nursery.turn_until(handshakes)
+    assert nursery.children.crowded
+    monkeypatch.setattr(children, "STALL_SECONDS", 0.0)
+    assert not nursery.children.crowded
+
+
+def test_of_too_many_that_wait_the_oldest_is_ended_and_its_client_has_failed(
+    nursery: Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "MAX_STALLED", 2)
+    pids = [nursery.add(host=f"10.0.0.{i}") for i in range(3)]
+    for i, pid in enumerate(pids):
+        nursery.news_of(pid).waits()
+        nursery.turn_until(handshakes=2 - i)
+    assert nursery.failed == ["10.0.0.0"]
+
+    def buried() -> bool:
+        nursery.turn()
+        return nursery.ended == pids[:1]
+
+    wait_until(buried, "the oldest was ended")
+
+
+def test_a_client_that_failed_is_told_of_by_its_host(nursery: Nursery) -> None:
+    pid = nursery.add(host="10.0.0.9")
+    nursery.news_of(pid).failed()
+    nursery.news_of(pid).close()
+    nursery.turn_until(handshakes=0)
+    assert nursery.failed == ["10.0.0.9"]
+    assert nursery.children.serving == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,8 @@ import pytest
 from relaax import rlx
 from relaax.server.rlx_server import peer as peer_module
 from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
+from relaax.server.rlx_server.tls_layer import TlsFailed, TlsLayer
+from support.keys import Keys
 from support.rlx_pair import make_hello
 
 
@@ -230,3 +235,23 @@ def test_a_refusal_after_a_bye_is_no_error(pair: Pair) -> None:
     assert isinstance(pair.peer.receive(20), rlx.Bye)
     pair.peer.refuse(rlx.ErrorCode.UNAVAILABLE, "the server is stopping")
     pair.peer.close()
+
+
+def test_over_tls_that_has_failed_nothing_can_be_said(tmp_path: Path) -> None:
+    """A heartbeat may try to, while the other thread has just heard nonsense."""
+    keys = Keys(tmp_path / "keys")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys.path("server.pem"), keys.path("server-key.pem"))
+    layer = TlsLayer(context)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = keys.context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    while not layer.agreed:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        layer.received(outgoing.read())
+        incoming.write(layer.to_send())
+    assert layer.sealed(b"something")
+    with pytest.raises(TlsFailed):
+        layer.received(b"\x17\x03\x03\x00\x20" + bytes(32))
+    with pytest.raises(TlsFailed):
+        layer.sealed(b"something")

@@ -1,0 +1,39 @@
+"""What the listener needs of others, so that it imports none of them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+
+class Spawner(Protocol):
+    """Starts workers (see `relaax.server.rlx_server.spawner.ForkSpawner`)."""
+
+    def spawn(
+        self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
+    ) -> tuple[int, int]: ...
+
+    def stop_workers(self) -> None: ...
+
+
+class Admitter(Protocol):
+    """Decides whether there is room (see `relaax.server.rlx_server.admission.Admission`)."""
+
+    def refusal(self, workers: list[int]) -> str | None: ...
+
+    @property
+    def refused(self) -> Mapping[str, int]: ...
+
+
+class StatusPort(Protocol):
+    """Is told how the server is (see `relaax.server.rlx_server.status.StatusLine`)."""
+
+    @property
+    def due(self) -> bool: ...
+
+    def tell(self, sample: Mapping[str, Any]) -> None: ...
+
+    def close_in_child(self) -> None: ...
+
+    def stop(self) -> None: ...

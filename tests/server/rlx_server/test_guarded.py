@@ -1,0 +1,209 @@
+"""An RLX server that asks for a token over TLS: who gets in, and what becomes of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.rlx import ErrorCode
+from relaax.server.rlx_server.children import MAX_STALLED
+from relaax.tls import client_context
+from support.keys import OTHER_TOKEN, Keys, strangers
+from support.offline import start_offline_server
+from support.offline_algorithm import SLOW
+from support.processes import Processes, Running, wait_until
+from support.rlx_line import PATIENCE, Line
+from support.rlx_pair import make_hello
+
+Server = tuple[Running, str]
+Guarded = tuple[Running, str, Keys]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys") / "made")
+
+
+@pytest.fixture(scope="module")
+def guarded(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Token and TLS; nobody is turned away."""
+    folder = tmp_path_factory.mktemp("guarded")
+    with Processes(folder) as processes:
+        yield start_offline_server(
+            processes, folder, heartbeat=0.2, max_failed_handshakes=10_000, handshake_timeout=5.0, **keys.rlx_port()
+        )
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys, codec: str) -> None:
+    _, address = guarded
+    with Line(address, codec, tls=keys.context()) as line:
+        line.open(token=keys.token, environments=2)
+        assert line.init() == 0
+        assert line.step() == 0
+        line.say(rlx.Reset(np.array([3.0, 4.0])))
+        assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
+        line.say(rlx.Bye("done"))
+        line.expect_end()
+
+
+def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys) -> None:
+    _, address = guarded
+    with Line(address, tls=keys.context()) as line:
+        line.open(token=keys.token, observation_space=rlx.Box(-np.inf, np.inf, (300_000,), "float32"))
+        assert line.init(SLOW) == 0
+        assert line.pings >= 2
+        for _ in range(5):
+            line.step(0)
+
+
+@pytest.mark.parametrize(("token", "says"), [("", "none was shown"), (OTHER_TOKEN, "is not this server's")])
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_nobody_else_is(guarded: Server, keys: Keys, token: str, says: str, codec: str) -> None:
+    server, address = guarded
+    with Line(address, codec, tls=keys.context()) as line:
+        line.say(make_hello(token=token))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.UNAUTHENTICATED
+        assert says in error.message
+        assert not error.retryable
+        line.expect_end()
+    wait_until(lambda: says in server.stderr, "the log says why")
+    assert OTHER_TOKEN not in server.stderr
+    assert keys.token not in server.stderr
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_plain_text_gets_a_clear_answer_in_plain_text(guarded: Server, keys: Keys, codec: str) -> None:
+    server, address = guarded
+    with Line(address, codec) as line:
+        line.say(make_hello(token=keys.token))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.MALFORMED
+        assert "this port speaks TLS" in error.message
+        assert not error.retryable
+        line.expect_end()
+    assert keys.token not in server.stderr
+
+
+def test_what_is_neither_gets_one_too(guarded: Server) -> None:
+    _, address = guarded
+    with Line(address) as line:
+        line.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert "this port speaks TLS" in line.expect(rlx.Error).message
+
+
+def test_tls_on_a_plain_port_ends_with_its_reason(shared: Server, keys: Keys) -> None:
+    server, address = shared
+    with pytest.raises(ssl.SSLError):
+        Line(address, tls=keys.context())
+    wait_until(lambda: "this port does not speak TLS" in server.stderr, "the log says so")
+
+
+def test_a_client_of_another_authority_leaves_and_the_log_says_so(guarded: Server) -> None:
+    server, address = guarded
+    authority, _ = strangers()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Line(address, tls=client_context(authority.certificate.decode()))
+    wait_until(lambda: "does not accept this server's certificate" in server.stderr, "the log says so")
+
+
+def test_old_versions_of_tls_are_refused(guarded: Server, keys: Keys) -> None:
+    _, address = guarded
+    context = keys.context()
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        Line(address, tls=context)
+
+
+def test_those_who_do_not_go_on_keep_nobody_waiting(guarded: Server, keys: Keys) -> None:
+    """Each has said the first words of TLS, so that a process waits for it."""
+    server, address = guarded
+    with contextlib.ExitStack() as held:
+        for _ in range(MAX_STALLED + 16):
+            held.enter_context(contextlib.closing(hesitant(address, keys)))
+        with Line(address, tls=keys.context()) as line:
+            line.open(token=keys.token)
+            assert line.init() == 0
+        assert len(server.children()) <= MAX_STALLED + 16 + 1
+    wait_until(lambda: not server.children(), "nobody is left")
+
+
+@pytest.mark.parametrize("worker_start", ["fork", "spawn"])
+def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(max_workers=1, **keys.rlx_port())
+    with contextlib.ExitStack() as held:
+        lines = [held.enter_context(Line(address, tls=keys.context())) for _ in range(3)]
+        first, *others = lines
+        first.open(token=keys.token)
+        for line in others:
+            line.say(make_hello(token=keys.token))
+            error = line.expect(rlx.Error)
+            assert error.code is ErrorCode.OVERLOADED
+            assert "has no room for another" in error.message
+        assert first.init() == 0
+
+
+def hesitant(address: str, keys: Keys) -> socket.socket:
+    """A connection that has said no more than a ClientHello."""
+    host, _, port = address.rpartition(":")
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = keys.context().wrap_bio(incoming, outgoing, server_hostname=host)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    connected = socket.create_connection((host, int(port)), timeout=PATIENCE)
+    connected.sendall(outgoing.read())
+    return connected
+
+
+def test_an_address_that_fails_again_and_again_is_turned_away_alone(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(max_failed_handshakes=3, token_file=keys.path("token"))
+    for _ in range(3):
+        with Line(address, source="127.0.0.2") as line:
+            line.say(make_hello(token=OTHER_TOKEN))
+            assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
+    wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "it is turned away")
+    forks = server.stderr.count("refused a client")
+    for _ in range(5):
+        with Line(address, source="127.0.0.2") as line:
+            error = line.expect(rlx.Error)  # without having said a word
+            assert error.code is ErrorCode.OVERLOADED
+            assert error.retryable
+            assert error.retry_after_seconds == 60
+    assert server.stderr.count("refused a client") == forks
+    with Line(address) as line:
+        line.open(token=keys.token)
+        assert line.init() == 0
+
+
+@pytest.mark.parametrize("worker_start", ["spawn"])
+def test_spawned_workers_ask_for_the_same(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(**keys.rlx_port())
+    with Line(address, tls=keys.context()) as line:
+        line.open(token=keys.token)
+        assert line.init() == 0
+    with Line(address, tls=keys.context()) as line:
+        line.say(make_hello(token=OTHER_TOKEN))
+        assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
+
+
+def test_a_token_of_the_environment_counts(serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("RELAAX_TOKEN", OTHER_TOKEN)
+    server, address = serve()
+    with Line(address) as line:
+        line.open(token=OTHER_TOKEN)
+        assert line.init() == 0
+    with Line(address) as line:
+        line.say(make_hello())
+        assert line.expect(rlx.Error).code is ErrorCode.UNAUTHENTICATED
+    assert OTHER_TOKEN not in server.stderr

@@ -1,0 +1,197 @@
+"""An RLX server's status port: a process of its own, which disturbs nobody and does not outlive the server."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import select
+import signal
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from relaax.server.address import listen
+from relaax.server.rlx_server import status, status_process
+from relaax.server.rlx_server.admission import Admission
+from relaax.server.rlx_server.listener import Listener
+from relaax.server.rlx_server.spawner import thread_count
+from relaax.server.rlx_server.status import StatusLine
+from relaax.server.rlx_server.status_process import FAMILIES
+from relaax.server.rlx_server.temporary import WorkerFolders
+from support.metrics_page import documented_for_prometheus
+from support.processes import Running, wait_until
+from support.rlx_line import Line
+from support.scrape import health, scraped, status_url
+
+PREFIX = "relaax_rlx_server_"
+
+
+def ready(url: str) -> None:
+    wait_until(lambda: health(url)[0] == 200, "the server says that it serves", timeout=60)
+
+
+def sibling_of(server: Running) -> psutil.Process:
+    (found,) = [child for child in server.children() if any("status_process" in word for word in child.cmdline())]
+    return found
+
+
+def test_the_page_lists_them() -> None:
+    assert documented_for_prometheus(PREFIX) == {family.name for family in FAMILIES}
+
+
+def test_a_server_in_numbers(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0", "--log-format", "json", max_workers=1)
+    url = status_url(server)
+    ready(url)
+    with Line(address) as line:
+        line.open()
+        with Line(address) as second:
+            second.say(line.hello)
+            assert "no room" in str(second.hear())
+        with Line(address) as stranger:
+            stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert stranger.socket.recv(1), "it is told"
+        wait_until(lambda: scraped(url)[f'{PREFIX}refusals_total{{reason="malformed"}}'] == 1, "all is counted")
+        values = scraped(url)
+        assert health(url)[1]["workers"] == 1
+    assert values[f"{PREFIX}serving"] == 1
+    assert values[f"{PREFIX}workers"] == 1
+    assert values[f"{PREFIX}admissions_total"] == 1
+    assert values[f"{PREFIX}forks_total"] == values[f"{PREFIX}connections_total"] == 3
+    assert values[f'{PREFIX}refusals_total{{reason="max_workers"}}'] == 1
+    assert values[f'{PREFIX}refusals_total{{reason="handshake"}}'] == 0
+    assert values[f"{PREFIX}workers_memory_bytes"] > 1e6
+    own = psutil.Process(server.pid)
+    assert values["process_resident_memory_bytes"] == pytest.approx(own.memory_info().rss, rel=0.5), "the server's own"
+    assert own.num_threads() == 1
+    told = [json.loads(said) for said in server.stderr.splitlines() if said.startswith("{")]  # else TensorFlow's own
+    assert not re.search(r"^\d{4}-\d\d-\d\d .*relaax", server.stderr, re.MULTILINE)
+    assert {said["process"] for said in told} > {server.pid}, "workers write the same"
+
+
+def test_it_has_nothing_of_the_server_but_its_port_and_the_line(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0")
+    ready(status_url(server))
+    listening = {link.laddr.port for link in sibling_of(server).net_connections("tcp") if link.status == "LISTEN"}
+    assert listening == {int(status_url(server).rpartition(":")[2])}
+    assert int(address.rpartition(":")[2]) not in listening
+
+
+def test_it_is_told_no_token(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("RELAAX_TOKEN", "environments-" + "0" * 16)
+    monkeypatch.setenv("RELAAX_PARAMETER_SERVER_TOKEN", "workers-" + "0" * 16)
+    server, _ = serve("--status-bind", "127.0.0.1:0")
+    ready(status_url(server))
+    assert "RELAAX_TOKEN" in psutil.Process(server.pid).environ()
+    assert not [name for name in sibling_of(server).environ() if name.endswith("TOKEN")]
+
+
+def test_it_ends_with_a_server_that_was_killed_whatever_its_workers_do(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0")
+    ready(status_url(server))
+    sibling = sibling_of(server)
+    with Line(address) as line:
+        line.open()
+        (worker,) = [child for child in server.children() if child.pid != sibling.pid]
+        worker.suspend()  # it has what it inherited, and closes nothing
+        server.kill()
+        wait_until(lambda: sibling not in server.children(), "the status port's process has ended")
+        worker.resume()
+
+
+def test_one_that_died_is_started_again(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0")
+    url = status_url(server)
+    ready(url)
+    first = sibling_of(server)
+    first.kill()
+    wait_until(lambda: sibling_of_or_none(server) not in (None, first), "there is another one", timeout=60)
+    ready(url)
+    assert "has died and is started again" in server.stderr
+    with Line(address) as line:
+        line.open()
+    assert server.stop() == 0
+    assert not server.children()
+
+
+def sibling_of_or_none(server: Running) -> psutil.Process | None:
+    try:
+        return sibling_of(server)
+    except (ValueError, psutil.Error):
+        return None
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_says_so_when_the_server_stops_and_goes_last(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve("--status-bind", "127.0.0.1:0")
+    url = status_url(server)
+    ready(url)
+    with Line(address) as line:
+        line.open()
+        (worker,) = [child for child in server.children() if child.pid != sibling_of(server).pid]
+        worker.suspend()  # so that there is time to look
+        os.killpg(server.pid, number)
+        wait_until(lambda: health(url)[0] == 503, "it says that it does not serve")
+        with pytest.raises(ConnectionRefusedError):
+            Line(address)
+        worker.resume()
+        assert server.wait(30) == code
+    assert not server.children()
+    with pytest.raises(OSError):
+        health(url)
+    assert "Traceback" not in server.stderr
+
+
+class TestTheLine:
+    """The server's end alone."""
+
+    @pytest.fixture
+    def line(self, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+        monkeypatch.setattr(status, "RESTART_SECONDS", 0.0)
+        line = StatusLine(listen("127.0.0.1:0"), "INFO", "text")
+        yield line
+        line.stop()
+
+    def test_a_stopped_sibling_holds_nobody_up(self, line: StatusLine) -> None:
+        os.kill(line._pid, signal.SIGSTOP)
+        try:
+            threads = thread_count()
+            for number in range(2000):  # far more than a pipe holds
+                line.tell({"serving": True, "number": number})
+            assert thread_count() == threads
+        finally:
+            os.kill(line._pid, signal.SIGCONT)
+
+    def test_a_dead_sibling_is_noticed_and_replaced(self, line: StatusLine) -> None:
+        first = line._pid
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: line.tell({"serving": True}) or line._pid not in (0, first), "there is another one")
+
+    def test_nobody_is_left(self, line: StatusLine) -> None:
+        pid = line._pid
+        line.stop()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    def test_a_sample_is_written_whole_or_not_at_all(self) -> None:
+        spawner: Any = None
+        with listen("127.0.0.1:0") as sock:
+            listener = Listener(sock, spawner, Admission(1, 1), WorkerFolders(), handshake_timeout=1, max_handshakes=1)
+            assert len(json.dumps(listener._sample(serving=True))) < select.PIPE_BUF / 2
+            listener._selector.close()
+            listener._wake_read.close()
+            listener._wake_write.close()
+
+
+def test_a_silent_server_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = status_process.Samples(os.getpid())
+    assert not samples.serving
+    samples.read(io.StringIO('{"serving": true, "workers": 0, "training_finished": false}\n'))
+    assert samples.health()[0]
+    now = time.monotonic()
+    monkeypatch.setattr(status_process.time, "monotonic", lambda: now + status_process.SILENT_SECONDS + 1)
+    assert not samples.serving
