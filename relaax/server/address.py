@@ -23,18 +23,36 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    mapped = getattr(address, "ipv4_mapped", None)  # a client of IPv4 at a port of IPv6
+    return (mapped or address).is_loopback
 
 
-def require_loopback(address: str, allow_anonymous: bool) -> None:
-    """Refuse to serve anybody on the network unless that was asked for. Raises AddressError."""
+def require_loopback(address: str, allow_anonymous: bool, authenticated: bool = False) -> None:
+    """Refuse to serve anybody on the network unless peers must prove who they are, or that was asked for.
+
+    Raises AddressError.
+    """
     host, _ = split_address(address)
-    if not allow_anonymous and not is_loopback(host):
+    if not allow_anonymous and not authenticated and not is_loopback(host):
         raise AddressError(
-            f"{address} can be reached from other machines, and anybody there could use it; bind localhost, or say "
-            "--allow-anonymous where the network is trusted"
+            f"{address} can be reached from other machines, and anybody there could use it; `relaax keys DIR` makes a "
+            "token to ask for (token_file), localhost is for this machine alone, and --allow-anonymous is for a "
+            "network that is trusted"
+        )
+
+
+def require_private(address: str | None, allow_anonymous: bool) -> None:
+    """Refuse to tell anybody on the network how training goes unless that was asked for. Raises AddressError.
+
+    A token cannot help: programs that watch, balancers among them, have none to show.
+    """
+    if address is not None and not allow_anonymous and not is_loopback(split_address(address)[0]):
+        raise AddressError(
+            f"status_bind {address} can be reached from other machines, and anybody there could see how training goes; "
+            "bind localhost, or say --allow-anonymous: a token that is set counts at the other port all the same"
         )
 
 

@@ -8,9 +8,18 @@ from dataclasses import replace
 
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.config_class import config_class
-from relaax.configuration import Configuration, find_configuration, load_configuration, printed, redacted
-from relaax.server.address import require_loopback
+from relaax.configuration import (
+    Configuration,
+    ParameterServerSection,
+    RlxServerSection,
+    find_configuration,
+    load_configuration,
+    printed,
+    redacted,
+)
+from relaax.server.address import require_loopback, require_private
 from relaax.server.native_messages import import_tensorflow
+from relaax.server.tokens import ENVIRONMENTS, WORKERS, asks_for_token
 
 
 def configured(name: str, overrides: Sequence[str]) -> Configuration:
@@ -26,13 +35,26 @@ def whole(configuration: Configuration) -> Configuration:
 
     The addresses are looked at too. Raises AddressError.
     """
-    for section in (configuration.parameter_server, configuration.rlx_server):
-        require_loopback(section.bind, section.allow_anonymous)
+    require_private_ports(configuration.parameter_server, configuration.rlx_server)
     if configuration.algorithm_config is not None:
         return configuration
     import_tensorflow()
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     return replace(configuration, algorithm_config=algorithm.configure(configuration.algorithm))
+
+
+def require_private_ports(*sections: ParameterServerSection | RlxServerSection) -> None:
+    """Refuse ports that other machines reach where whoever connects need not prove who it is.
+
+    A certificate that the parameter server asks for is as good as a token. Raises AddressError.
+    """
+    for section in sections:
+        variable = ENVIRONMENTS if isinstance(section, RlxServerSection) else WORKERS
+        proven = asks_for_token(section.token_file, variable)
+        if isinstance(section, ParameterServerSection):
+            proven = proven or section.tls_client_ca is not None
+        require_loopback(section.bind, section.allow_anonymous, proven)
+        require_private(section.status_bind, section.allow_anonymous)
 
 
 def show(name: str, configuration: Configuration, print_config: bool) -> None:

@@ -1,16 +1,70 @@
-"""Logs of the servers: one line each, to stderr."""
+"""Logs of the servers, to stderr: lines for people, or an object a line for machines."""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
+import threading
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+_log = logging.getLogger(__name__)
 
 
-def configure_logging(level: str) -> None:
-    """Send messages of `level` and above to stderr."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level,
-        format="%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s",
-        force=True,
-    )
+class TextFormatter(logging.Formatter):
+    """A line for each message, whatever it holds: what a peer has sent cannot pass for another message.
+
+    The traceback of an exception follows on lines of its own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        record.message = _CONTROL.sub(lambda found: repr(found.group())[1:-1], record.message)
+        return super().formatMessage(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """An object for each message, in one line of ASCII: `time` (ISO 8601 with its zone), `level`, `logger`, `process`,
+    `message`, and `exception` (a traceback) where there is one.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        said: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            said["exception"] = self.formatException(record.exc_info)
+        return json.dumps(said)
+
+
+def configure_logging(level: str, format_: str = "text") -> None:
+    """Send messages of `level` and above to stderr, as "text" or "json" (see `relaax-...-server.log_format`).
+
+    With "json", warnings of Python and exceptions that nobody caught become such objects too.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if format_ == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.captureWarnings(format_ == "json")
+    if format_ == "json":
+        sys.excepthook = _uncaught
+        threading.excepthook = _uncaught_in_thread
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    _log.critical("this process ends with an exception", exc_info=(kind, error, trace))
+
+
+def _uncaught_in_thread(said: threading.ExceptHookArgs) -> None:
+    if said.exc_value is not None:
+        _log.critical("a thread has ended with an exception", exc_info=said.exc_value)

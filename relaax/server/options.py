@@ -8,6 +8,10 @@ import typer
 
 ConfigOption = Annotated[str, typer.Option(help="The YAML file of the experiment, or the name of a bundled one.")]
 LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+LogFormatOption = Annotated[str | None, typer.Option(help="text for people, json for machines: one object each line.")]
+StatusBindOption = Annotated[
+    str | None, typer.Option(help="HOST:PORT for /healthz and /metrics (Prometheus); none without it.")
+]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, gpu (the first one) or gpu:I.")]
 AllowAnonymousOption = Annotated[bool, typer.Option("--allow-anonymous", help="Serve other machines without a token.")]
 SetOption = Annotated[

@@ -31,12 +31,14 @@ def test_what_is_no_address_is_refused_by_name(address: str) -> None:
     assert repr(address) in str(refused.value)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org"])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "10.0.0.1", "::ffff:10.0.0.1", "example.org", "localhost.example.org"]
+)
 def test_what_others_can_reach(host: str) -> None:
     assert not is_loopback(host)
 

@@ -11,6 +11,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 
 
 def documented() -> set[str]:
+    """The names of TensorBoard's metrics."""
+    return {name for name in _listed() if not name.startswith(("relaax_", "process_"))}
+
+
+def _listed() -> set[str]:
     """The names in the first column of the page's tables."""
     found = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(found) == len(set(found)), "a metric is listed twice"
@@ -33,3 +38,8 @@ def scalars(directory: Path) -> dict[str, list[float]]:
                 if value.metadata.plugin_data.plugin_name == "scalars":
                     found.setdefault(value.tag, []).append(value.tensor.float_val[0])
     return found
+
+
+def documented_for_prometheus(prefix: str) -> set[str]:
+    """The names in the tables of the page's part about Prometheus that begin with `prefix`."""
+    return {name for name in _listed() if name.startswith(prefix)}

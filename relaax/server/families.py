@@ -1,0 +1,66 @@
+"""Families of Prometheus metrics, declared in tables that docs/metrics.md is kept in step with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+View = TypeVar("View")
+Labelled = Mapping[Any, float]
+"""Values by labels: tuples of text, in the order of their names."""
+
+
+@dataclass(frozen=True)
+class Family(Generic[View]):
+    """One metric. `read` gives its value; None where there is none yet; with `labels`, a value for each of theirs.
+
+    A name that ends in _total is a counter, any other a gauge.
+    """
+
+    name: str
+    help: str
+    read: Callable[[View], float | Labelled | None]
+    labels: tuple[str, ...] = ()
+
+    def metric(self, view: View) -> Metric:
+        """What is to be told of it now."""
+        kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
+        metric = kind(self.name, self.help, labels=self.labels)
+        value = self.read(view)
+        if isinstance(value, Mapping):
+            for labels, number in value.items():
+                metric.add_metric(labels, number)
+        elif value is not None:
+            metric.add_metric((), value)
+        return metric
+
+
+class Families(Collector, Generic[View]):
+    """Reads all of them of one view, which is taken anew at each scrape; None where there is none: then nothing."""
+
+    def __init__(self, families: Iterable[Family[View]], view: Callable[[], View | None]) -> None:
+        self._families = tuple(families)
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        view = self._view()
+        if view is not None:
+            for family in self._families:
+                yield family.metric(view)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: a registry would call `collect` otherwise to learn the names."""
+        yield from ()
+
+
+def registry_of(collector: Collector, pid: Callable[[], int] | None = None) -> CollectorRegistry:
+    """`collector`, and process_...: what a process takes of its machine, by default this one."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry, pid=pid or (lambda: "self"))
+    return registry

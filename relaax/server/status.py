@@ -1,0 +1,122 @@
+"""What a server's status port answers: GET /healthz and GET /metrics, over HTTP, in threads of their own.
+
+/healthz: 200 where the server serves, else 503, with one JSON object. /metrics: the text of Prometheus. Neither holds
+anything secret. Whoever connects and says nothing takes one of `MAX_REQUESTS` places for `REQUEST_SECONDS` at most.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from relaax import __version__
+from relaax.server.address import name_of
+
+MAX_REQUESTS = 16
+REQUEST_SECONDS = 10.0
+_PATHS = "/healthz and /metrics are what is here"
+
+Health = Callable[[], tuple[bool, Mapping[str, Any]]]
+"""Whether the server serves, and what more there is to say of it. Called by any thread."""
+
+
+class StatusServer:
+    """Answers at the listening socket `sock`, which is this object's from here on."""
+
+    def __init__(self, sock: socket.socket, health: Health, registry: CollectorRegistry) -> None:
+        self.address = name_of(sock)
+        self._http = _Http(sock, health, registry)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.2,), name="status", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, sock: socket.socket, health: Health, registry: CollectorRegistry) -> None:
+        super().__init__(sock.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = sock
+        self.health = health
+        self.registry = registry
+        self._since: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        with self._lock:
+            if len(self._since) >= MAX_REQUESTS:
+                return False  # the caller closes it
+            self._since[request] = time.monotonic()
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Several times a second: end those that take too long, by whatever bytes they keep themselves busy."""
+        now = time.monotonic()
+        with self._lock:
+            for request, since in self._since.items():
+                if now - since > REQUEST_SECONDS:
+                    with contextlib.suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who hung up in the middle of an answer is no news; nothing else is expected here."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    timeout = REQUEST_SECONDS
+    server_version = f"relaax/{__version__}"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/healthz":
+            serving, more = self.server.health()
+            status = HTTPStatus.OK if serving else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(status, "application/json", json.dumps({"serving": serving, **more}).encode() + b"\n")
+        elif path == "/metrics":
+            encoder, kind = choose_encoder(self.headers.get("Accept", ""))
+            self._answer(HTTPStatus.OK, kind, encoder(self.server.registry))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"{_PATHS}\n".encode())
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: a scrape every few seconds would be all that the log is about."""

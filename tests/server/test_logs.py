@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from datetime import datetime
+
+import pytest
+
+from relaax.server.logs import JsonFormatter, TextFormatter
+
+EVIL = "first\r\n2026-01-01 00:00:00,000 ERROR   [1] relaax: second\x1b[2J\u2028third\ttab"
+
+PROGRAM = """
+import logging, sys, threading, warnings
+from relaax.server.logs import configure_logging
+configure_logging("INFO", sys.argv[1])
+logging.getLogger("relaax.some").info("played %s\\n%d", "boxing", 3)
+logging.getLogger("relaax.some").debug("not told")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("relaax.some").exception("the agent failed")
+warnings.warn("old and new")
+thread = threading.Thread(target=lambda: [][1])
+thread.start()
+thread.join()
+raise RuntimeError("at last")
+"""
+
+
+def record(message: str, *arguments: object) -> logging.LogRecord:
+    return logging.LogRecord("relaax.here", logging.WARNING, __file__, 1, message, arguments, None)
+
+
+def said(log_format: str) -> tuple[int, str]:
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, log_format], capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stderr
+
+
+def test_json_is_one_object_a_line_whatever_is_said() -> None:
+    line = JsonFormatter().format(record("refused %s", EVIL))
+    assert line.isascii() and line.isprintable()
+    told = json.loads(line)
+    assert told["message"] == f"refused {EVIL}"
+    assert (told["level"], told["logger"]) == ("WARNING", "relaax.here")
+    assert datetime.fromisoformat(told["time"]).utcoffset() is not None
+
+
+def test_text_is_one_line_a_message_whatever_is_said() -> None:
+    line = TextFormatter().format(record("refused %s", EVIL))
+    assert line.splitlines() == [line]
+    assert "first\\r\\n2026" in line and "\\x1b[2J" in line and "third\ttab" in line
+
+
+def test_everything_that_a_process_says_is_json() -> None:
+    code, stderr = said("json")
+    lines = [json.loads(line) for line in stderr.splitlines()]
+    assert code == 1
+    assert [line["message"].splitlines()[0] for line in lines if line["logger"] != "py.warnings"] == [
+        "played boxing",
+        "the agent failed",
+        "a thread has ended with an exception",
+        "this process ends with an exception",
+    ]
+    assert [line["exception"].splitlines()[-1] for line in lines if "exception" in line] == [
+        "ZeroDivisionError: division by zero",
+        "IndexError: list index out of range",
+        "RuntimeError: at last",
+    ]
+    (warning,) = [line for line in lines if line["logger"] == "py.warnings"]
+    assert "old and new" in warning["message"]
+    assert len({line["process"] for line in lines}) == 1
+
+
+def test_text_is_for_people() -> None:
+    code, stderr = said("text")
+    assert code == 1
+    assert "relaax.some: played boxing\\n3\n" in stderr
+    assert "relaax.some: the agent failed\nTraceback (most recent call last):\n" in stderr
+    assert "not told" not in stderr
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_the_record_is_left_as_it_was(log_format: str) -> None:
+    formatter = JsonFormatter() if log_format == "json" else TextFormatter()
+    one = record("a\nb %d", 1)
+    formatter.format(one)
+    assert one.getMessage() == "a\nb 1"

@@ -1,0 +1,73 @@
+"""Two machines with a wire between them: network namespaces, where the system lets a test make them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30)
+    if done.returncode != 0:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+class Host:
+    """One of them. What is started with `command` has its network and shares all else with this machine."""
+
+    def __init__(self, name: str, address: str, device: str) -> None:
+        self.name = name
+        self.address = address
+        self._device = device
+
+    def command(self, *command: str | Path) -> tuple[str | Path, ...]:
+        return ("ip", "netns", "exec", self.name, *command)
+
+    def vanish(self) -> None:
+        """From now on nothing leaves it and nothing reaches it, and nobody is told."""
+        _ip("-n", self.name, "link", "set", self._device, "down")
+
+    def connections_to(self, address: str) -> int:
+        """Established TCP connections of this host with `address`."""
+        found = subprocess.run(
+            ["ip", "netns", "exec", self.name, "ss", "-Htn", "state", "established", "dst", address],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        return len(found.stdout.splitlines())
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """Skips the test where the system does not allow for them."""
+    if shutil.which("ip") is None or shutil.which("ss") is None:
+        pytest.skip("no ip and ss (iproute2) to make network namespaces with")
+    number = os.getpid() % 16_384
+    subnet = f"10.{200 + number // 4096}.{number // 16 % 256}"
+    first = number % 16 * 4
+    names = [f"relaax-{number}-{side}" for side in "ab"]
+    devices = [f"rlx{number}{side}" for side in "ab"]
+    hosts = [Host(names[i], f"{subnet}.{first + 1 + i}", devices[i]) for i in (0, 1)]
+    try:
+        try:
+            for name in names:
+                _ip("netns", "add", name)
+            _ip("link", "add", devices[0], "netns", names[0], "type", "veth", "peer", devices[1], "netns", names[1])
+            for host, device in zip(hosts, devices, strict=True):
+                _ip("-n", host.name, "address", "add", f"{host.address}/30", "dev", device)
+                _ip("-n", host.name, "link", "set", device, "up")
+                _ip("-n", host.name, "link", "set", "lo", "up")
+        except OSError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error}")
+        yield hosts[0], hosts[1]
+    finally:
+        for name in names:  # the wire goes with its ends
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30)

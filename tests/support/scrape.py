@@ -1,0 +1,35 @@
+"""What a status port says."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from support.processes import Running
+
+PATIENCE = 60.0
+
+
+def scraped(url: str) -> dict[str, float]:
+    """Values by name and labels, as Prometheus writes them. Raises OSError."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def health(url: str) -> tuple[int, dict[str, Any]]:
+    """Status and object. Raises OSError."""
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=PATIENCE) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def status_url(server: Running) -> str:
+    """Of a server that was started with a status port."""
+    return server.wait_for_line(" status at ").rsplit(" ", 1)[-1]
