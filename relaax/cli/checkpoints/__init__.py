@@ -1,0 +1,1 @@
+"""`relaax checkpoints`: looking at checkpoints, verifying, copying and exporting them."""

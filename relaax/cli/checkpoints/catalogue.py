@@ -1,0 +1,120 @@
+"""What there is at a location, and which of it somebody means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax.checkpoint import CheckpointManager, Damaged, Store, StoreError, manifest_key
+from relaax.checkpoint.opening import open_location
+from relaax.configuration import unknown
+
+
+class Refused(Exception):
+    """What was asked for cannot be done. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A checkpoint as its manifest describes it. `damaged` says in what it is not what was written, else None."""
+
+    checkpoint_id: str
+    damaged: str | None = None
+    time: float | None = None
+    global_step: int | None = None
+    updates: int | None = None
+    mean_return: float | None = None
+    shards: int | None = None
+    size: int | None = None
+
+
+def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: bool = False) -> Store:
+    """The store at a folder, in a run directory or in S3. A folder has to be there unless it is a `new` one.
+
+    Raises Refused, StoreError and ConfigurationError.
+    """
+    if location.startswith("s3://"):
+        try:
+            return open_location(location, aws_keys, aws_endpoint)
+        except StoreError as error:  # S3 has not been asked yet: what was written is wrong
+            raise Refused(str(error)) from None
+    if "://" in location or not location.strip():
+        raise Refused(f"{location!r} is no location: a folder, a run directory or s3://BUCKET/KEY is one")
+    folder = Path(location)
+    if (folder / "checkpoints").is_dir() or (folder / "configuration.yaml").is_file():  # a run directory
+        folder /= "checkpoints"
+    if folder.exists() and not folder.is_dir():
+        raise Refused(f"{location} is no folder")
+    if not folder.exists() and not new:
+        raise Refused(f"{location}: no such folder")
+    return open_location(str(folder))
+
+
+def entries(store: Store) -> list[Entry]:
+    """Every checkpoint, the newest first. Parts are not read, only missed where they are not there.
+
+    What is deleted meanwhile is left out.
+    """
+    manager = CheckpointManager(store)
+    keys = set(store.list())
+    found = [_entry(manager, checkpoint_id, keys) for checkpoint_id in manager.published()]
+    return [entry for entry in found if entry.damaged is None or not is_gone(store, entry.checkpoint_id)]
+
+
+def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> Entry:
+    try:
+        manifest = manager.manifest(checkpoint_id)
+        parts: Mapping[str, Any] = manifest["parts"]
+        missing = [part["key"] for part in parts.values() if part["key"] not in keys]
+        return Entry(
+            checkpoint_id,
+            f"{missing[0]} is not there" if missing else None,
+            float(manifest["time"]),
+            int(manifest["global_step"]),
+            manifest.get("updates"),
+            manifest.get("mean_return"),
+            len(manifest.get("shards", parts)),
+            sum(part["bytes"] for part in parts.values()),
+        )
+    except Damaged as damage:
+        return Entry(checkpoint_id, str(damage))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Entry(checkpoint_id, f"the manifest says too little: {error!r}")
+
+
+def newest(found: Sequence[Entry]) -> Entry | None:
+    """The one that a server would resume from, as far as the manifests tell."""
+    return next((entry for entry in found if entry.damaged is None), None)
+
+
+def best(found: Sequence[Entry]) -> Entry | None:
+    """The one of the highest mean return, of these the newest; None where none has one."""
+    good = [entry for entry in found if entry.damaged is None and entry.mean_return is not None]
+    return max(good, key=lambda entry: entry.mean_return or 0.0, default=None)
+
+
+def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool) -> list[Entry]:
+    """Those that are named, the newest or the best; all where nothing is said. Raises Refused, also where none is."""
+    if sum([bool(ids), only_newest, only_best]) > 1:
+        raise Refused("name checkpoints, or take --newest, or --best: one of the three")
+    found = entries(store)
+    if not found:
+        raise Refused(f"there are no checkpoints in {store.location}")
+    if only_newest or only_best:
+        one = newest(found) if only_newest else best(found)
+        if one is None:
+            what = "is whole" if only_newest else "has a mean return: no episode had ended"
+            raise Refused(f"none of the checkpoints in {store.location} {what}")
+        return [one]
+    by_id = {entry.checkpoint_id: entry for entry in found}
+    for wanted in ids:
+        if wanted not in by_id:
+            raise Refused(f"{store.location}: {unknown('checkpoint', wanted, by_id)}")
+    return [by_id[wanted] for wanted in dict.fromkeys(ids)] if ids else found
+
+
+def is_gone(store: Store, checkpoint_id: str) -> bool:
+    """Whether somebody has deleted it meanwhile: a server that saves keeps only some."""
+    return manifest_key(checkpoint_id) not in store.list(f"{checkpoint_id}/")

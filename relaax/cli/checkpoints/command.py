@@ -1,0 +1,186 @@
+"""The command `relaax checkpoints`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.core
+
+from relaax.configuration import ConfigurationError, nearest
+from relaax.server.options import command_app
+
+LIST = "list"
+LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Checkpoints; by default all.")]
+KeysOption = Annotated[
+    str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; else what boto3 finds.")
+]
+EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="Of an S3 that is not Amazon's.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Commands(typer.core.TyperGroup):
+    """`relaax checkpoints LOCATION` is `relaax checkpoints list LOCATION`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help" and not self._misspelt(args[0]):
+            args = [LIST, *args]
+        return super().parse_args(ctx, args)
+
+    def _misspelt(self, word: str) -> bool:
+        return not Path(word).exists() and nearest(word, self.commands, 0.75) is not None
+
+
+checkpoints = command_app(
+    cls=Commands,
+    no_args_is_help=True,
+    help="Look at checkpoints, on disk or in S3; verify, copy and export them. `relaax checkpoints LOCATION` lists "
+    "them. A server may go on writing meanwhile. Exit code 0: done; 1: damaged, or the store failed; 2: cannot be "
+    "done so.",
+)
+
+
+@checkpoints.command(LIST)
+def list_(
+    location: LocationArgument,
+    aws_keys: KeysOption = None,
+    aws_endpoint: EndpointOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List them, the newest first. Manifests are read; whether the parts are what was written, `verify` says."""
+    from relaax.cli.checkpoints import catalogue, tables
+
+    with _sentences():
+        store = catalogue.opened(location, aws_keys, aws_endpoint)
+        found = catalogue.entries(store)
+        if as_json:
+            print(json.dumps({"location": store.location, "checkpoints": tables.as_json(found)}, indent=1))
+        elif found:
+            tables.show(store.location, found)
+        else:
+            print(f"there are no checkpoints in {store.location}")
+
+
+@checkpoints.command()
+def verify(
+    location: LocationArgument,
+    ids: IdsArgument = None,
+    aws_keys: KeysOption = None,
+    aws_endpoint: EndpointOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read them whole, and compare every byte with what was written. Exit code 1 where one is damaged."""
+    from relaax.cli.checkpoints import catalogue, tables, transfer
+
+    with _sentences():
+        store = catalogue.opened(location, aws_keys, aws_endpoint)
+        wanted = catalogue.chosen(store, ids or [], False, False)
+        with tables.progress("verifying", wanted) as advance:
+            damages = transfer.damages(store, wanted, advance)
+    if as_json:
+        print(json.dumps({"location": store.location, "checkpoints": damages}, indent=1))
+    else:
+        for checkpoint_id, damage in damages.items():
+            print(f"{checkpoint_id}  {'is whole' if damage is None else f'is damaged: {damage}'}")
+    bad = [checkpoint_id for checkpoint_id, damage in damages.items() if damage is not None]
+    if bad:
+        _give_up(f"damaged in {store.location}: {', '.join(bad)}", 1)
+
+
+@checkpoints.command()
+def copy(
+    location: LocationArgument,
+    to: Annotated[str, typer.Argument(metavar="TO", help="Where to: a folder, a run directory, or s3://BUCKET/KEY.")],
+    ids: IdsArgument = None,
+    newest: Annotated[bool, typer.Option("--newest", help="Only the newest.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Only the one of the highest mean return.")] = False,
+    aws_keys: KeysOption = None,
+    aws_endpoint: EndpointOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy them between folders and S3, in any direction. Each is verified, and published when it is whole.
+
+    None is overwritten, and no server may write to TO meanwhile. --aws-keys and --aws-endpoint hold for both sides.
+    """
+    from relaax.cli.checkpoints import catalogue, tables, transfer
+
+    with _sentences():
+        source = catalogue.opened(location, aws_keys, aws_endpoint)
+        target = catalogue.opened(to, aws_keys, aws_endpoint, new=True)
+        wanted = catalogue.chosen(source, ids or [], newest, best)
+        with tables.progress("copying", wanted) as advance:
+            copied = transfer.copy(source, target, wanted, advance)
+    if as_json:
+        print(json.dumps({"location": source.location, "to": target.location, "copied": copied}, indent=1))
+    else:
+        print(f"copied to {target.location}: {', '.join(copied)}")
+
+
+@checkpoints.command()
+def export(
+    location: LocationArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as pong.safetensors.")],
+    checkpoint_id: Annotated[str | None, typer.Option("--id", help="Which one; by default the newest.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The one of the highest mean return.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE where it is there.")] = False,
+    aws_keys: KeysOption = None,
+    aws_endpoint: EndpointOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the parameters as one safetensors file, with which `relaax.policy.load(FILE)` acts without the service.
+
+    It holds parameters, statistics, configuration without secrets, spaces and the algorithm's name.
+    """
+    from relaax.checkpoint import CheckpointManager
+    from relaax.cli.checkpoints import catalogue
+    from relaax.policy import exporting
+
+    with _sentences():
+        if file.exists() and not force:
+            raise catalogue.Refused(f"{file} is there already: --force replaces it")
+        store = catalogue.opened(location, aws_keys, aws_endpoint)
+        ids = [] if checkpoint_id is None else [checkpoint_id]
+        (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
+        checkpoint = CheckpointManager(store).load(entry.checkpoint_id)
+        exporting.write(file, exporting.policy_of(checkpoint))
+        described = exporting.description_of(checkpoint)
+    algorithm = described.fingerprint.get("algorithm")
+    if as_json:
+        facts = {"checkpoint": entry.checkpoint_id, "global_step": described.global_step, "algorithm": algorithm}
+        print(json.dumps({"file": str(file), **facts}, indent=1))
+    else:
+        print(f"{file}: {algorithm} at global step {described.global_step:,}, of checkpoint {entry.checkpoint_id}")
+
+
+@contextlib.contextmanager
+def _sentences() -> Iterator[None]:
+    """Errors that a person can act on end the command with one sentence."""
+    from relaax.checkpoint import Damaged, StoreError
+    from relaax.checkpoint.lease import LeaseLost
+    from relaax.cli.checkpoints.catalogue import Refused
+
+    logging.basicConfig(level="WARNING", format="relaax checkpoints: %(message)s", stream=sys.stderr)
+    try:
+        yield
+    except (Refused, ConfigurationError) as error:
+        _give_up(str(error), 2)
+    except Damaged as error:
+        _give_up(f"damaged: {error}", 1)
+    except (StoreError, LeaseLost) as error:
+        _give_up(str(error), 1)
+    except OSError as error:
+        _give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _give_up(sentence: str, code: int) -> NoReturn:
+    print(f"relaax checkpoints: {sentence}", file=sys.stderr)
+    raise typer.Exit(code) from None

@@ -1,0 +1,85 @@
+"""What `relaax checkpoints` shows: a table, JSON, and a bar while it works."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from relaax.cli.checkpoints.catalogue import Entry, best, newest
+
+_WIDTH = 130  # where there is no terminal
+
+
+def as_json(found: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Each checkpoint as an object; time is Unix time in seconds, size in bytes."""
+    ends = {"newest": newest(found), "best": best(found)}
+    return [
+        {("id" if key == "checkpoint_id" else key): value for key, value in asdict(entry).items()}
+        | {name: entry is one for name, one in ends.items()}
+        for entry in found
+    ]
+
+
+def show(location: str, found: Sequence[Entry]) -> None:
+    """Print the table."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=location, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("id", no_wrap=True)
+    table.add_column("saved", no_wrap=True)
+    for name in ("global step", "updates", "mean return", "shards", "size"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    ends = {"newest": newest(found), "best": best(found)}
+    for entry in found:
+        notes = [name for name, one in ends.items() if entry is one]
+        if entry.damaged is not None:
+            notes.append("damaged")
+        table.add_row(entry.checkpoint_id, *_cells(entry), ", ".join(notes), style=_style(entry))
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
+    console.print(table, highlight=False)
+    for entry in found:
+        if entry.damaged is not None:
+            print(f"{entry.checkpoint_id} is damaged: {entry.damaged}")
+
+
+@contextlib.contextmanager
+def progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal, over the bytes of the parts; nothing where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=sum(entry.size or 0 for entry in wanted))
+        yield lambda count: bar.advance(task, count)
+
+
+def _cells(entry: Entry) -> list[str]:
+    saved = "" if entry.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
+    mean = "" if entry.mean_return is None else f"{entry.mean_return:.1f}"
+    counts = ["" if count is None else f"{count:,}" for count in (entry.global_step, entry.updates)]
+    return [saved, *counts, mean, "" if entry.shards is None else str(entry.shards), _size(entry.size)]
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return ""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def _style(entry: Entry) -> str:
+    return "red" if entry.damaged is not None else ""

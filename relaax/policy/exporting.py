@@ -1,0 +1,52 @@
+"""From a checkpoint to a policy's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from relaax.bridge.moments import STATISTICS
+from relaax.checkpoint import Checkpoint, Damaged
+from relaax.checkpoint.whole import whole
+from relaax.configuration import redacted
+from relaax.policy.file import PARAMETERS, Description, to_file
+
+
+def description_of(checkpoint: Checkpoint) -> Description:
+    """What a checkpoint says of itself, without secrets. Raises Damaged where it says too little."""
+    manifest = checkpoint.manifest
+    try:
+        fingerprint = manifest["fingerprint"]
+        return Description(
+            fingerprint={**fingerprint, "configuration": redacted(fingerprint["configuration"])},
+            configuration=redacted(manifest.get("configuration", {})),
+            seed=int(manifest.get("seed", 0)),
+            global_step=int(manifest["global_step"]),
+            mean_return=manifest.get("mean_return"),
+            checkpoint=checkpoint.checkpoint_id,
+            time=float(manifest["time"]),
+            versions=manifest.get("versions", {}),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(f"its manifest says too little: {error!r}") from None
+
+
+def policy_of(checkpoint: Checkpoint) -> list[memoryview]:
+    """The file of a checkpoint's parameters, of however many shards, and of its statistics. Raises Damaged."""
+    parameters = np.asarray(whole(checkpoint, PARAMETERS), np.float32)
+    arrays = {
+        name: array for part in checkpoint.parts.values() for name, array in part.items() if name.startswith(STATISTICS)
+    }
+    return to_file(description_of(checkpoint), {PARAMETERS: parameters, **arrays})
+
+
+def write(path: Path, file: list[memoryview]) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
+    aside = path.with_name(f".unfinished-{path.name}")
+    try:
+        with aside.open("wb") as opened:
+            opened.writelines(file)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""A policy as a file: one safetensors file, with what it is in its metadata.
+
+Arrays: `parameters`, float32 [P], and for each statistic `statistics/NAME/count`, `/mean` and `/m2`, float64.
+Metadata, all texts: `format`, `sha256` of the arrays, and `description`, JSON (see `Description`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.bridge.moments import Moments, from_arrays
+from relaax.checkpoint.array_file import Arrays, from_bytes, to_buffers
+
+FORMAT = "relaax-policy-1"
+PARAMETERS = "parameters"
+
+
+class PolicyError(Exception):
+    """The file or what it is given cannot be used. The message says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a policy is. Secrets are left out.
+
+    `fingerprint`: algorithm, its configuration, and the spaces. `configuration`: that of the whole run. `checkpoint`:
+    the id of the one it was taken from; `time`: when that was saved, Unix time in seconds.
+    """
+
+    fingerprint: Mapping[str, Any]
+    configuration: Mapping[str, Any]
+    seed: int
+    global_step: int
+    mean_return: float | None
+    checkpoint: str
+    time: float
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """What a file holds. `parameters`: float32 [P], read-only."""
+
+    description: Description
+    parameters: npt.NDArray[np.float32]
+    statistics: Mapping[str, Moments]
+
+
+def to_file(description: Description, arrays: Arrays) -> list[memoryview]:
+    """The file, in pieces that stand one behind the other."""
+    texts = {"format": FORMAT, "description": json.dumps(asdict(description)), "sha256": _digest(arrays)}
+    return to_buffers(arrays, texts)
+
+
+def read(path: Path | str) -> PolicyFile:
+    """What a file holds, verified. Raises PolicyError."""
+    try:
+        arrays, metadata = from_bytes(np.fromfile(path, np.uint8))
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise PolicyError(f"{path} is no policy of RELAAX: {error}; `relaax checkpoints export` writes one") from None
+    found = metadata.get("format")
+    if found != FORMAT:
+        raise PolicyError(
+            f"{path} is no policy that this version reads: its format is {found!r}, not {FORMAT!r}; "
+            "`relaax checkpoints export LOCATION FILE` writes one"
+        )
+    if metadata.get("sha256") != _digest(arrays):
+        raise PolicyError(f"{path} is not what was written: its SHA-256 differs")
+    try:
+        return PolicyFile(Description(**json.loads(metadata["description"])), _parameters(arrays), from_arrays(arrays))
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise PolicyError(f"{path} does not say what it is: {error!r}") from None
+
+
+def _parameters(arrays: Arrays) -> npt.NDArray[np.float32]:
+    parameters = arrays[PARAMETERS]
+    if parameters.dtype != np.float32 or parameters.ndim != 1:
+        raise ValueError(f"the parameters are {parameters.dtype} of shape {list(parameters.shape)}")
+    vector: npt.NDArray[np.float32] = np.asarray(parameters, np.float32)
+    vector.flags.writeable = False
+    return vector
+
+
+def _digest(arrays: Arrays) -> str:
+    sha256 = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        sha256.update(json.dumps([name, str(array.dtype), list(array.shape)]).encode())
+        sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()

@@ -1,0 +1,144 @@
+"""A policy that acts: the algorithm's own agent in exploit mode, with parameters that stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, ConfigBase, Discrete, Leaves, Pulled, Space, Step
+from relaax.policy.bridge import FixedBridge
+from relaax.policy.file import Description, PolicyError, PolicyFile
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Policy:
+    """Acts in one environment, or in N at once; see `act`. Made by `relaax.policy.load`. Not thread-safe.
+
+    What an agent remembers of an episode, such as the last frames or the state of an LSTM, is kept for each
+    environment until `first` or `reset` says that another episode begins.
+
+    `observation_space` and `action_space` are of `relaax.rlx`; the former has no bounds. `configuration` has the
+    algorithm's keys, `description` whatever else the file says.
+    """
+
+    def __init__(
+        self, file: PolicyFile, algorithm: Algorithm, config: ConfigBase, spaces: tuple[Space, Space], seed: int
+    ):
+        self.algorithm = algorithm.name
+        self.configuration: Mapping[str, Any] = config.model_dump(mode="json", by_alias=True)
+        self.observation_space, self.action_space = spaces
+        self.description: Description = file.description
+        self._pulled = Pulled(file.parameters, 0, file.description.global_step, file.statistics)
+        self._algorithm = algorithm
+        self._config = config
+        self._seed = seed
+        self._agent: AgentBase | None = None
+        self._environments = 0
+        self._begun = False
+        self._agent_for(1)  # what does not fit together is told before the first observation
+
+    @property
+    def global_step(self) -> int:
+        """Environment steps that were learned from."""
+        return self._pulled.global_step
+
+    def act(self, observations: Any, first: npt.ArrayLike | None = None) -> Any:
+        """The actions that answer to observations.
+
+        `observations`: a value of the observation space, or a batch: a value with a leading axis of length N in each
+        of its arrays. The answer is an action or a batch of N likewise; the action of a Discrete space is an int, or
+        int64 [N]. `first`, a bool or bool [N]: where an observation begins an episode. The first call begins one in
+        every environment, as does the first one after `reset`; only then may N be another.
+
+        Raises PolicyError where the observations do not fit.
+        """
+        leaves, single = self._leaves(observations)
+        environments = len(leaves[0])
+        if not self._begun:
+            agent = self._agent_for(environments)
+        elif environments != self._environments:
+            raise PolicyError(
+                f"{environments} observations after {self._environments}: call reset() where the number changes"
+            )
+        else:
+            assert self._agent is not None
+            agent = self._agent
+        restart = self._mask(first)
+        if not self._begun or restart.all():
+            actions = agent.reset(leaves)
+        else:
+            actions = agent.step(self._step(leaves, restart))
+        self._begun = True
+        return self._answer(actions, single)
+
+    def reset(self) -> None:
+        """The next observations begin an episode in every environment, of which there may be another number."""
+        self._begun = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Policy of {self.algorithm} at global step {self.global_step}: {self.observation_space} to "
+            f"{self.action_space}>"
+        )
+
+    def _agent_for(self, environments: int) -> AgentBase:
+        if self._agent is None or environments != self._environments:
+            context = AgentContext(
+                observation_space=self.observation_space,
+                action_space=self.action_space,
+                environments=environments,
+                actors=tuple(range(environments)),
+                seed=self._seed,
+                exploit=True,
+                bridge=FixedBridge(self._pulled),
+            )
+            try:
+                agent = self._algorithm.Agent(self._config, context)
+            except (ValueError, KeyError) as error:
+                raise PolicyError(
+                    f"the parameters do not fit the algorithm {self._algorithm.source}: {error}; was its code another "
+                    "one when they were learned?"
+                ) from error
+            self._agent, self._environments = agent, environments
+        return self._agent
+
+    def _leaves(self, observations: Any) -> tuple[Leaves, bool]:
+        """Leaves [N, ...], and whether it was one observation without an axis for environments."""
+        space = self.observation_space
+        try:
+            leaves = space.flatten(observations)
+        except (ValueError, TypeError) as error:
+            raise PolicyError(f"an observation in {space} is needed: {error}") from None
+        axes = {
+            leaf.shape[: leaf.ndim - len(element.shape)] for leaf, element in zip(leaves, space.elements(), strict=True)
+        }
+        if len(axes) != 1 or any(len(shape) > 1 or 0 in shape for shape in axes):
+            raise PolicyError(f"one observation in {space} is needed, or N of them with one axis more")
+        single = axes == {()}
+        return ([leaf[None] for leaf in leaves] if single else leaves), single
+
+    def _mask(self, first: npt.ArrayLike | None) -> Mask:
+        needed = f"a bool for each of {self._environments} observations is needed"
+        try:
+            mask = np.asarray(False if first is None else first, np.bool_)
+        except (ValueError, TypeError) as error:
+            raise PolicyError(f"first is no array of bools, and {needed}: {error}") from None
+        try:
+            return np.broadcast_to(mask, (self._environments,))
+        except ValueError:
+            raise PolicyError(f"first has shape {list(mask.shape)}; {needed}") from None
+
+    def _step(self, observations: Leaves, first: Mask) -> Step:
+        none: Mask = np.zeros(self._environments, np.bool_)
+        return Step(
+            np.zeros(self._environments), observations, terminated=none, truncated=none.copy(), first=first.copy()
+        )
+
+    def _answer(self, actions: Leaves, single: bool) -> Any:
+        leaves = [leaf[0] for leaf in actions] if single else [np.array(leaf) for leaf in actions]
+        value = self.action_space.unflatten(leaves)
+        return int(value) if single and isinstance(self.action_space, Discrete) else value

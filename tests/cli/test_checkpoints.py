@@ -1,0 +1,315 @@
+"""`relaax checkpoints`: lists, verifies, copies and exports what is on disk or in S3."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+from typer.testing import CliRunner, Result
+
+from relaax.checkpoint import CheckpointManager, Lease, LocalStore, StoreError, highest_fence
+from relaax.cli.app import app
+from relaax.cli.checkpoints import catalogue, transfer
+from support.s3_server import S3Server, keys_file, s3_server
+from support.stores import MemoryStore
+
+SPACE = {"kind": "discrete", "n": 2}
+
+
+def checkpoints(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["checkpoints", *map(str, arguments)])
+
+
+def save(folder: Path, global_step: int, mean_return: float | None = None, shards: int = 1) -> str:
+    """A checkpoint of ten parameters; its id."""
+    vector = np.arange(10, dtype=np.float32) + global_step
+    ranges = [(i * 10 // shards, (i + 1) * 10 // shards) for i in range(shards)]
+    parts: dict[str, Any] = {
+        f"shard-{i}": {"parameters": vector[start:end], "slots/mean_square": np.ones(end - start, np.float32)}
+        for i, (start, end) in enumerate(ranges)
+    }
+    moments = {"count": np.array([4.0]), "mean": np.zeros(1), "m2": np.ones(1)}
+    parts["shard-0"].update((f"statistics/reward/{name}", array) for name, array in moments.items())
+    manifest = {
+        "fingerprint": {"algorithm": "mine", "configuration": {"api_key": "abc"}, "observation_space": SPACE},
+        "configuration": {"algorithm": {"api_key": "abc"}},
+        "updates": global_step // 5,
+        "mean_return": mean_return,
+        "shards": [{"part": f"shard-{i}", "start": start, "end": end} for i, (start, end) in enumerate(ranges)],
+    }
+    return CheckpointManager(LocalStore(folder)).save(global_step, parts, manifest).checkpoint_id
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory with three checkpoints: the second is the best."""
+    for global_step, mean_return in ((10, None), (2000, 31.25), (30, 7.0)):
+        save(tmp_path / "run" / "checkpoints", global_step, mean_return, shards=2)
+    return tmp_path / "run"
+
+
+FIRST, SECOND, THIRD = "00000001-10", "00000002-2000", "00000003-30"
+
+
+def damage(run: Path, checkpoint_id: str, part: str = "shard-1.safetensors") -> None:
+    path = run / "checkpoints" / checkpoint_id / part
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("arguments", [(), ("list",)])
+@pytest.mark.parametrize("folder", ["run", "run/checkpoints"])
+def test_a_location_alone_is_listed(run: Path, folder: str, arguments: tuple[str, ...]) -> None:
+    done = checkpoints(*arguments, run.parent / folder)
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.output.splitlines() if line.strip().startswith("0000")]
+    assert [row[0] for row in rows] == [THIRD, SECOND, FIRST]
+    assert rows[1][3:7] == ["2,000", "400", "31.2", "2"]
+    assert [row[-1] for row in rows] == ["newest", "best", "B"]
+
+
+def test_the_list_as_json(run: Path) -> None:
+    damage(run, THIRD, "manifest.json")
+    (run / "checkpoints" / FIRST / "shard-0.safetensors").unlink()
+    found = json.loads(checkpoints(run, "--json").output)
+    assert found["location"] == str(run / "checkpoints")
+    third, second, first = found["checkpoints"]
+    assert third["id"] == THIRD
+    assert third["damaged"] in (
+        "the manifest is not whole",
+        "the manifest is not what was written: its SHA-256 differs",
+    )
+    assert (second["newest"], second["best"], second["damaged"]) == (True, True, None)
+    assert (second["global_step"], second["updates"], second["mean_return"], second["shards"]) == (2000, 400, 31.25, 2)
+    files = (run / "checkpoints" / SECOND).glob("*.safetensors")
+    assert second["size"] == sum(file.stat().st_size for file in files)
+    assert first["damaged"] == f"{FIRST}/shard-0.safetensors is not there"
+    assert "00000001-10 is damaged: 00000001-10/shard-0.safetensors is not there\n" in checkpoints(run).output
+
+
+def test_what_is_whole_and_what_is_not(run: Path) -> None:
+    done = checkpoints("verify", run)
+    assert (done.exit_code, done.output.count("is whole")) == (0, 3)
+    damage(run, SECOND)
+    done = checkpoints("verify", run)
+    assert done.exit_code == 1
+    assert f"{SECOND}  is damaged: {SECOND}/shard-1.safetensors is not what was written" in done.stdout
+    assert done.stderr == f"relaax checkpoints: damaged in {run / 'checkpoints'}: {SECOND}\n"
+    assert checkpoints("verify", run, FIRST, THIRD).exit_code == 0
+    found = json.loads(checkpoints("verify", run, SECOND, "--json").stdout)
+    assert list(found["checkpoints"]) == [SECOND]
+    assert "SHA-256 differs" in found["checkpoints"][SECOND]
+
+
+def test_reading_changes_nothing_and_takes_no_lease(run: Path, tmp_path: Path) -> None:
+    lease = Lease(LocalStore(run / "checkpoints"))
+    lease.acquire()
+    try:
+        before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.name != "lease.json")
+        for command in ((run,), ("verify", run), ("export", run, tmp_path / "x"), ("copy", run, tmp_path / "to")):
+            assert checkpoints(*command).exit_code == 0
+        after = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.name != "lease.json")
+        assert after == before
+        lease.check()
+    finally:
+        lease.release()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("0*/*")}
+
+
+@pytest.mark.parametrize(
+    ("options", "copied"),
+    [((), [FIRST, SECOND, THIRD]), (("--newest",), [THIRD]), (("--best",), [SECOND]), ((FIRST, THIRD), [FIRST, THIRD])],
+)
+def test_copies_are_the_same_bytes(run: Path, tmp_path: Path, options: tuple[str, ...], copied: list[str]) -> None:
+    done = checkpoints("copy", run, tmp_path / "to", *options)
+    assert done.exit_code == 0, done.output
+    source, target = files_of(run / "checkpoints"), files_of(tmp_path / "to")
+    assert target == {name: data for name, data in source.items() if name.partition("/")[0] in copied}
+    again = checkpoints("copy", run, tmp_path / "to", *options)
+    assert again.exit_code == 2
+    assert "would be overwritten" in again.output
+    assert copied[0] in again.output
+
+
+def test_what_is_damaged_is_not_copied_and_what_was_before_it_is(run: Path, tmp_path: Path) -> None:
+    damage(run, SECOND)
+    done = checkpoints("copy", run, tmp_path / "to")
+    assert done.exit_code == 1
+    assert f"damaged: {SECOND}/shard-1.safetensors is not what was written" in done.output
+    assert {name.partition("/")[0] for name in files_of(tmp_path / "to")} == {FIRST}
+    (run / "checkpoints" / THIRD / "manifest.json").write_text("{")
+    assert f"damaged: {THIRD}: the manifest is not whole" in checkpoints("copy", run, tmp_path / "new", THIRD).output
+
+
+def test_nothing_is_copied_to_where_a_server_writes(run: Path, tmp_path: Path) -> None:
+    target = LocalStore(tmp_path / "to")
+    lease = Lease(target, ttl=1.0)
+    lease.acquire(4)
+    try:
+        done = checkpoints("copy", run, tmp_path / "to")
+        assert done.exit_code == 1
+        assert "writes its checkpoints to" in done.output
+    finally:
+        lease.release()
+    assert checkpoints("copy", run, tmp_path / "to").exit_code == 0
+    assert highest_fence(target) == 0  # the ids are as they were
+    nxt = Lease(target)
+    nxt.acquire()  # and it was given back
+    assert nxt.fence == 7
+    nxt.release()
+
+
+def test_a_copy_into_a_run_directory_lands_among_its_checkpoints(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "configuration.yaml").touch()
+    assert checkpoints("copy", run, tmp_path / "new", "--best").exit_code == 0
+    assert CheckpointManager(LocalStore(tmp_path / "new" / "checkpoints")).published() == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("options", "step"), [((), 30), (("--best",), 2000), (("--id", FIRST), 10)], ids=["newest", "best", "id"]
+)
+def test_the_export_is_one_file_with_everything_but_secrets(
+    run: Path, tmp_path: Path, options: tuple[str, ...], step: int
+) -> None:
+    file = tmp_path / "policy.safetensors"
+    done = checkpoints("export", run, file, *options, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["global_step"] == step
+    with safetensors.safe_open(file, "np") as opened:
+        assert opened.get_tensor("parameters").tolist() == (np.arange(10) + step).tolist()
+        assert set(opened.keys()) == {"parameters", *(f"statistics/reward/{part}" for part in ("count", "mean", "m2"))}
+        described = json.loads(opened.metadata()["description"])
+    assert described["global_step"] == step
+    assert described["fingerprint"]["algorithm"] == "mine"
+    assert described["fingerprint"]["configuration"] == {"api_key": "(hidden)"}
+    assert b"abc" not in file.read_bytes()
+    assert list(tmp_path.glob(".unfinished*")) == []
+
+
+def test_a_file_that_is_there_is_replaced_with_force_only(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "there"
+    file.write_text("mine")
+    done = checkpoints("export", run, file)
+    assert (done.exit_code, file.read_text()) == (2, "mine")
+    assert checkpoints("export", run, file, "--force").exit_code == 0
+    assert file.stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("{}/none",), 2, "no such folder"),
+        (("{}/file",), 2, "is no folder"),
+        (("ftp://x/y",), 2, "is no location"),
+        (("s3://bucket",), 2, "s3://BUCKET/KEY is needed"),
+        (("copy", "{}/run", ""), 2, "'' is no location"),
+        (("verify", "{}/empty"), 2, "there are no checkpoints in"),
+        (("verify", "{}/run", "00000003-31"), 2, "unknown checkpoint '00000003-31'; did you mean '00000003-30'?"),
+        (("copy", "{}/run", "{}/to", FIRST, "--best"), 2, "one of the three"),
+        (("export", "{}/run", "{}/none/x"), 1, "No such file or directory"),
+        (("verfy", "{}/run"), 2, "Did you mean 'verify'?"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    run: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
+    done = checkpoints(*(argument.format(tmp_path) for argument in arguments))
+    assert (done.exit_code, sentence in " ".join(done.output.split())) == (code, True), done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_disk_that_takes_no_more_is_said_in_a_sentence(run: Path, tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        done = checkpoints("export", run, tmp_path / "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (done.exit_code, "File too large" in done.output, "None" in done.output) == (1, True, False), done.output
+    assert not (tmp_path / "x").exists()
+
+
+class Thinned(LocalStore):
+    """A server deletes one of its checkpoints right after it was listed for the n-th time."""
+
+    listings = 1
+
+    def list(self, prefix: str = "") -> list[str]:
+        keys = super().list(prefix)
+        self.listings -= 1
+        if not self.listings:
+            for key in [key for key in keys if key.startswith(SECOND)]:
+                self.delete(key)
+        return keys
+
+
+def test_what_is_deleted_meanwhile_is_left_out(run: Path) -> None:
+    store = Thinned(run / "checkpoints")
+    store.listings = 2
+    assert [entry.checkpoint_id for entry in catalogue.entries(store)] == [THIRD, FIRST]
+    save(run / "checkpoints", 40)
+    wanted, target = catalogue.entries(store), MemoryStore()
+    (run / "checkpoints" / FIRST / "manifest.json").unlink()
+    assert transfer.copy(store, target, wanted, lambda _: None) == ["00000004-40", THIRD]
+    assert CheckpointManager(target).published() == ["00000004-40", THIRD]
+
+
+class LosesAnswers(MemoryStore):
+    """Whose manifests arrive, and whose answers do not."""
+
+    def put_if(self, key: str, value: bytes, tag: str | None) -> str:
+        tag = super().put_if(key, value, tag)
+        if key.endswith("/manifest.json"):
+            raise StoreError("no answer")
+        return tag
+
+
+def test_a_copy_whose_end_is_not_known_leaves_no_half_of_it(run: Path) -> None:
+    source, target = LocalStore(run / "checkpoints"), LosesAnswers()
+    with pytest.raises(StoreError, match="no answer"):
+        transfer.copy(source, target, catalogue.entries(source), lambda _: None)
+    assert [key for key in target.list() if key != "lease.json"] == []
+
+
+def test_none_of_the_best_where_no_episode_ended(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    assert "no episode had ended" in checkpoints("export", tmp_path, tmp_path / "x", "--best").output
+    (tmp_path / "empty").mkdir()
+    done = checkpoints(tmp_path / "empty")
+    assert (done.exit_code, "there are no checkpoints in" in done.output) == (0, True)
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[S3Server]:
+    with s3_server(tmp_path) as server:
+        yield server
+
+
+def test_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    options = ("--aws-keys", keys_file(tmp_path), "--aws-endpoint", f"http://{s3.address}")
+    there, elsewhere = f"s3://{bucket}/models/mine", f"s3://{bucket}/copy"
+    assert checkpoints("copy", run, there, *options).exit_code == 0
+    assert checkpoints("copy", there, elsewhere, "--newest", *options).exit_code == 0
+    assert checkpoints("copy", there, tmp_path / "back", *options).exit_code == 0
+    assert files_of(tmp_path / "back") == files_of(run / "checkpoints")
+    assert checkpoints("verify", elsewhere, *options).output.startswith(f"{THIRD}  is whole")
+    found = json.loads(checkpoints(there, "--json", *options).output)
+    assert (found["location"], [entry["id"] for entry in found["checkpoints"]]) == (there, [THIRD, SECOND, FIRST])
+    assert checkpoints("export", elsewhere, tmp_path / "x.safetensors", *options).exit_code == 0
+    done = checkpoints(f"s3://{bucket}-none/x", *options)
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output

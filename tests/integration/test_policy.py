@@ -1,0 +1,76 @@
+"""A short training over the ports, exported: the policy acts as the service did in exploit mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relaax.policy
+from relaax.client import Client
+from relaax.rlx import Box, Discrete, Space
+from support.processes import Processes
+from support.service import RELAAX, started_service
+
+OBSERVATION = Box(shape=(3,))
+EPISODES, LENGTH = 4, 12
+
+
+def seen(seed: int) -> list[list[npt.NDArray[Any]]]:
+    """What an environment shows, episode by episode, whatever is done in it."""
+    rng = np.random.default_rng(seed)
+    return [[rng.normal(1, 3, 3).astype(np.float32) for _ in range(LENGTH)] for _ in range(EPISODES)]
+
+
+def live(client: Client, seed: int) -> list[Any]:
+    """The actions that answer to it."""
+    actions = []
+    for observations in seen(seed):
+        actions.append(client.init(observations[0]))
+        actions += [client.send(float(state[0] > 0), state) for state in observations[1:]]
+        client.reset(1.0)
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "action", "keys"),
+    [
+        pytest.param("da3c", Discrete(3), {"initial_learning_rate": 0.05}, marks=pytest.mark.slow, id="da3c"),
+        pytest.param(
+            *("da3c", Discrete(3), {"lstm": True, "normalize_observations": True, "normalize_rewards": "scale"}),
+            id="lstm",
+        ),
+        pytest.param(
+            *("da3c_cont", Box(-2, 2, (2,)), {"initial_learning_rate": 0.01, "episode_len": 5}),
+            marks=pytest.mark.slow,
+            id="da3c_cont",
+        ),
+    ],
+)
+def test_it_acts_as_the_service_did(
+    tmp_path: Path, processes: Processes, algorithm: str, action: Space, keys: dict[str, Any]
+) -> None:
+    spaces = {"observation_space": OBSERVATION, "action_space": action}
+    with started_service(tmp_path, path=algorithm, **keys) as service:
+        with Client(service.address, **spaces) as client:
+            for seed in range(3):
+                live(client, seed)
+        updates = service.wait_for_nobody().updates
+        with Client(service.address, **spaces, mode="exploit") as client:
+            expected = live(client, 99)
+        assert service.parameter_server.stop(timeout=60) == 0, service.parameter_server.report()
+    file = tmp_path / "policy.safetensors"
+    export = processes.start(*RELAAX, "checkpoints", "export", tmp_path, file)
+    assert export.wait(60) == 0, export.report()
+    policy = relaax.policy.load(file)
+    assert updates > 10
+    assert policy.global_step > 100
+    actions = [
+        policy.act(state, first=step == 0) for observations in seen(99) for step, state in enumerate(observations)
+    ]
+    np.testing.assert_array_equal(actions, expected)
+    if algorithm == "da3c_cont":
+        assert len(np.unique(np.array(actions), axis=0)) > LENGTH  # it answers to what it sees

@@ -1,0 +1,245 @@
+"""A policy from a file does what the algorithm's agent does in exploit mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relaax.policy
+from relaax.algorithm_base import (
+    AgentBase,
+    Algorithm,
+    Box,
+    Dict,
+    Discrete,
+    Moments,
+    Space,
+    Step,
+    fingerprint,
+    load_algorithm,
+    parse_fingerprint,
+)
+from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.bundled import bundled_folder
+from relaax.checkpoint import Checkpoint
+from relaax.cli.new.scaffold import ALGORITHM, filled
+from relaax.policy import Policy, PolicyError, exporting
+
+VECTOR, IMAGE = Box(shape=(3,)), Box(0, 255, (20, 20), np.uint8)
+STEPS = 12
+
+
+def write(
+    folder: Path, algorithm: Algorithm, observation: Space, action: Space, **keys: Any
+) -> tuple[Path, AgentBase, FakeBridge]:
+    """A file with parameters drawn at random, and the agent of 3 environments that uses the same."""
+    config = algorithm.configure({"path": str(algorithm.source), **keys})
+    declared = algorithm.ParameterServer(config, observation, action)
+    rng = np.random.default_rng(7)
+    initial = declared.initial_parameters(0)
+    parameters = (initial + rng.normal(0, 0.3, len(initial))).astype(np.float32)
+    statistics = {name: Moments.of(rng.normal(2, 3, (9, size))) for name, size in declared.statistics().items()}
+    bridge = FakeBridge(parameters, statistics=declared.statistics())
+    bridge.publish(parameters, statistics)
+    agent, _ = make_agent(algorithm, config, observation, action, environments=3, exploit=True, bridge=bridge)
+    description, *_ = parse_fingerprint(fingerprint(algorithm.name, config, observation, action))
+    middle = len(parameters) // 3
+    arrays = {
+        f"statistics/{name}/{part}": np.atleast_1d(getattr(moments, part))
+        for name, moments in statistics.items()
+        for part in ("count", "mean", "m2")
+    }
+    checkpoint = Checkpoint(
+        "00000004-120",
+        {"shard-1": {"parameters": parameters[middle:]}, "shard-0": {"parameters": parameters[:middle], **arrays}},
+        {
+            "fingerprint": description,
+            "configuration": {"relaax-rlx-server": {"token": "secret"}},
+            "global_step": 120,
+            "time": 5.0,
+            "shards": [
+                {"part": "shard-0", "start": 0, "end": middle},
+                {"part": "shard-1", "start": middle, "end": len(parameters)},
+            ],
+        },
+    )
+    path = folder / "policy.safetensors"
+    exporting.write(path, exporting.policy_of(checkpoint))
+    return path, agent, bridge
+
+
+def bundled(name: str) -> Algorithm:
+    return load_algorithm(name, bundled_folder("algorithms"))
+
+
+def observations(space: Space, environments: int = 3) -> list[list[npt.NDArray[Any]]]:
+    """Leaves of what is seen at each step."""
+    rng = np.random.default_rng(1)
+    return [
+        [
+            rng.integers(0, 4, (environments, *element.shape)).astype(element.dtype) * (60 if space is IMAGE else 1)
+            for element in space.elements()
+        ]
+        for _ in range(STEPS)
+    ]
+
+
+def firsts() -> npt.NDArray[np.bool_]:
+    mask = np.random.default_rng(2).random((STEPS, 3)) < 0.25
+    mask[0] = True
+    return mask
+
+
+def through_the_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> list[list[npt.NDArray[Any]]]:
+    """The actions, where environments whose episode begins had ended one before."""
+    none = np.zeros(3, np.bool_)
+    actions = [agent.reset(seen[0])]
+    for leaves, first in zip(seen[1:], firsts()[1:], strict=True):
+        actions.append(agent.step(Step(np.ones(3), leaves, first, none, none, leaves if first.any() else None)))
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("name", "observation", "action", "keys"),
+    [
+        ("da3c", VECTOR, Discrete(3, 2), {}),
+        ("da3c", VECTOR, Discrete(3), {"lstm": True, "normalize_observations": True, "network": {"lstm_size": 8}}),
+        ("da3c", IMAGE, Discrete(4), {"history_len": 3, "network": {"convolutions": [], "dense": [16]}}),
+        ("da3c", Dict({"a": Discrete(4), "b": VECTOR}), Discrete(3), {"network": {"dense": [8]}}),
+        ("da3c_cont", VECTOR, Box(-2, 2, (2,)), {"normalize_rewards": "scale", "network": {"lstm_size": 8}}),
+    ],
+    ids=["da3c", "lstm", "frames", "dict", "da3c_cont"],
+)
+def test_it_acts_as_the_agent_does(
+    tmp_path: Path, name: str, observation: Space, action: Space, keys: Mapping[str, Any]
+) -> None:
+    path, agent, _ = write(tmp_path, bundled(name), observation, action, **keys)
+    seen = observations(observation)
+    expected = through_the_agent(agent, seen)
+    policy = relaax.policy.load(path)
+    for leaves, first, wanted in zip(seen, firsts(), expected, strict=True):
+        actions = action.flatten(policy.act(observation.unflatten(leaves), first))
+        for mine, its in zip(actions, wanted, strict=True):
+            assert mine.dtype == its.dtype
+            np.testing.assert_array_equal(mine, its)
+    # One environment alone, one observation at a time.
+    policy.reset()
+    for number, (leaves, first) in enumerate(zip(seen, firsts()[:, 1], strict=True)):
+        one = policy.act(observation.unflatten([leaf[1] for leaf in leaves]), bool(first))
+        assert isinstance(one, int if isinstance(action, Discrete) else np.ndarray)
+        np.testing.assert_allclose(action.flatten(one)[0], expected[number][0][1], rtol=1e-6)
+
+
+def test_it_says_what_it_is(tmp_path: Path) -> None:
+    path, _, bridge = write(tmp_path, bundled("da3c"), VECTOR, Discrete(3), entropy_beta=0.5)
+    policy = relaax.policy.load(str(path))
+    assert (policy.algorithm, policy.global_step, policy.configuration["entropy_beta"]) == ("da3c", 120, 0.5)
+    assert (str(policy.observation_space), policy.action_space) == ("Box(float32, [3])", Discrete(3))
+    assert repr(policy) == "<Policy of da3c at global step 120: Box(float32, [3]) to Discrete(3)>"
+    assert policy.description.configuration == {"relaax-rlx-server": {"token": "(hidden)"}}
+    assert b"secret" not in path.read_bytes()
+    import safetensors
+
+    with safetensors.safe_open(path, "np") as file:  # any reader of the format can use it
+        np.testing.assert_array_equal(file.get_tensor("parameters"), bridge.parameters)
+
+
+def test_actions_are_drawn_by_a_seed(tmp_path: Path) -> None:
+    path, _, _ = write(tmp_path, bundled("da3c_cont"), VECTOR, Box(-2, 2, (2,)))
+
+    def drawn(seed: int) -> list[list[float]]:
+        policy = relaax.policy.load(path, greedy=False, seed=seed)
+        return [policy.act(np.ones(3, np.float32)).tolist() for _ in range(5)]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_it_is_as_greedy_as_the_run_was_unless_told_otherwise(tmp_path: Path) -> None:
+    path, _, _ = write(tmp_path, bundled("da3c_cont"), VECTOR, Box(-2, 2, (2,)), lstm=False, greedy_exploit=False)
+    for greedy, varies in ((None, True), (True, False)):
+        policy = relaax.policy.load(path, greedy=greedy)
+        first, second = (policy.act(np.ones(3, np.float32)).tolist() for _ in range(2))
+        assert (first != second) is varies
+
+
+def test_an_algorithm_of_ones_own_is_given_by_its_path(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(filled(ALGORITHM, ".py", "mine"), encoding="utf-8")
+    path, agent, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
+    seen = observations(VECTOR)
+    policy = relaax.policy.load(path, algorithm=source)
+    for leaves, first, wanted in zip(seen, firsts(), through_the_agent(agent, seen), strict=True):
+        assert policy.act(leaves[0], first).tolist() == wanted[0].tolist()
+    with pytest.raises(PolicyError, match=r"of the algorithm 'mine', which does not come with RELAAX: give its path"):
+        relaax.policy.load(path)
+    with pytest.raises(PolicyError, match="of the algorithm 'mine', not of 'da3c'"):
+        relaax.policy.load(path, algorithm="da3c")
+    with pytest.raises(PolicyError, match="has no key greedy_exploit"):
+        relaax.policy.load(path, algorithm=source, greedy=False)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Policy:
+    return relaax.policy.load(write(tmp_path, bundled("da3c"), VECTOR, Discrete(3))[0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (np.zeros(4), r"an observation in Box\(float32, \[3\]\) is needed"),
+        (np.zeros((2, 2, 3)), "or N of them with one axis more"),
+        (np.zeros((0, 3)), "or N of them with one axis more"),
+        ("text", "an observation in"),
+    ],
+)
+def test_what_is_no_observation_is_refused(policy: Policy, wrong: Any, sentence: str) -> None:
+    with pytest.raises(PolicyError, match=sentence):
+        policy.act(wrong)
+    assert policy.act(np.zeros(3)) in (0, 1, 2)
+
+
+def test_the_number_of_environments_changes_with_a_reset_only(policy: Policy) -> None:
+    assert policy.act(np.zeros((2, 3))).shape == (2,)
+    with pytest.raises(PolicyError, match=r"4 observations after 2: call reset\(\)"):
+        policy.act(np.zeros((4, 3)))
+    with pytest.raises(PolicyError, match=r"first has shape \[3\]; a bool for each of 2 observations is needed"):
+        policy.act(np.zeros((2, 3)), [True] * 3)
+    with pytest.raises(PolicyError, match="first is no array of bools, and a bool for each of 2 observations"):
+        policy.act(np.zeros((2, 3)), [[True], [True, False]])
+    policy.reset()
+    assert policy.act(np.zeros((4, 3))).shape == (4,)
+
+
+def test_files_that_are_no_policies_are_refused(tmp_path: Path) -> None:
+    import safetensors.numpy
+
+    path, _, _ = write(tmp_path, bundled("da3c"), VECTOR, Discrete(3))
+    data = path.read_bytes()
+    other = tmp_path / "other"
+    for wrong, sentence in [
+        (b"", "no policy of RELAAX"),
+        (b"text of any kind, long enough", "no policy of RELAAX"),
+        (data[:-4], "no policy of RELAAX"),
+        (data[:-1] + bytes([data[-1] ^ 1]), "SHA-256 differs"),
+        (
+            data.replace(b"relaax-policy-1", b"relaax-policy-9"),
+            "its format is 'relaax-policy-9', not 'relaax-policy-1'",
+        ),
+        (safetensors.numpy.save({"x": np.zeros(3)}), "its format is None"),
+        (data.replace(b'\\"da3c\\"', b'\\"da4c\\"'), "which does not come with RELAAX"),
+        (data.replace(b'\\"seed\\"', b'\\"sead\\"'), "does not say what it is"),
+        (data.replace(b'\\"episode_len\\"', b'\\"episode_lon\\"'), "is another version than the one that learned"),
+        (data.replace(b'\\"dense\\": null', b'\\"dense\\": [12]'), "the parameters do not fit the algorithm"),
+    ]:
+        assert wrong != data
+        other.write_bytes(wrong)
+        with pytest.raises(PolicyError, match=sentence):
+            relaax.policy.load(other)
+    with pytest.raises(PolicyError, match="cannot be read: No such file"):
+        relaax.policy.load(tmp_path / "none")
