@@ -1,0 +1,1 @@
+"""`relaax doctor`: what is wrong with an installation, a configuration and a machine, each in a sentence."""

@@ -1,0 +1,85 @@
+"""The command `relaax doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from relaax.cli.doctor.finding import Check, Finding, Level, Patient, Unusable, wrong
+from relaax.server.options import SetOption
+
+
+def doctor(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
+    set_: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+) -> None:
+    """Look whether the servers could run with this configuration on this machine, and say what is wrong.
+
+    A line for each thing: ok, warning or wrong, a sentence, and the way out. Servers may run meanwhile; nothing is
+    changed, but for a value that is written to the store of checkpoints and removed again.
+
+    Exit code 0: nothing is wrong (there may be warnings); 1: something is.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    found = []
+    for name, finding in examined(Patient(config, set_ or ())):
+        found.append((name, finding))
+        if not as_json:
+            print(line(name, finding), flush=True)
+    healthy = all(finding.level is not Level.WRONG for _, finding in found)
+    if as_json:
+        findings = [
+            {"check": name, "level": finding.level.value, "sentence": finding.sentence, "way_out": finding.way_out}
+            for name, finding in found
+        ]
+        print(json.dumps({"ok": healthy, "findings": findings}, indent=2))
+    raise typer.Exit(0 if healthy else 1)
+
+
+def examined(patient: Patient) -> Iterator[tuple[str, Finding]]:
+    """What each check finds, in order."""
+    for check in checks():
+        try:
+            for finding in check.look(patient):
+                yield check.name, finding
+        except Unusable:
+            continue
+        except Exception as error:  # one that fails must not hide the others
+            yield check.name, wrong(f"this could not be looked at: {type(error).__name__}: {error}", "please report it")
+
+
+def line(name: str, finding: Finding) -> str:
+    """As people read it; a sentence of several lines stays one finding."""
+    text = finding.sentence.replace("\n", "; ")
+    if finding.way_out:
+        text += f". {finding.way_out[0].upper()}{finding.way_out[1:]}"
+    return f"{finding.level.value:<8} {name}: {text}"
+
+
+def checks() -> tuple[Check, ...]:
+    """All of them, in order: what those after it need comes first, and forking before anything starts a thread."""
+    from relaax.cli.doctor import installation, machine, parameter_server, ports, storage, trust
+
+    return (
+        Check("configuration", installation.configuration),
+        Check("versions", installation.versions),
+        Check("algorithm", installation.algorithm),
+        Check("fork", installation.forking),
+        Check("memory", machine.memory),
+        Check("open files", ports.descriptors),
+        Check("tokens", trust.tokens),
+        Check("certificates", trust.certificates),
+        Check("ports", ports.ports),
+        Check("parameter server", parameter_server.parameter_server),
+        Check("store", storage.store),
+        Check("disk", storage.disk),
+        Check("clock", storage.clock),
+    )

@@ -1,0 +1,101 @@
+"""Python, libraries, the configuration and its algorithm."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Iterator
+
+from packaging.requirements import Requirement
+
+from relaax import __version__
+from relaax.cli.doctor.finding import Finding, Patient, Unusable, ok, warning, wrong
+from relaax.configuration import ConfigurationError
+
+_OLDEST_PYTHON, _FIRST_UNTRIED_PYTHON = (3, 10), (3, 14)
+_SHOWN = ("tensorflow", "grpcio", "protobuf", "numpy")
+
+
+def versions(patient: Patient) -> Iterator[Finding]:
+    """Python and what the servers need, against the ranges that this installation declares."""
+    extras = {"", "server"}
+    if patient.found is not None and patient.found.parameter_server.checkpoint_aws_s3:
+        extras.add("s3")
+    good = True
+    for text in importlib.metadata.requires("relaax") or ():
+        requirement = Requirement(text)
+        if requirement.marker and not any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            good = False
+            yield wrong(f"{requirement.name} is not installed", "pip install 'relaax[server]' ('relaax[s3]' for S3)")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            good = False
+            wanted = f"{requirement.name}{requirement.specifier}"
+            yield wrong(f"{requirement.name} {version} is none that is known to work", f"pip install '{wanted}'")
+    if sys.version_info[:2] < _OLDEST_PYTHON:
+        yield wrong(f"Python {platform.python_version()} is too old", "3.10 to 3.13 are tried")
+    elif sys.version_info[:2] >= _FIRST_UNTRIED_PYTHON:
+        yield warning(f"Python {platform.python_version()} was not tried", "3.10 to 3.13 were")
+    elif good:
+        libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _SHOWN)
+        yield ok(f"relaax {__version__}, Python {platform.python_version()}, {libraries}")
+
+
+def configuration(patient: Patient) -> Iterator[Finding]:
+    """The file, variables and overrides together, and the rule for ports that other machines reach."""
+    from relaax.server.address import AddressError
+    from relaax.server.configured import configured, require_private_ports
+
+    try:
+        patient.found = configured(patient.name, patient.overrides)
+    except ConfigurationError as error:
+        yield wrong(str(error), "`relaax run CONFIG --print-config` shows where each value is from")
+        return
+    try:
+        require_private_ports(patient.found.parameter_server, patient.found.rlx_server)
+    except AddressError as error:
+        yield wrong(str(error), "see docs/security.md")
+    else:
+        yield ok(f"{patient.name} can be used")
+
+
+def algorithm(patient: Patient) -> Iterator[Finding]:
+    """Whether the algorithm can be imported, and takes its section."""
+    from relaax.algorithm_base import load_algorithm
+    from relaax.server.native_messages import import_tensorflow
+
+    found = patient.configuration
+    try:
+        import_tensorflow()
+        patient.algorithm = load_algorithm(found.algorithm_path, found.folder)
+        patient.config = patient.algorithm.configure(found.algorithm)
+    except ConfigurationError as error:
+        yield wrong(str(error), "mend what is named")
+    else:
+        yield ok(f"{patient.algorithm.name} from {patient.algorithm.source}")
+
+
+def forking(patient: Patient) -> Iterator[Finding]:
+    """Whether workers can be forked after all that was imported. Looked at right after the algorithm's import."""
+    from relaax.server.rlx_server.spawner import thread_count
+
+    if patient.configuration.rlx_server.worker_start == "spawn":
+        yield ok("workers are fresh processes (worker_start: spawn)")
+        return
+    if patient.algorithm is None:
+        raise Unusable
+    threads = thread_count()
+    if sys.platform == "darwin":
+        yield wrong("a process cannot be forked safely on macOS", "set relaax-rlx-server.worker_start to spawn")
+    elif threads > 1:
+        yield wrong(
+            f"{patient.algorithm.source} leaves {threads} threads behind when it is imported: workers cannot be forked",
+            "leave what starts them to the agent's constructor, or set relaax-rlx-server.worker_start to spawn",
+        )
+    else:
+        yield ok("workers can be forked: what they need was imported, and there is one thread")

@@ -1,0 +1,110 @@
+"""The parameter server that this configuration's workers would reach: there, willing, and set up alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from relaax import __version__
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
+from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.configuration import ConfigurationError
+
+if TYPE_CHECKING:
+    from relaax.bridge.channel import Target
+
+SECONDS = 5.0
+
+
+def who_is_at(target: Target) -> str | None:
+    """A parameter server, and how far it is where it tells; None where none answers."""
+    try:
+        return f"a RELAAX parameter server, at global step {_status(target).global_step},"
+    except grpc.RpcError as error:
+        strange = error.code() is grpc.StatusCode.UNAUTHENTICATED
+        return "a server that asks for another token" if strange else None
+
+
+def parameter_server(patient: Patient) -> Iterator[Finding]:
+    """Each shard that workers are told of."""
+    from relaax.server.targets import targets
+
+    try:
+        all_targets = targets(patient.configuration.rlx_server)
+    except ConfigurationError:
+        return  # said where tokens and certificates are looked at
+    for target in all_targets:
+        yield from _one(patient, target)
+
+
+def _one(patient: Patient, target: Target) -> Iterator[Finding]:
+    from relaax.bridge.channel import authentication_error
+
+    where = f"parameter server {target.address}"
+    if target.address.endswith(":0"):
+        yield ok(f"{where}: its port is to be picked")
+        return
+    try:
+        status = _status(target)
+    except grpc.RpcError as error:
+        refused = authentication_error(error, target)
+        if refused is not None:
+            yield wrong(str(refused), "both servers need the same token, and certificates of one authority")
+        elif error.code() is grpc.StatusCode.UNAVAILABLE:
+            yield warning(f"{where} is away: {_short(error)}", "start it; workers wait for it a while")
+        else:
+            yield wrong(f"{where} answers {error.code().name}: {_short(error)}", "is it a parameter server?")
+        return
+    yield from _agreement(patient, where, status)
+    if not _serves(target):
+        yield warning(f"{where} does not serve now", "its log says why: it stops, or waits for another shard")
+
+
+def _agreement(patient: Patient, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
+    from relaax.algorithm_base import first_difference
+    from relaax.server.description import description
+
+    if status.version and status.version != __version__:
+        yield wrong(
+            f"{where} is relaax {status.version}, this is {__version__}", "servers of one training have one version"
+        )
+    difference = None
+    if status.description and patient.config is not None:
+        difference = first_difference(status.description, description(patient.algorithm.name, patient.config))
+    if difference is not None:
+        yield wrong(
+            f"{where} is set up otherwise: {difference}", "start both servers with the same section `algorithm`"
+        )
+    else:
+        yield ok(f"{where} answers, at global step {status.global_step}, with {status.workers} workers")
+
+
+def _status(target: Target) -> pb.GetStatusResponse:
+    """Raises grpc.RpcError."""
+    from relaax.bridge.channel import open_channel
+
+    with open_channel(target) as channel:
+        stub = pb_grpc.ParameterServerServiceStub(channel)
+        status: pb.GetStatusResponse = stub.GetStatus(pb.GetStatusRequest(), timeout=SECONDS)
+        return status
+
+
+def _serves(target: Target) -> bool:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    from relaax.bridge.channel import open_channel
+
+    with open_channel(target) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=SECONDS)
+        except grpc.RpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _short(error: grpc.RpcError) -> str:
+    details = str(error.details() or "no details")
+    return details.rpartition("Failed to connect to remote host: ")[2] or details

@@ -1,0 +1,125 @@
+"""Addresses to listen at: free, or whose."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import psutil
+
+from relaax import rlx
+from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.configuration import Configuration, ConfigurationError
+from relaax.server.address import AddressError, listen, split_address
+
+SECONDS = 5.0
+_NO_HELLO = b"\xff\xff\xff\xff"
+"""A length that no hello has: an RLX server answers it at once, and lets nobody in."""
+
+
+def ports(patient: Patient) -> Iterator[Finding]:
+    """Every address that the two servers would listen at."""
+    found = patient.configuration
+    for name, section in (("relaax-parameter-server", found.parameter_server), ("relaax-rlx-server", found.rlx_server)):
+        for key, address in (("bind", section.bind), ("status_bind", section.status_bind)):
+            if address is not None:
+                yield _port(found, f"{name}.{key}", address)
+
+
+def _port(found: Configuration, key: str, address: str) -> Finding:
+    host, port = split_address(address)
+    if port == 0:
+        return ok(f"{key}: a free port of {host} is picked")
+    try:
+        listen(address).close()
+    except AddressError as error:
+        who = _relaax_at(found, key, address)
+        if who is not None:
+            return ok(f"{key}: {who} answers at {address} already")
+        holder = _holder(port)
+        if holder is None:
+            return wrong(f"{key}: {error}", "another port, or 0 for a free one")
+        return wrong(f"{key}: {address} is taken by {holder}", "end it, or choose another port; 0 picks a free one")
+    return ok(f"{key}: {address} is free")
+
+
+def _relaax_at(found: Configuration, key: str, address: str) -> str | None:
+    host, port = split_address(address)
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port
+    if key.endswith("status_bind"):
+        return _status_of(reachable)
+    if key.startswith("relaax-rlx-server"):
+        return "an RLX server" if _is_rlx_server(reachable, found.rlx_server.tls_certificate is not None) else None
+    from relaax.cli.doctor.parameter_server import who_is_at
+    from relaax.server.targets import shard_target
+
+    with contextlib.suppress(ConfigurationError):
+        host = f"[{reachable[0]}]" if ":" in reachable[0] else reachable[0]
+        return who_is_at(shard_target(found.parameter_server, f"{host}:{port}"))
+    return None
+
+
+def _is_rlx_server(place: tuple[str, int], tls: bool) -> bool:
+    connection = rlx.ClientConnection()
+    with contextlib.suppress(OSError, rlx.ProtocolError), contextlib.ExitStack() as stack:
+        sock: socket.socket = stack.enter_context(socket.create_connection(place, SECONDS))
+        if tls:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said to it
+            sock = stack.enter_context(context.wrap_socket(sock))
+        sock.sendall(_NO_HELLO)
+        connection.send(_hello())  # it counts as said: an answer may be read
+        while data := sock.recv(4096):
+            connection.receive_data(data)
+            if isinstance(connection.next_event(), rlx.Error):
+                return True
+    return False
+
+
+def _hello() -> rlx.Hello:
+    return rlx.Hello(observation_space=rlx.Discrete(1), action_space=rlx.Discrete(1))
+
+
+def _status_of(place: tuple[str, int]) -> str | None:
+    host = f"[{place[0]}]" if ":" in place[0] else place[0]
+    body: bytes | None = None
+    try:
+        with urllib.request.urlopen(f"http://{host}:{place[1]}/healthz", timeout=SECONDS) as answer:
+            body = answer.read(65536)
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read(65536)
+    except (OSError, ValueError):
+        return None
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        said = json.loads(body)
+        return f"{said['server']} ({'it serves' if said['serving'] else 'it does not serve'})"
+    return None
+
+
+def _holder(port: int) -> str | None:
+    """Who listens there, as far as this user may know."""
+    with contextlib.suppress(psutil.Error, OSError):
+        for link in psutil.net_connections("tcp"):
+            if link.status == psutil.CONN_LISTEN and link.laddr and link.laddr.port == port and link.pid:
+                return f"{psutil.Process(link.pid).name()} (process {link.pid})"
+    return None
+
+
+def descriptors(patient: Patient) -> Iterator[Finding]:
+    """Open files: each connection of an RLX server is one, and some more."""
+    import resource
+
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    workers = patient.configuration.rlx_server.max_workers
+    needed = 3 * workers + 64
+    way_out = f"ulimit -n 4096 (the hard limit is {most})"
+    if limit < needed:
+        yield warning(f"{limit} open files are too few for {workers} workers, which take {needed}", way_out)
+    else:
+        yield ok(f"{limit} open files are enough for {workers} workers")

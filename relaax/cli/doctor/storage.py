@@ -1,0 +1,165 @@
+"""Where checkpoints go: can it be written, is somebody else writing there, is there room, is its clock ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.configuration import ConfigurationError, ParameterServerSection
+
+_GIGABYTE = 1e9
+_SIGNATURE_SECONDS = 15 * 60
+"""S3 refuses a signature that is older, or younger, by more than this."""
+_SKEW_SECONDS = 60
+
+
+def store(patient: Patient) -> Iterator[Finding]:
+    """What a parameter server does there, with a value of its own that is removed again."""
+    from relaax.checkpoint import Store, StoreError
+    from relaax.checkpoint.local import LocalStore
+    from relaax.checkpoint.opening import open_store
+
+    section = patient.configuration.parameter_server
+    try:
+        opened: Store
+        if section.checkpoint_aws_s3 is not None:
+            opened = open_store(section.checkpoint_aws_s3, section.aws_keys, section.aws_endpoint, quick=True)
+        elif section.checkpoint_dir is not None:
+            if not Path(section.checkpoint_dir).is_dir():
+                yield _can_be_made(Path(section.checkpoint_dir))
+                return
+            opened = LocalStore(section.checkpoint_dir)
+        else:
+            yield warning("no place for checkpoints is configured", "set checkpoint_dir or checkpoint_aws_s3")
+            return
+        _probe(opened)
+    except ConfigurationError as error:
+        yield wrong(str(error), "mend what is named")
+    except ModuleNotFoundError as error:
+        yield wrong(f"{error.name} is not installed", "pip install 'relaax[s3]'")
+    except StoreError as error:
+        yield wrong(str(error), "mend what is named; the server would exit, or checkpoints would be late")
+    else:
+        yield ok(f"{opened.location} can be written, read, written on a condition and cleared")
+        yield from _lease(opened)
+
+
+def _can_be_made(folder: Path) -> Finding:
+    parent = _nearest(folder)
+    try:
+        with tempfile.TemporaryDirectory(dir=parent):
+            pass
+    except OSError as error:
+        return wrong(
+            f"{folder} cannot be made: {parent}: {error.strerror}", "another checkpoint_dir, or its permissions"
+        )
+    return ok(f"{folder} is not there yet, and can be made")
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or what there is of the way to it."""
+    absolute = folder.absolute()
+    return next(path for path in (absolute, *absolute.parents) if path.is_dir())
+
+
+def _probe(opened: object) -> None:
+    """Raises StoreError."""
+    from relaax.checkpoint import Store, StoreError
+
+    assert isinstance(opened, Store)
+    key, value = f"doctor-{uuid.uuid4().hex}", b"relaax doctor"
+    try:
+        tag = opened.put_if(key, value, None)
+        opened.put_if(key, value * 2, tag)
+        opened.put(key, value)
+        if opened.get(key) != value:
+            raise StoreError(f"{opened.location} gives back something else than what was written")
+    finally:
+        with contextlib.suppress(StoreError):
+            opened.delete(key)
+
+
+def _lease(opened: object) -> Iterator[Finding]:
+    from relaax.checkpoint import NotFound, Store
+    from relaax.checkpoint.holder import Holder
+    from relaax.checkpoint.lease import KEY, TTL
+
+    assert isinstance(opened, Store)
+    try:
+        said = json.loads(opened.get(KEY))
+        holder, released = Holder.of(said), bool(said["released"])
+    except NotFound:
+        return
+    except (ValueError, TypeError, KeyError):
+        yield warning(f"{opened.location}/{KEY} is no lease", "remove it where no parameter server uses this place")
+        return
+    if released:
+        yield ok(f"nobody holds the lease; {holder} gave it back")
+    elif holder.is_dead():
+        yield ok(f"{holder}, which had the lease, is dead: the next server takes it over at once")
+    else:
+        way_out = f"a second server is refused while it lives; where it is gone, its lease ends {TTL:g} s later"
+        yield warning(f"{holder} holds the lease on {opened.location}", way_out)
+
+
+def disk(patient: Patient) -> Iterator[Finding]:
+    """Room for checkpoints: for all that are kept, by the size of the largest that is there."""
+    section = patient.configuration.parameter_server
+    if section.checkpoint_dir is None:
+        return
+    folder = Path(section.checkpoint_dir)
+    free = shutil.disk_usage(_nearest(folder)).free
+    sizes = [sum(file.stat().st_size for file in path.parent.iterdir()) for path in folder.glob("*/manifest.json")]
+    kept = section.checkpoints_kept + section.best_checkpoints_kept + 1
+    needed = max(sizes, default=0) * max(0, kept - len(sizes)) + _GIGABYTE / 10
+    sentence = f"{free / _GIGABYTE:.1f} GB are free for checkpoints in {folder}"
+    if free < needed:
+        yield wrong(
+            f"{sentence}, {needed / _GIGABYTE:.1f} GB are needed", "make room, or keep fewer (checkpoints_kept)"
+        )
+    elif free < _GIGABYTE:
+        yield warning(sentence, "make room: a full disk makes checkpoints late")
+    else:
+        yield ok(sentence)
+
+
+def clock(patient: Patient) -> Iterator[Finding]:
+    """The clock of this machine, against the store's; nothing else compares clocks but the validity of certificates."""
+    section = patient.configuration.parameter_server
+    if section.checkpoint_aws_s3 is None and section.metrics_aws_s3 is None:
+        return
+    skew = _skew(section)
+    if skew is None:
+        return  # the store is away, which is said elsewhere
+    sentence = f"this machine's clock and the store's differ by {abs(skew):.0f} s"
+    way_out = "set the clock (NTP): S3 refuses signatures of another time, and certificates are valid for a while only"
+    if abs(skew) > _SIGNATURE_SECONDS:
+        yield wrong(sentence, way_out)
+    elif abs(skew) > _SKEW_SECONDS:
+        yield warning(sentence, way_out)
+    else:
+        yield ok(sentence)
+
+
+def _skew(section: ParameterServerSection) -> float | None:
+    url = section.aws_endpoint or "https://s3.amazonaws.com"
+    try:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5) as answer:
+                date = answer.headers.get("Date")
+        except urllib.error.HTTPError as error:  # it does not know us, and what time it is
+            with error:
+                date = error.headers.get("Date")
+        return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,336 @@
+"""`relaax doctor` on set-ups that are broken for real: each has its sentence, and no secret is in any."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from relaax.cli.doctor import machine, storage
+from relaax.cli.doctor.command import checks, examined, line
+from relaax.cli.doctor.finding import Finding, Level, Patient, warning
+from relaax.server.tokens import WORKERS
+from support.offline import start_offline_server
+from support.processes import Processes, project_command
+from support.s3_server import S3Server, keys_file, s3_server
+
+SECRET = "a-token-that-nobody-may-read"
+OTHER = "another-token-that-is-not-it"
+SERVER, RLX = "relaax-parameter-server", "relaax-rlx-server"
+
+
+@pytest.fixture(autouse=True)
+def _no_tokens_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("RELAAX_TOKEN", WORKERS):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def written(folder: Path, **sections: dict[str, Any]) -> Path:
+    """A configuration; `server`, `rlx` and `algorithm` have keys of their sections."""
+    document = {
+        SERVER: {"bind": "127.0.0.1:0", "checkpoint_dir": str(folder / "checkpoints"), **sections.get("server", {})},
+        RLX: {"bind": "127.0.0.1:0", "parameter_server": ["127.0.0.1:0"], **sections.get("rlx", {})},
+        "algorithm": {"path": "da3c", "network": {"dense": [8]}, **sections.get("algorithm", {})},
+    }
+    path = folder / "experiment.yaml"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def found(config: Path, name: str) -> list[Finding]:
+    """What one check finds, after those of configuration and algorithm."""
+    patient = Patient(str(config))
+    findings: list[Finding] = []
+    for check in checks():
+        if check.name in ("configuration", name) or (check.name, name) == ("algorithm", "parameter server"):
+            findings = list(check.look(patient))
+        if check.name == name:
+            break
+    for finding in findings:
+        assert SECRET not in line(name, finding) and OTHER not in line(name, finding)
+    return findings
+
+
+def only(findings: list[Finding], level: Level) -> str:
+    """The one sentence of this level, with its way out."""
+    chosen = [finding for finding in findings if finding.level is level]
+    assert len(chosen) == 1, findings
+    return line("", chosen[0])
+
+
+def token(folder: Path, name: str, secret: str = SECRET, mode: int = 0o600) -> str:
+    path = folder / name
+    path.write_text(secret)
+    path.chmod(mode)
+    return str(path)
+
+
+class Authority:
+    """Makes certificates, good and bad."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        self.folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.file = self._write(name, self._certificate(self._name, self._key.public_key(), "authority", 100, True))
+
+    def pair(self, name: str, host: str = "127.0.0.1", days: float = 100) -> tuple[str, str]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._certificate(subject, key.public_key(), host, days, False)
+        secret = self.folder / f"{name}.key"
+        secret.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        secret.chmod(0o600)
+        return self._write(name, certificate), str(secret)
+
+    def _certificate(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, host: str, days: float, is_authority: bool
+    ) -> x509.Certificate:
+        now = datetime.now(timezone.utc)
+        alternative: x509.GeneralName = x509.DNSName(host)
+        if host[0].isdigit():
+            alternative = x509.IPAddress(ipaddress.ip_address(host))
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=200))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+            .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _write(self, name: str, certificate: x509.Certificate) -> str:
+        path = self.folder / f"{name}.pem"
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return str(path)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+def test_a_configuration_that_cannot_be(tmp_path: Path) -> None:
+    findings = found(written(tmp_path, rlx={"max_wrokers": 3}), "configuration")
+    assert "max_wrokers" in only(findings, Level.WRONG)
+    assert "did you mean" in only(findings, Level.WRONG)
+
+
+def test_a_port_for_everybody_is_asked_for(tmp_path: Path) -> None:
+    findings = found(written(tmp_path, rlx={"status_bind": "0.0.0.0:0"}), "configuration")
+    assert "status_bind 0.0.0.0:0 can be reached from other machines" in only(findings, Level.WRONG)
+
+
+def test_versions_are_those_that_it_was_tried_with(tmp_path: Path) -> None:
+    findings = found(written(tmp_path), "versions")
+    assert {finding.level for finding in findings} <= {Level.OK, Level.WARNING}
+    assert "tensorflow" in findings[-1].sentence
+
+
+def test_an_algorithm_with_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise RuntimeError('half written')")
+    sentence = only(found(written(tmp_path, algorithm={"path": "./mine.py"}), "algorithm"), Level.WRONG)
+    assert "mine.py" in sentence and "half written" in sentence
+
+
+@pytest.mark.parametrize(
+    ("secret", "mode", "level", "sentence"),
+    [
+        (SECRET, 0o600, Level.OK, "a token is there"),
+        (SECRET, 0o640, Level.WARNING, "(mode 640). Chmod 600"),
+        ("short", 0o600, Level.WRONG, "from 16 to 4096 characters"),
+        ("", 0o600, Level.WRONG, "is empty"),
+    ],
+)
+def test_tokens(tmp_path: Path, secret: str, mode: int, level: Level, sentence: str) -> None:
+    config = written(tmp_path, rlx={"token_file": token(tmp_path, "token", secret, mode)})
+    assert sentence in only(found(config, "tokens"), level)
+
+
+def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
+    config = written(tmp_path, server={"token_file": str(tmp_path / "none")})
+    assert "cannot be read" in only(found(config, "tokens"), Level.WRONG)
+
+
+def test_workers_with_another_token(tmp_path: Path) -> None:
+    ours, theirs = token(tmp_path, "ours"), token(tmp_path, "theirs", OTHER)
+    config = written(tmp_path, server={"token_file": ours}, rlx={"parameter_server_token_file": theirs})
+    assert "workers would show another or none" in only(found(config, "tokens"), Level.WRONG)
+
+
+def test_certificates_that_are_fine(tmp_path: Path, authority: Authority) -> None:
+    certificate, key = authority.pair("server")
+    config = written(
+        tmp_path,
+        server={"tls_certificate": certificate, "tls_key": key},
+        rlx={"parameter_server_ca": authority.file},
+    )
+    findings = found(config, "certificates")
+    assert [finding.level for finding in findings] == [Level.OK, Level.OK], findings
+    assert "is valid for 99 days" in findings[0].sentence
+    assert "has signed" in findings[1].sentence
+
+
+@pytest.mark.parametrize(
+    ("days", "host", "level", "sentence"),
+    [
+        (-1, "127.0.0.1", Level.WRONG, "has expired"),
+        (5, "127.0.0.1", Level.WARNING, "expires in 4 days"),
+        (100, "elsewhere.example", Level.WARNING, "is for elsewhere.example, the server binds 127.0.0.1"),
+    ],
+)
+def test_certificates(
+    tmp_path: Path, authority: Authority, days: float, host: str, level: Level, sentence: str
+) -> None:
+    certificate, key = authority.pair("server", host, days)
+    config = written(tmp_path, rlx={"tls_certificate": certificate, "tls_key": key})
+    assert sentence in only(found(config, "certificates"), level)
+
+
+def test_a_key_of_another_certificate(tmp_path: Path, authority: Authority) -> None:
+    certificate, _ = authority.pair("server")
+    _, key = authority.pair("another")
+    config = written(tmp_path, rlx={"tls_certificate": certificate, "tls_key": key})
+    assert "is not the key of the certificate" in only(found(config, "certificates"), Level.WRONG)
+
+
+def test_an_authority_that_has_not_signed(tmp_path: Path, authority: Authority) -> None:
+    certificate, key = authority.pair("server")
+    other = Authority(tmp_path, "other")
+    config = written(
+        tmp_path, server={"tls_certificate": certificate, "tls_key": key}, rlx={"parameter_server_ca": other.file}
+    )
+    assert "has not signed" in only(found(config, "certificates"), Level.WRONG)
+
+
+def test_a_port_of_another_program(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        taken.settimeout(0)  # it accepts nobody and says nothing
+        status = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Level.WRONG)
+    assert f"{address} is taken by" in status
+    assert f"(process {os.getpid()})" in status
+    assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Level.OK).endswith("is free")
+
+
+def test_a_port_of_a_running_server(tmp_path: Path, processes: Processes) -> None:
+    _, address = start_offline_server(processes, tmp_path)
+    findings = found(written(tmp_path, rlx={"bind": address}), "ports")
+    assert f"an RLX server answers at {address} already" in line("", findings[-1])
+    assert findings[-1].level is Level.OK
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = written(tmp_path, server={"checkpoint_dir": "/proc/relaax/checkpoints"})
+    assert "/proc/relaax/checkpoints cannot be made" in only(found(config, "store"), Level.WRONG)
+    config = written(tmp_path, server={"checkpoint_dir": "/proc"})
+    assert "/proc" in only(found(config, "store"), Level.WRONG)
+
+
+def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    assert "can be written, read" in only(found(written(tmp_path), "store"), Level.OK)
+    assert [path for path in (tmp_path / "checkpoints").rglob("*") if path.stat().st_size] == []
+    (tmp_path / "checkpoints").rename(tmp_path / "gone")
+    assert "can be made" in only(found(written(tmp_path), "store"), Level.OK)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_s3(tmp_path: Path, s3: S3Server) -> None:
+    keys = {"checkpoint_dir": None, "aws_keys": str(keys_file(tmp_path)), "aws_endpoint": f"http://{s3.address}"}
+    bucket = s3.bucket()
+    config = written(tmp_path, server={**keys, "checkpoint_aws_s3": [bucket, "run"]})
+    assert f"s3://{bucket}/run can be written" in only(found(config, "store"), Level.OK)
+    assert "contents" not in s3.client.list_objects_v2(Bucket=bucket)
+    assert "differ by" in only(found(config, "clock"), Level.OK)
+    config = written(tmp_path, server={**keys, "checkpoint_aws_s3": ["no-such-bucket", "run"]})
+    assert "no-such-bucket" in only(found(config, "store"), Level.WRONG)
+
+
+def test_a_clock_that_is_wrong(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = storage.time.time()
+    monkeypatch.setattr(storage.time, "time", lambda: now + 3600)
+    config = written(
+        tmp_path,
+        server={"checkpoint_dir": None, "checkpoint_aws_s3": ["b", "k"], "aws_endpoint": f"http://{s3.address}"},
+    )
+    assert "differ by 36" in only(found(config, "clock"), Level.WRONG)
+
+
+def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = written(tmp_path, rlx={"memory_reserve": 10**9})
+    assert "room for about 0 workers" in only(found(config, "memory"), Level.WRONG)
+    config = written(tmp_path, rlx={"max_workers": 10**6})
+    assert "too few for 1000000 workers" in only(found(config, "open files"), Level.WARNING)
+    assert "GB are free" in found(config, "disk")[0].sentence
+
+
+def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(patient: Patient) -> Iterator[Finding]:
+        raise RuntimeError("a mistake")
+        yield warning("", "")
+
+    monkeypatch.setattr(machine, "memory", broken)
+    names = dict(examined(Patient(str(written(tmp_path)))))
+    assert "RuntimeError: a mistake" in names["memory"].sentence
+    assert names["disk"].level is Level.OK
+
+
+def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes) -> None:
+    """The command as a process, a server with a token, and three configurations."""
+    ours, theirs = token(tmp_path, "ours"), token(tmp_path, "theirs", OTHER)
+    server, address = processes.start_server(
+        "relaax-parameter-server", "--config", written(tmp_path, server={"token_file": ours})
+    )
+    good = written(
+        tmp_path,
+        server={"bind": address, "token_file": ours},
+        rlx={"parameter_server": [address], "parameter_server_token_file": ours},
+    )
+    done = processes.start(project_command("relaax"), "doctor", good, "--json")
+    assert done.wait(120) == 0, done.report()
+    said = json.loads("\n".join(done.lines))
+    assert said["ok"] and SECRET not in "".join(done.lines) + done.stderr
+    sentences = {finding["check"]: finding["sentence"] for finding in said["findings"]}
+    assert sentences["parameter server"] == f"parameter server {address} answers, at global step 0, with 0 workers"
+    assert any(f"answers at {address} already" in finding["sentence"] for finding in said["findings"])
+    assert sentences["fork"].startswith("workers can be forked")
+
+    wrong_token = written(tmp_path, rlx={"parameter_server": [address], "parameter_server_token_file": theirs})
+    assert "token" in only(found(wrong_token, "parameter server"), Level.WRONG)
+
+    other = written(
+        tmp_path,
+        rlx={"parameter_server": [address], "parameter_server_token_file": ours},
+        algorithm={"rewards_gamma": 0.5},
+    )
+    findings = found(other, "parameter server")
+    assert "is set up otherwise: configuration.rewards_gamma: 0.99 there, 0.5 here" in only(findings, Level.WRONG)
+    server.stop()
+    assert "is away: Connection refused" in only(found(other, "parameter server"), Level.WARNING)
