@@ -11,6 +11,7 @@ from relaax.configuration.configuration import (
 from relaax.configuration.environment import without_variables
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import printed
+from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
 from relaax.configuration.secrets import redacted
 from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, Section, validate_section
@@ -20,8 +21,11 @@ __all__ = [
     "COMMAND_LINE",
     "Configuration",
     "ConfigurationError",
+    "Fixed",
+    "Free",
     "KeyPath",
     "ParameterServerSection",
+    "Resume",
     "RlxServerSection",
     "RunSection",
     "SECTIONS",
@@ -32,6 +36,7 @@ __all__ = [
     "overrides_of",
     "printed",
     "redacted",
+    "resume_rules",
     "unknown",
     "validate_section",
     "without_variables",

@@ -13,7 +13,7 @@ from relaax.configuration.validation import ConfigurationError
 _log = logging.getLogger(__name__)
 
 PREFIX = "RELAAX_"
-SECRETS = ("RELAAX_TOKEN",)
+SECRETS = ("RELAAX_TOKEN", "RELAAX_PARAMETER_SERVER_TOKEN")
 """Variables that are no keys: what must not stand in a file."""
 
 _SECTIONS = [name.removeprefix("relaax-").replace("-", "_").upper() for name in (*SECTIONS, "algorithm")]

@@ -9,6 +9,7 @@ from typing import Any
 import pydantic
 
 from relaax.configuration.keys import Models, inner_model, key_of
+from relaax.configuration.resuming import resume_rules
 from relaax.configuration.sections import SECTIONS
 
 _BOUNDS = {
@@ -18,19 +19,22 @@ _BOUNDS = {
     "maximum": "≤ {}",
 }
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_HEAD = ("key", "type", "default", "bounds", "meaning")
+_HEAD_WITH_RULES = (*_HEAD[:4], "on resume", _HEAD[4])
 _COUNTED = ("integer", "number", "text")
 
 
 def tables(base: type[pydantic.BaseModel], algorithms: Models) -> str:
     """A table for each section, for `base`, which every algorithm has, and for what each algorithm adds or changes."""
     parts = [_table(f"`{name}`", _doc(model), _rows(model, dashes=True)) for name, model in SECTIONS.items()]
-    parts.append(_table("`algorithm`", "The keys of every algorithm.", _rows(base)))
+    parts.append(_table("`algorithm`", "The keys of every algorithm.", _with_rules(base), _HEAD_WITH_RULES))
     shown = {base: "every algorithm"}
     for name, model in algorithms.items():
         parent = next(ancestor for ancestor in model.__mro__[1:] if ancestor in shown)
-        inherited = set(_rows(parent))
+        inherited = set(_with_rules(parent))
         whose = f"Those of {shown[parent]}, and with these differences:"
-        parts.append(_table(f"`algorithm`: {name}", whose, [row for row in _rows(model) if row not in inherited]))
+        rows = [row for row in _with_rules(model) if row not in inherited]
+        parts.append(_table(f"`algorithm`: {name}", whose, rows, _HEAD_WITH_RULES))
         shown[model] = name
     return "\n".join(parts)
 
@@ -40,10 +44,17 @@ def _doc(model: type[pydantic.BaseModel]) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _table(title: str, text: str, rows: Sequence[tuple[str, ...]]) -> str:
-    head = ["| key | type | default | bounds | meaning |", "|---|---|---|---|---|"]
+def _table(title: str, text: str, rows: Sequence[tuple[str, ...]], columns: Sequence[str] = _HEAD) -> str:
+    head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     body = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([f"### {title}", "", text, "", *head, *body, ""])
+
+
+def _with_rules(model: type[pydantic.BaseModel]) -> list[tuple[str, ...]]:
+    """The rows of an algorithm's keys, with what each may do when a run is resumed."""
+    rules = {f"`{'.'.join(path)}`": rule.value for path, rule in resume_rules(model)}
+    # Those of a model in a list are under the list's rule, of which they are a part.
+    return [(*row[:4], rules.get(row[0]) or rules[f"{row[0].partition('[]')[0]}`"], row[4]) for row in _rows(model)]
 
 
 def _rows(model: type[pydantic.BaseModel], dashes: bool = False, prefix: str = "") -> list[tuple[str, ...]]:

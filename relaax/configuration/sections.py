@@ -26,9 +26,14 @@ def _device(value: str) -> str:
     return value
 
 
+def _addresses(value: object) -> object:
+    """A list, or one text with commas between the addresses."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
 def _folder(value: str) -> str:
     if "://" in value:
-        raise ValueError("the path of a folder is needed; other stores are not there yet")
+        raise ValueError("the path of a folder is needed; for S3 there is a key of its own that ends in _aws_s3")
     return value
 
 
@@ -44,7 +49,16 @@ Device = Annotated[
     pydantic.AfterValidator(_device),
     pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
 ]
+Addresses = Annotated[
+    list[Address],
+    Field(min_length=1),
+    pydantic.BeforeValidator(_addresses),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 Folder = Annotated[str, pydantic.AfterValidator(_folder)]
+# BUCKET and KEY: what is kept in S3 stands under KEY/ in BUCKET.
+S3Location = Annotated[list[str], Field(min_length=2, max_length=2)]
+LogFormat = Literal["text", "json"]
 # A word of a command line may look like a number in YAML.
 Word = Annotated[
     str, pydantic.BeforeValidator(_word), pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
@@ -55,14 +69,46 @@ class ParameterServerSection(Section):
     """`relaax-parameter-server`: the process that holds the global parameters."""
 
     bind: Address = Field("localhost:7000", description="Where workers reach it; port 0 picks a free one.")
+    shards: int = Field(1, ge=1, le=64, description="Over how many parameter servers the parameters are spread.")
+    shard: int = Field(0, ge=0, description="Which of them this is, from 0; shard 0 leads.")
+    first_shard: Address = Field("localhost:7000", description="Where the others find shard 0.")
     allow_anonymous: bool = Field(False, description="Bind anything but loopback without a token.")
+    token_file: str | None = Field(
+        None,
+        description="File with the token that workers and other shards must show; else the environment variable "
+        "RELAAX_PARAMETER_SERVER_TOKEN.",
+    )
+    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): TLS is on.")
+    tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
+    tls_client_ca: str | None = Field(
+        None, description="File with the authority (PEM) that must have signed the certificates of workers: mutual TLS."
+    )
+    tls_ca: str | None = Field(
+        None, description="File with the authority (PEM) that shards check each other's certificates by."
+    )
     checkpoint_dir: Folder | None = Field(None, description="Folder of the checkpoints; none are written without it.")
+    checkpoint_aws_s3: S3Location | None = Field(
+        None, description="Bucket and key of the checkpoints in S3, in place of a folder."
+    )
+    aws_keys: str | None = Field(
+        None, description="YAML file with `access` and `secret` for S3; else what boto3 finds by itself."
+    )
+    aws_endpoint: str | None = Field(None, description="URL of a store that speaks S3, where it is not Amazon's.")
     checkpoint_interval: float = Field(900.0, gt=0, description="Seconds between checkpoints.")
     checkpoints_kept: int = Field(5, ge=1, description="How many of the newest checkpoints are kept.")
     best_checkpoints_kept: int = Field(1, ge=0, description="How many of the best by mean return are kept besides.")
     metrics_dir: str | None = Field(None, description="Folder of the TensorBoard run; none is written without it.")
+    metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key that the TensorBoard run is copied to.")
+    status_bind: Address | None = Field(None, description="Where /healthz and /metrics (Prometheus) are served.")
     device: Device = Field("cpu", description="Where parameters are kept and updated: cpu, gpu (the first) or gpu:I.")
     log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object each line.")
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> ParameterServerSection:
+        if self.checkpoint_dir is not None and self.checkpoint_aws_s3 is not None:
+            raise ValueError("checkpoint_dir and checkpoint_aws_s3 are both given: checkpoints are kept in one place")
+        return self
 
 
 class RlxServerSection(Section):
@@ -70,8 +116,35 @@ class RlxServerSection(Section):
 
     bind: Address = Field("localhost:7001", description="Where environments reach it; port 0 picks a free one.")
     allow_anonymous: bool = Field(False, description="Bind anything but loopback without a token.")
-    parameter_server: Address = Field("localhost:7000", description="Where the parameter server is.")
+    token_file: str | None = Field(
+        None, description="File with the token that environments must show; else the environment variable RELAAX_TOKEN."
+    )
+    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): TLS is on.")
+    tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
+    max_failed_handshakes: int = Field(
+        20, ge=1, description="Failed handshakes in a minute after which an address is turned away for a while."
+    )
+    parameter_server: Addresses = Field(
+        ["localhost:7000"], description="Where the parameter server is; all of its shards, shard 0 first."
+    )
+    parameter_server_token_file: str | None = Field(
+        None,
+        description="File with the parameter server's token; else the environment variable "
+        "RELAAX_PARAMETER_SERVER_TOKEN.",
+    )
+    parameter_server_ca: str | None = Field(
+        None, description="File with the authority (PEM) that signed the parameter server's certificate: TLS is used."
+    )
+    parameter_server_certificate: str | None = Field(
+        None, description="File with the workers' own certificate (PEM), where the parameter server asks for one."
+    )
+    parameter_server_key: str | None = Field(None, description="File with that certificate's private key (PEM).")
+    parameter_server_patience: float = Field(
+        60.0, gt=0, description="Seconds that a worker waits for a parameter server that is away."
+    )
+    status_bind: Address | None = Field(None, description="Where /healthz and /metrics (Prometheus) are served.")
     log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object each line.")
     device: Device | None = Field(
         None, description="Where workers compute: cpu, gpu or gpu:I; by default cpu, gpu where algorithm.gpu is true."
     )

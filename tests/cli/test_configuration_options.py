@@ -93,9 +93,10 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
     ]
 
 
+@pytest.mark.parametrize("option", ["--bind", "--status-bind"])
 @pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-rlx-server"])
-def test_an_address_that_needs_a_token_is_found_by_the_check(name: str, processes: Processes) -> None:
-    command = processes.start(*COMMANDS[name], "--check-config", "--bind", "0.0.0.0:0")
+def test_an_address_that_others_reach_is_found_by_the_check(name: str, option: str, processes: Processes) -> None:
+    command = processes.start(*COMMANDS[name], "--check-config", option, "0.0.0.0:0")
     assert command.wait(120) == 2, command.report()
     assert "--allow-anonymous" in command.stderr
 

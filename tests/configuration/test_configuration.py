@@ -67,7 +67,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert found.parameter_server.bind == "localhost:7000"
     assert found.parameter_server.checkpoint_interval == 900.0
     assert found.parameter_server.checkpoint_dir is None
-    assert (found.rlx_server.bind, found.rlx_server.parameter_server) == ("localhost:7001", "localhost:7000")
+    assert (found.rlx_server.bind, found.rlx_server.parameter_server) == ("localhost:7001", ["localhost:7000"])
     assert found.rlx_server.timeout is None
     assert (found.parameter_server.device, found.rlx_server.device) == ("cpu", None)
     assert found.run.clients == 2
