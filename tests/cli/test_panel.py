@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -54,6 +55,16 @@ def test_the_panel_has_all_that_tells_how_it_goes() -> None:
     ):
         assert words in text, words
     assert "da3c_gym_cartpole: CartPole-v1 by da3c" in text
+
+
+def test_gradients_that_were_discarded_are_shown_by_reason() -> None:
+    assert "discarded" not in rendered(PROGRESS)
+    progress = dataclasses.replace(
+        PROGRESS, discarded=2_015, discarded_stale=2_000, discarded_not_finite=1, discarded_loss=14
+    )
+    line = next(line for line in rendered(progress).splitlines() if "discarded" in line)
+    assert "2,015" in line
+    assert "2_000, 1, 14" in line
 
 
 def test_a_run_that_has_just_begun_has_a_panel_too() -> None:

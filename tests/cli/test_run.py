@@ -92,6 +92,30 @@ def test_control_c_saves_ends_everything_and_the_same_command_goes_on(runs: Runs
 
 
 @pytest.mark.slow
+def test_a_run_over_two_shards_survives_each_of_them_and_goes_on_with_one(runs: Runs) -> None:
+    run = runs.start(*SMALL, "--set", "relaax-parameter-server.shards=2", "--set", "run.checkpoint_interval=1")
+    run.wait_for_steps(200)
+    for number in (1, 0):  # which was started first is shard 0
+        shards = sorted(run.of("parameter-server"), key=lambda process: process.create_time())
+        assert len(shards) == 2
+        before = run.wait_for(lambda status: status.checkpoint_global_step > 0, "there is a checkpoint")
+        shards[number].kill()
+        run.wait_for(lambda status, since=before: status.incarnation > since.incarnation, "a new incarnation began")
+        run.wait_for_steps(before.global_step + 200)
+    run.running.interrupt_group()
+    assert run.running.wait(30) == 130, run.running.report()
+    run.expect_nothing_left()
+    last, steps = manifests(run.directory)[-1], run.summary["env_steps"]
+    assert last["global_step"] == steps
+    assert len(last["shards"]) == 2  # type: ignore[arg-type]
+    assert (run.directory / "logs" / "parameter-server-1.log").exists()
+
+    again = runs.start(*SMALL, *NO_TARGET, "--max-steps", str(steps + 500))
+    assert again.running.wait(60) == 0, again.running.report()
+    assert again.summary["env_steps"] >= steps + 500
+
+
+@pytest.mark.slow
 def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs) -> None:
     reached = runs.start(*SMALL, "--target-return", "9")
     assert reached.running.wait(120) == 0, reached.running.report()
@@ -107,7 +131,7 @@ def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs) -> None:
     assert json.loads((aside / "summary.json").read_text())["status"] == "target_reached"
     fresh = runs.start(*SMALL, *NO_TARGET, "--max-steps", "1000", "--fresh")
     assert fresh.running.wait(120) == 0, fresh.running.report()
-    (first, *_) = sorted((fresh.directory / "checkpoints").iterdir())
+    (first, *_) = sorted((fresh.directory / "checkpoints").glob("[0-9]*"))
     assert first.name.startswith("00000001-"), "it has begun anew"
     assert len(list(missed.directory.parent.glob("run.*"))) == 2
 

@@ -16,6 +16,7 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
 
@@ -57,7 +58,7 @@ def experiment(plan: Plan, directory: RunDirectory, *, fresh: bool, progress: bo
         directory.promise_summary(summary)
     supervisor = Supervisor(plan, directory)
     interrupted = Interrupted(supervisor)
-    reader = ProgressReader()
+    reader = ProgressReader(run_tokens(plan).status)
     refused = None
     with View(plan, progress) as view:
         view.say(opened)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -55,6 +56,10 @@ class View:
 
 def _number(value: float | None, form: str = ",.1f") -> str:
     return "–" if value is None else format(value, form)
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return ", ".join(format(value, "_") for value in values)  # commas are between them
 
 
 def _line(progress: Progress) -> str:
@@ -111,6 +116,9 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("time", _duration(progress.seconds), "left, at most", _duration(time_left(progress, plan.run.max_steps))),
         ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", checkpoint),
     ]
+    if progress.discarded:
+        reasons = progress.discarded_stale, progress.discarded_not_finite, progress.discarded_loss
+        rows.insert(4, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
     for row in rows:
         table.add_row(*row)
     outer = Table.grid()

@@ -20,13 +20,16 @@ from relaax.configuration import (
 )
 from relaax.server.configured import configured
 
-_PORTS = "`relaax run` chooses the ports by itself"
+_PORTS = "`relaax run` chooses the ports by itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
 DECIDED = {
     ("relaax-parameter-server", "bind"): _PORTS,
     ("relaax-rlx-server", "bind"): _PORTS,
     ("relaax-rlx-server", "parameter_server"): _PORTS,
+    ("relaax-parameter-server", "shard"): _PORTS,
+    ("relaax-parameter-server", "first_shard"): _PORTS,
     ("relaax-parameter-server", "checkpoint_dir"): _FOLDERS,
+    ("relaax-parameter-server", "checkpoint_aws_s3"): _FOLDERS,
     ("relaax-parameter-server", "metrics_dir"): _FOLDERS,
     ("relaax-parameter-server", "checkpoint_interval"): "of `relaax run` it is relaax-run.checkpoint_interval",
 }

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from relaax.configuration import without_variables
+from relaax.server.tokens import without_tokens
 
 _TETHER = Path(__file__).with_name("tethered.py")
 READY = " listening on "
@@ -41,8 +42,10 @@ class Process:
     A process that announces an address (`... listening on HOST:PORT`) is a server: `address` has it.
     """
 
-    def __init__(self, name: str, log: Path, server: bool = False) -> None:
+    def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
+        """`secrets`: tokens by the names of environment variables, in place of those of this process."""
         self.name = name
+        self._secrets = secrets
         self.log = log
         self.address: str | None = None
         self.restarts = 0
@@ -67,11 +70,17 @@ class Process:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env={**_ENVIRONMENT, **without_variables(os.environ)},
+                env=self._environment(),
             )
         if self._server:
             reader = (self._popen, self._ready)
             threading.Thread(target=self._read, args=reader, name=self.name, daemon=True).start()
+
+    def _environment(self) -> dict[str, str]:
+        inherited = without_variables(os.environ)
+        if self._secrets is None:
+            return {**_ENVIRONMENT, **inherited}
+        return {**_ENVIRONMENT, **without_tokens(inherited), **self._secrets}
 
     def _read(self, popen: subprocess.Popen[str], ready: threading.Event) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.

@@ -9,7 +9,7 @@ import grpc
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as rpc
-from relaax.bridge.options import client_options
+from relaax.bridge.channel import Target, open_channel
 
 POLL_SECONDS = 2.0
 
@@ -22,6 +22,10 @@ class Progress:
     frames: int = 0
     updates: int = 0
     discarded: int = 0
+    """Gradients that were not applied; these were too stale, not finite, or of a loss that was an outlier:"""
+    discarded_stale: int = 0
+    discarded_not_finite: int = 0
+    discarded_loss: int = 0
     episodes: int = 0
     mean_return_100: float | None = None
     best_mean_return_100: float | None = None
@@ -51,7 +55,9 @@ class ProgressReader:
     parameter server that is back would not be heard for seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: str = "") -> None:
+        """`token`: what the parameter server asks for."""
+        self._token = token
         self.latest = Progress()
         self._address = ""
         self._channel: grpc.Channel | None = None
@@ -64,7 +70,7 @@ class ProgressReader:
             self.close()
             self._address = address
         if self._channel is None:
-            self._channel = grpc.insecure_channel(address, options=client_options(parameters=0))
+            self._channel = open_channel(Target(address, self._token))
         try:
             status = rpc.ParameterServerServiceStub(self._channel).GetStatus(
                 pb.GetStatusRequest(), timeout=POLL_SECONDS
@@ -96,6 +102,9 @@ def _progress(status: pb.GetStatusResponse) -> Progress:
         frames=status.frames,
         updates=status.updates,
         discarded=status.discarded,
+        discarded_stale=status.discarded_stale,
+        discarded_not_finite=status.discarded_not_finite,
+        discarded_loss=status.discarded_loss,
         episodes=status.episodes,
         mean_return_100=status.mean_return_100 if status.HasField("mean_return_100") else None,
         best_mean_return_100=status.best_mean_return_100 if status.HasField("best_mean_return_100") else None,

@@ -19,10 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from relaax.cli.run.plan import Plan
-from relaax.configuration import Configuration, ConfigurationError, KeyPath, printed
+from relaax.configuration import (
+    Configuration,
+    ConfigurationError,
+    KeyPath,
+    ParameterServerSection,
+    RlxServerSection,
+    printed,
+)
 from relaax.configuration.yaml_file import read_yaml
 
 ORIGIN = "relaax run"
+_TLS_KEYS = (
+    *("tls_certificate", "tls_key", "tls_client_ca", "tls_ca"),
+    *("parameter_server_ca", "parameter_server_certificate", "parameter_server_key"),
+)
 
 
 class RunDirectory:
@@ -119,21 +130,28 @@ class RunDirectory:
     def settled(self, plan: Plan) -> Configuration:
         """The effective configuration: the plan's, with what a run decides by itself. That is marked in `origins`."""
         given = plan.configuration
-        server = {
+        server: dict[str, Any] = {
             "bind": "127.0.0.1:0",
+            "shard": 0,
             "checkpoint_dir": str(self.checkpoints),
+            "checkpoint_aws_s3": None,
             "metrics_dir": str(self.metrics),
             "checkpoint_interval": plan.run.checkpoint_interval,
         }
-        origins: dict[KeyPath, str] = {("relaax-parameter-server", key): ORIGIN for key in server}
+        rlx_server: dict[str, Any] = {"bind": "127.0.0.1:0"}
+        # What its processes say stays on this machine. TLS would want certificates, and hide nothing from anybody.
+        server |= _without_tls(given.parameter_server)
+        rlx_server |= _without_tls(given.rlx_server)
+        sections = {"relaax-parameter-server": server, "relaax-rlx-server": rlx_server}
+        origins: dict[KeyPath, str] = {(name, key): ORIGIN for name, keys in sections.items() for key in keys}
         return replace(
             given,
             parameter_server=given.parameter_server.model_copy(update=server),
-            rlx_server=given.rlx_server.model_copy(update={"bind": "127.0.0.1:0"}),
+            rlx_server=given.rlx_server.model_copy(update=rlx_server),
             algorithm={**given.algorithm, "path": str(plan.algorithm)},
             algorithm_config=given.algorithm_config
             and given.algorithm_config.model_copy(update={"path": str(plan.algorithm)}),
-            origins={**given.origins, **origins, ("relaax-rlx-server", "bind"): ORIGIN},
+            origins={**given.origins, **origins},
         )
 
     def write_configuration(self, plan: Plan) -> None:
@@ -161,3 +179,8 @@ class RunDirectory:
                 also.write_text(text, encoding="utf-8")
             except OSError as error:
                 raise ConfigurationError(f"--summary {also}: {error.strerror}") from None
+
+
+def _without_tls(section: ParameterServerSection | RlxServerSection) -> dict[str, None]:
+    """The keys of TLS that are set, unset."""
+    return {key: None for key in _TLS_KEYS if getattr(section, key, None) is not None}

@@ -10,25 +10,34 @@ import time
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.secrets import run_tokens
 
 _log = logging.getLogger(__name__)
 
 START_SECONDS = 90.0
 CLIENT_SECONDS = 2.0
-RLX_SERVER_SECONDS = 3.0
+RLX_SERVER_SECONDS = 10.0  # it gives its workers 5 s itself (listener.STOP_SECONDS), and ends at once without any
 CHECKPOINT_SECONDS = 60.0
 
 
 class Supervisor:
-    """One parameter server, one RLX server, and the environment clients."""
+    """The parameter server (each of its shards), the RLX server, and the environment clients."""
 
     def __init__(self, plan: Plan, directory: RunDirectory) -> None:
+        """Raises ConfigurationError where a token cannot be used."""
         self._plan = plan
         self._directory = directory
         logs = directory.logs
-        self.parameter_server = Process("parameter-server", logs / "parameter-server.log", server=True)
-        self.rlx_server = Process("rlx-server", logs / "rlx-server.log", server=True)
-        self.clients = [Process(f"client-{i}", logs / f"client-{i}.log") for i in range(plan.run.clients)]
+        shards = plan.configuration.parameter_server.shards
+        names = ["parameter-server", *(f"parameter-server-{shard}" for shard in range(1, shards))]
+        tokens = run_tokens(plan)
+        self._shards = [Process(name, logs / f"{name}.log", server=True, secrets=tokens.shard) for name in names]
+        self.parameter_server = self._shards[0]
+        """The one that knows how training goes: the first shard."""
+        self.rlx_server = Process("rlx-server", logs / "rlx-server.log", server=True, secrets=tokens.rlx_server)
+        self.clients = [
+            Process(f"client-{i}", logs / f"client-{i}.log", secrets=tokens.client) for i in range(plan.run.clients)
+        ]
         self.stopping = threading.Event()
         """Set by a signal: nothing that is still starting is waited for."""
 
@@ -37,6 +46,11 @@ class Supervisor:
         """HOST:PORT, once started; a restart keeps it."""
         return self.parameter_server.address or "127.0.0.1:0"
 
+    @property
+    def shard_addresses(self) -> str:
+        """HOST:PORT of every shard, in their order, with commas between: what workers are told."""
+        return ",".join(shard.address or "127.0.0.1:0" for shard in self._shards)
+
     def start_servers(self) -> None:
         """Raises StartError."""
         self.start_parameter_server()
@@ -44,9 +58,14 @@ class Supervisor:
         self.rlx_server.wait_ready(START_SECONDS, self.stopping)
 
     def start_parameter_server(self) -> None:
-        """Raises StartError."""
-        self.parameter_server.start(self._parameter_server_command())
-        self.parameter_server.wait_ready(START_SECONDS, self.stopping)
+        """The first shard, whose address the others are told, then those together. Raises StartError."""
+        first, *others = self._shards
+        first.start(self._shard_command(0))
+        first.wait_ready(START_SECONDS, self.stopping)
+        for shard, process in enumerate(others, 1):
+            process.start(self._shard_command(shard))
+        for process in others:
+            process.wait_ready(START_SECONDS, self.stopping)
 
     def start_clients(self) -> None:
         """Connect the environments."""
@@ -55,8 +74,10 @@ class Supervisor:
 
     def watch(self) -> None:
         """Restart what has died. Raises StartError where that does not help."""
-        if self.parameter_server.exit_code() not in (None, 0):
-            self._restart(self.parameter_server, "the parameter server has died", self._parameter_server_command())
+        for shard, process in enumerate(self._shards):
+            if process.exit_code() not in (None, 0):
+                what = "the parameter server" if len(self._shards) == 1 else f"shard {shard} of the parameter server"
+                self._restart(process, f"{what} has died", self._shard_command(shard))
         if self.rlx_server.exit_code() is not None:
             self._restart(self.rlx_server, "the RLX server has ended", self._rlx_server_command())
         for index, client in enumerate(self.clients):
@@ -85,22 +106,29 @@ class Supervisor:
 
     def stop_parameter_server(self) -> None:
         """Last: it writes the last checkpoint, which may take its time."""
-        self.parameter_server.terminate()
-        _end([self.parameter_server], CHECKPOINT_SECONDS)
+        for process in self._shards:
+            process.terminate()
+        _end(self._shards, CHECKPOINT_SECONDS)
 
     def kill(self) -> None:
         """Now."""
-        for process in (*self.clients, self.rlx_server, self.parameter_server):
+        for process in (*self.clients, self.rlx_server, *self._shards):
             process.kill()
             process.wait(1.0)
 
-    def _parameter_server_command(self) -> list[str]:
-        return [
+    def _shard_command(self, shard: int) -> list[str]:
+        command = [
             sys.executable,
             *("-m", "relaax.server.parameter_server.main"),
             *("--config", str(self._directory.configuration)),
-            *("--bind", self.parameter_server.address or "127.0.0.1:0"),
+            *("--bind", self._shards[shard].address or "127.0.0.1:0"),
         ]
+        if len(self._shards) > 1:
+            command += ["--shard", f"{shard}/{len(self._shards)}"]
+        if shard > 0:  # one page tells how training goes: the first shard's
+            command += ["--first-shard", self.parameter_server_address]
+            command += ["--set", "relaax-parameter-server.status_bind=null"]
+        return command
 
     def _rlx_server_command(self) -> list[str]:
         return [
@@ -108,7 +136,7 @@ class Supervisor:
             *("-m", "relaax.server.rlx_server.main"),
             *("--config", str(self._directory.configuration)),
             *("--bind", self.rlx_server.address or "127.0.0.1:0"),
-            *("--parameter-server", self.parameter_server_address),
+            *("--parameter-server", self.shard_addresses),
         ]
 
 
