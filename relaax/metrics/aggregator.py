@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -73,11 +74,13 @@ class Aggregator:
 
     def drain(self) -> dict[str, float]:
         """The means since the last call, by name."""
+        p95 = self.staleness_p95()
         with self._lock:
             means, self._means = self._means, {}
             values = {name: mean.value for name, mean in means.items() if mean.count}
             if "staleness/mean" in values:
                 values["staleness/max"] = float(self._max_staleness)
+                values["staleness/p95"] = p95
             if "episode/return" in values and self._returns.mean is not None:
                 values["episode/mean_return_100"] = self._returns.mean
             self._max_staleness = 0
@@ -88,6 +91,12 @@ class Aggregator:
         with self._lock:
             staleness = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
             return self._returns.episodes, self._returns.mean, self._returns.best, staleness
+
+    def staleness_p95(self) -> float:
+        """What 95 in 100 of the last 100 pushes did not exceed; 0 before the first."""
+        with self._lock:
+            ordered = sorted(self._staleness)
+        return float(ordered[math.ceil(0.95 * len(ordered)) - 1]) if ordered else 0.0
 
     def returns_as_json(self) -> dict[str, Any]:
         """The episodes' part, for a checkpoint."""

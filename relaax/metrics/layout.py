@@ -21,7 +21,8 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Is it healthy?": {
         "losses": ("loss/.*",),
         "norm of the gradient": ("gradient/norm",),
-        "staleness, versions": ("staleness/mean", "staleness/max"),
+        "staleness, versions": ("staleness/mean", "staleness/p95", "staleness/max"),
+        "gradients discarded so far": ("discarded/.*",),
         "workers": ("workers/connected",),
     },
     "What does it take?": {

@@ -26,7 +26,7 @@ def test_staleness() -> None:
     aggregator = Aggregator()
     for versions in (0, 6, 3):
         aggregator.staleness(versions)
-    assert aggregator.drain() == {"staleness/mean": 3.0, "staleness/max": 6.0}
+    assert aggregator.drain() == {"staleness/mean": 3.0, "staleness/max": 6.0, "staleness/p95": 6.0}
     aggregator.staleness(1)
     assert aggregator.drain()["staleness/max"] == 1.0
     assert aggregator.progress()[3] == 2.5

@@ -1,0 +1,77 @@
+"""A TensorBoard run directory copied to a store, such as S3, while it grows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from relaax.checkpoint import Store
+
+_log = logging.getLogger(__name__)
+
+COPY_SECONDS = 60.0
+"""Between two copies, unless there is much to copy."""
+BYTES_PER_SECOND = 1_000_000
+"""How much is copied in the long run. A store takes whole files: what has grown is copied from its beginning."""
+_COMPLAIN = 60.0
+_EVENTS = "events.out.tfevents.*"
+
+
+class MetricsCopy:
+    """Copies the event files of `directory` that have grown, from a thread of its own, and once more at the end.
+
+    A store that is away makes the copy old, and the log says so; nothing else stops.
+    """
+
+    def __init__(self, directory: Path, store: Store, interval: float = COPY_SECONDS) -> None:
+        self._directory = directory
+        self._store = store
+        self._interval = interval
+        self._copied: dict[str, int] = {}
+        self._complained: float | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics copy", daemon=True)
+
+    def start(self) -> None:
+        """Begin copying."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Copy what is left, which is tried once, and end. Called once, after `start`."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        wait = self._interval
+        while not self._stop.wait(wait):
+            wait = max(self._interval, self._copy() / BYTES_PER_SECOND)
+        self._copy()
+
+    def _copy(self) -> int:
+        """How many bytes were copied."""
+        done = 0
+        try:
+            for path in sorted(self._directory.glob(_EVENTS)):
+                size = path.stat().st_size
+                if size > self._copied.get(path.name, 0):
+                    self._put(path, size)
+                    self._copied[path.name] = size
+                    done += size
+        except Exception as error:  # whatever store and file system do, training goes on
+            now = time.monotonic()
+            if self._complained is None or now - self._complained >= _COMPLAIN:
+                _log.warning("metrics cannot be copied to %s, trying on: %s", self._store.location, error)
+                self._complained = now
+        else:
+            if self._complained is not None:
+                _log.info("metrics are copied to %s again", self._store.location)
+            self._complained = None
+        return done
+
+    def _put(self, path: Path, size: int) -> None:
+        """What is in the file now; what comes meanwhile is for the next time."""
+        self._store.put(path.name, [np.memmap(path, np.uint8, "r", shape=(size,)).data])

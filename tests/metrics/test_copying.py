@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pytest
+
+from relaax.checkpoint import StoreError, Value
+from relaax.metrics.copying import MetricsCopy
+from support.processes import wait_until
+from support.stores import MemoryStore
+
+NAME = "events.out.tfevents.1700000000.host.1.0"
+
+
+class Told(MemoryStore):
+    """Says when something was put or refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: queue.Queue[str] = queue.Queue()
+
+    def put(self, key: str, value: Value) -> None:
+        try:
+            super().put(key, value)
+        finally:
+            self.told.put(key)
+
+
+def test_what_has_grown_is_copied_and_the_rest_is_not(tmp_path: Path) -> None:
+    store, file = Told(), tmp_path / NAME
+    file.write_bytes(b"abc")
+    copy = MetricsCopy(tmp_path, store, interval=0.01)
+    copy.start()
+    assert store.told.get(timeout=30) == NAME
+    with file.open("ab") as more:
+        more.write(b"def")
+    assert store.told.get(timeout=30) == NAME
+    (tmp_path / "events.out.tfevents.empty").write_bytes(b"")
+    copy.close()
+    assert store.values == {NAME: b"abcdef"}
+    assert store.puts == [NAME, NAME]
+
+
+def test_a_store_that_is_away_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    store = Told()
+    store.failing = StoreError("away")
+    (tmp_path / NAME).write_bytes(b"abc")
+    copy = MetricsCopy(tmp_path, store, interval=0.01)
+    copy.start()
+    for _ in range(4):
+        store.told.get(timeout=30)
+    store.failing = None
+    wait_until(lambda: store.values, "it is copied at last")
+    copy.close()
+    assert caplog.text.count("metrics cannot be copied to memory, trying on: away") == 1
+    assert caplog.text.count("metrics are copied to memory again") == 1
+
+
+def test_the_last_copy_is_made_at_the_end(tmp_path: Path) -> None:
+    store = MemoryStore()
+    copy = MetricsCopy(tmp_path, store, interval=1000)
+    copy.start()
+    (tmp_path / NAME).write_bytes(b"abc")
+    copy.close()
+    assert store.values == {NAME: b"abc"}
+
+
+def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    copy = MetricsCopy(tmp_path / "later", MemoryStore(), interval=1000)
+    copy.start()
+    copy.close()
