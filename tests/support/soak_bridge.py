@@ -1,0 +1,143 @@
+"""A bridge that turns gradients into updates and keeps account of what becomes of each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax.algorithm_base import BridgeBase, FlatVector, Pulled, Pushed
+from relaax.bridge.wrapper import BridgeWrapper
+
+from .soak_journal import Counts, Journal
+from .soak_layout import Layout
+
+
+class LedgerBroken(Exception):
+    """An update was lost or doubled, or a shard contradicts itself."""
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What a bridge knows and does not tell its agent."""
+
+    incarnation: int
+    worker: str
+    push_id: int
+
+
+def inside(bridge: Any) -> Inside:
+    """Of the bridge over gRPC."""
+    return Inside(bridge._incarnation, bridge._worker_id, bridge._links[0]._push_id)
+
+
+class LedgerBridge(BridgeWrapper):
+    """Between an agent, who sees nothing but its network, and the bridge to shards that add what they are sent.
+
+    An update is RMSProp's, its mean squares this worker's own (Mnih et al. 2016, equations S2 and S3), and each raises
+    this worker's counters by 1. Raises LedgerBroken, and says so in the journal, unless every answer shows exactly
+    that: raised in all shards where it was accepted, not in all where it was discarded, and in none that is told
+    twice.
+    """
+
+    def __init__(self, bridge: BridgeBase, layout: Layout, journal: Journal, config: Any) -> None:
+        super().__init__(bridge)
+        self._layout = layout
+        self._journal = journal
+        self._rate = config.initial_learning_rate
+        self._rms = config.rms_prop
+        self._mean_square = np.zeros(layout.network, np.float32)
+        self._seen = np.zeros((layout.shards, layout.slots), np.float32)
+        self._stay: Inside | None = None
+        self._own: Counts = (0,) * layout.shards
+        self._last: tuple[Pulled, Pulled] | None = None
+
+    def pull(self) -> Pulled:
+        pulled = self._bridge.pull()
+        stay = inside(self._bridge)
+        if self._stay is None or stay.incarnation != self._stay.incarnation:
+            self._join(stay, pulled)
+        return self._taken(pulled)
+
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
+        assert want_parameters, "what became of an update is read in the parameters: sync_interval is 1"
+        update = None
+        if gradient is not None:
+            update = self._layout.spread(self._update(gradient))
+            self._layout.mark(update, self._journal.slot)
+        before = inside(self._bridge)
+        self._journal.pushing(before.push_id + 1, env_steps, update is not None)
+        pushed = self._bridge.push(update, env_steps, loss=loss, withheld=withheld)
+        assert pushed.pulled is not None
+        after = inside(self._bridge)
+        if pushed.discarded == "incarnation":
+            self._join(after, pushed.pulled)
+        else:
+            if after != Inside(before.incarnation, before.worker, before.push_id + 1):
+                self._break(f"one push led from {before} to {after}")
+            counts = self._counts(pushed.pulled)
+            self._judge(counts, pushed.discarded, update is not None)
+            self._own = counts
+            self._journal.pushed(after.push_id, pushed.discarded or "applied", counts)
+        return Pushed(
+            pushed.discarded, pushed.global_step, pushed.version, pushed.staleness, self._taken(pushed.pulled)
+        )
+
+    def _update(self, gradient: FlatVector) -> FlatVector:
+        decay = np.float32(self._rms.decay)
+        self._mean_square = decay * self._mean_square + (1 - decay) * gradient * gradient
+        update: FlatVector = -np.float32(self._rate) * gradient / np.sqrt(self._mean_square + self._rms.epsilon)
+        return update
+
+    def _join(self, stay: Inside, pulled: Pulled) -> None:
+        """An incarnation begins: counters may have fallen back, and the push in flight may be among them."""
+        self._seen[:] = 0
+        counts = self._counts(pulled)
+        if any(now > last + 1 for now, last in zip(counts, self._own, strict=True)):
+            self._break(f"the counters were {self._own}, and a new incarnation has {counts}")
+        self._stay, self._own = stay, counts
+        self._journal.joined(stay.incarnation, stay.worker, stay.push_id, counts)
+
+    def _judge(self, counts: Counts, discarded: str | None, update: bool) -> None:
+        raised = [now - last for now, last in zip(counts, self._own, strict=True)]
+        if not update:
+            right = not any(raised)
+        elif discarded is None:
+            right = all(r == 1 for r in raised)
+        else:  # each shard decides for itself
+            right = all(r in (0, 1) for r in raised) and not all(raised)
+        if not right:
+            self._break(
+                f"a push that was {discarded or 'applied'}, {'with' if update else 'without'} an update, raised its "
+                f"counters by {raised}, from {self._own} to {counts}"
+            )
+
+    def _counts(self, pulled: Pulled) -> Counts:
+        """This worker's counters, after everybody's were compared with the totals and with what was seen before."""
+        counts, totals = self._layout.counts(pulled.parameters), self._layout.totals(pulled.parameters)
+        sums = counts.sum(axis=1, dtype=np.float64)
+        if (sums != totals).any() or pulled.version != totals[0]:
+            self._break(f"the counters make {sums}, the totals are {totals}, and the version is {pulled.version}")
+        if (counts < self._seen).any():
+            self._break(f"counters fell within an incarnation: {np.argwhere(counts < self._seen)[:8].tolist()}")
+        self._seen = np.array(counts)
+        return tuple(int(count) for count in counts[:, self._journal.slot])
+
+    def _taken(self, pulled: Pulled) -> Pulled:
+        if self._last is None or self._last[0] is not pulled:
+            network = self._layout.gather(pulled.parameters)
+            self._last = pulled, Pulled(network, pulled.version, pulled.global_step, pulled.statistics)
+        return self._last[1]
+
+    def _break(self, sentence: str) -> None:
+        self._journal.broken(sentence)
+        raise LedgerBroken(sentence)

@@ -1,0 +1,201 @@
+"""What happens to a service in a soak, in a seeded order in which every kind comes as often as any other."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from support.soak_service import SoakService
+
+End = Callable[[], None]
+
+
+class NothingToHit(Exception):
+    """The victim is not there just now."""
+
+
+@dataclass
+class Ground:
+    """Where faults happen. `fill` and `s3` are there according to the kind of store."""
+
+    service: SoakService
+    random: random.Random
+    stop_seconds: float
+    short: bool = False
+    fill: Callable[[Ground], End] | None = None
+    s3: Any = None
+    only: str = ""
+    stopped: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault. `begin` does it and returns what ends it; `seconds` is how long it lasts."""
+
+    name: str
+    begin: Callable[[Ground], End]
+    seconds: Callable[[Ground], float]
+
+
+def deck(ground: Ground) -> Iterator[Kind]:
+    """All kinds in a random order, then all again, for ever."""
+    assert catalogue(ground), f"no fault has {ground.only!r} in its name"
+    while True:
+        kinds = catalogue(ground)
+        ground.random.shuffle(kinds)
+        yield from kinds
+
+
+def catalogue(ground: Ground) -> list[Kind]:
+    """Every kind once."""
+    victims = [*(f"shard-{i}" for i in range(ground.service.shards)), "rlx-server", "worker", "client"]
+    kinds = [Kind(f"kill {victim}", _killing(victim), _no_time) for victim in victims]
+    kinds += [Kind(f"stop {victim}", _stopping(victim), lambda g: g.stop_seconds) for victim in victims]
+    kinds += [
+        Kind("cut", _on_a_wire(lambda w, r: w.cut()), _no_time),
+        Kind("truncate", _on_a_wire(lambda w, r: w.truncate(r.randrange(30_000))), _some_time),
+        Kind("delay", _on_a_wire(lambda w, r: w.delay(r.uniform(0.05, 0.5))), _some_time),
+        Kind("slow link", _on_a_wire(lambda w, r: w.throttle(r.choice([10e3, 40e3, 160e3]))), _some_time),
+        Kind("stall", _on_a_wire(lambda w, r: w.stall()), _some_time),
+        Kind("vanish", _vanish, _no_time),
+    ]
+    if ground.fill is not None:
+        kinds += [Kind("full disk", ground.fill, _some_time)] * 4
+    if ground.s3 is not None:
+        kinds += [
+            Kind(f"S3 {name}", _at_s3(code), _some_time)
+            for name, code in (
+                ("500", "InternalError"),
+                ("503", "SlowDown"),
+                ("403", "AccessDenied"),
+                ("stall", "stall"),
+                ("reset", "reset"),
+                ("lost answer", "lost"),
+            )
+        ]
+    return [kind for kind in kinds if ground.only in kind.name]
+
+
+def _no_time(ground: Ground) -> float:
+    return 0.0
+
+
+def _some_time(ground: Ground) -> float:
+    return ground.random.uniform(1, 3) if ground.short else ground.random.uniform(3, 15)
+
+
+def _victim(ground: Ground, name: str) -> tuple[psutil.Process, End]:
+    """Whom it hits, and what makes the soak know that it was itself."""
+    if name == "worker":
+        workers = ground.service.parts.living_workers()
+        if not workers:
+            raise NothingToHit("there is no worker")
+        return ground.random.choice(workers), lambda: None
+    parts = ground.service.parts.parts
+    if name == "client":
+        name = ground.random.choice([part for part in parts if part.startswith("client-")])
+    part = parts[name]
+    victim = part.victim()
+    if victim is None:
+        raise NothingToHit(f"{name} is dead")
+    return victim, lambda: part.killed.add(victim.pid)
+
+
+def _killing(name: str) -> Callable[[Ground], End]:
+    def begin(ground: Ground) -> End:
+        victim, own = _victim(ground, name)
+        own()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+        return lambda: None
+
+    return begin
+
+
+def _stopping(name: str) -> Callable[[Ground], End]:
+    def begin(ground: Ground) -> End:
+        victim, _ = _victim(ground, name)
+        if victim.pid in ground.stopped:
+            raise NothingToHit(f"{name} stands still already")
+        ground.stopped.add(victim.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.suspend()
+
+        def end() -> None:
+            ground.stopped.discard(victim.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.resume()
+
+        return end
+
+    return begin
+
+
+def _on_a_wire(spoil: Callable[[Any, random.Random], None]) -> Callable[[Ground], End]:
+    def begin(ground: Ground) -> End:
+        wire = ground.service.wires[ground.random.choice(sorted(ground.service.wires))]
+        spoil(wire, ground.random)
+        return wire.heal
+
+    return begin
+
+
+def _vanish(ground: Ground) -> End:
+    # A client gives a silent server 60 s: too long for a short soak.
+    wires = [name for name in sorted(ground.service.wires) if not (ground.short and name == "clients")]
+    directions = ground.random.choice([(True,), (False,), (True, False)])
+    ground.service.wires[ground.random.choice(wires)].swallow(*directions)
+    return lambda: None
+
+
+def _at_s3(kind: str) -> Callable[[Ground], End]:
+    def begin(ground: Ground) -> End:
+        ground.s3.fail(kind)
+        return lambda: ground.s3.heal()
+
+    return begin
+
+
+def filling(folder: Path) -> Callable[[Ground], End]:
+    """Fill the file system that `folder` is on to its last byte, and give it back. It should be a small one."""
+
+    def begin(ground: Ground) -> End:
+        ballast = folder.parent / "ballast"
+        with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+            for size in (4096, 512, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(b"\0" * size):
+                        pass
+        return lambda: ballast.unlink(missing_ok=True)
+
+    return begin
+
+
+def writing_nothing(ground: Ground) -> End:
+    """Where no file system can be mounted: no file of the shards grows past a few bytes."""
+    limited = []
+    for pid in ground.service.shard_pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            process.rlimit(psutil.RLIMIT_FSIZE, (64, psutil.RLIM_INFINITY))
+            limited.append(process)
+
+    def end() -> None:
+        for process in limited:
+            with contextlib.suppress(psutil.Error, OSError):
+                process.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+
+    return end
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP still holds a process."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return False

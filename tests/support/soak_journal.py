@@ -1,0 +1,122 @@
+"""What one worker of a soak saw, line by line as it saw it: a killed worker leaves all but its last word."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Counts = tuple[int, ...]  # of one worker, in each shard
+
+JOINED, PUSHING, PUSHED, BROKEN, CLOSED = "J><!."
+
+
+class Journal:
+    """Written by a worker. Its number, the first that is free, is the worker's counter in the flat vector."""
+
+    def __init__(self, folder: Path, slots: int) -> None:
+        self.slot = sum(1 for _ in folder.iterdir())
+        while True:
+            if self.slot >= slots:
+                raise RuntimeError(f"there have been {slots} workers, and no more can be counted")
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self._file = os.open(folder / f"{self.slot:05d}", flags, 0o666)
+                break
+            except FileExistsError:
+                self.slot += 1
+
+    def joined(self, incarnation: int, worker: str, push_id: int, counts: Counts) -> None:
+        """The worker belongs to an incarnation, and found its counters there like this."""
+        self._write(JOINED, incarnation, worker, push_id, *counts)
+
+    def pushing(self, push_id: int, env_steps: int, gradient: bool) -> None:
+        """A push is about to be sent."""
+        self._write(PUSHING, push_id, env_steps, int(gradient))
+
+    def pushed(self, push_id: int, outcome: str, counts: Counts) -> None:
+        """It was answered, and the counters are these now."""
+        self._write(PUSHED, push_id, outcome, *counts)
+
+    def broken(self, sentence: str) -> None:
+        """What the parameter server must never do."""
+        self._write(BROKEN, sentence)
+
+    def closed(self) -> None:
+        """The worker ends."""
+        self._write(CLOSED)
+
+    def _write(self, *words: object) -> None:
+        os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
+
+
+@dataclass
+class Push:
+    """A push: `outcome` is None where no answer was seen, and `counts` are those after it."""
+
+    env_steps: int
+    gradient: bool
+    outcome: str | None = None
+    counts: Counts = ()
+
+
+@dataclass
+class Stay:
+    """A worker in one incarnation. `pushes` by their number; `base`: its counters when it came."""
+
+    incarnation: int
+    worker: str
+    base: Counts
+    first: int
+    pushes: dict[int, Push] = field(default_factory=dict)
+
+    def before(self, push_id: int) -> Counts:
+        """The counters that were seen before a push."""
+        known = [i for i, push in self.pushes.items() if i < push_id and push.outcome is not None]
+        return self.pushes[max(known)].counts if known else self.base
+
+    @property
+    def last(self) -> Counts:
+        """The last counters that were seen."""
+        return self.before(2**63)
+
+    @property
+    def undecided(self) -> dict[int, Push]:
+        """Pushes whose answers were not seen: one at most."""
+        return {i: push for i, push in self.pushes.items() if push.outcome is None}
+
+
+@dataclass
+class Life:
+    """Everything that one worker saw."""
+
+    slot: int
+    stays: list[Stay]
+    broken: list[str]
+    closed: bool
+
+
+def read_journal(path: Path) -> Life:
+    """A worker's journal, up to its last whole line. A push of an incarnation that ended stays unanswered."""
+    life = Life(int(path.name), [], [], False)
+    text = path.read_text(encoding="utf-8")
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        kind, *words = line.split(" ")
+        if kind == JOINED:
+            incarnation, worker, push_id, *counts = words
+            life.stays.append(Stay(int(incarnation), worker, _counts(counts), int(push_id)))
+        elif kind == PUSHING:
+            number, env_steps, gradient = map(int, words)
+            life.stays[-1].pushes[number] = Push(env_steps, bool(gradient))
+        elif kind == PUSHED:
+            push = life.stays[-1].pushes[int(words[0])]
+            push.outcome, push.counts = words[1], _counts(words[2:])
+        elif kind == BROKEN:
+            life.broken.append(" ".join(words))
+        elif kind == CLOSED:
+            life.closed = True
+    return life
+
+
+def _counts(words: list[str]) -> Counts:
+    return tuple(int(word) for word in words)

@@ -1,0 +1,182 @@
+"""The account of a soak: what every worker saw against what every checkpoint holds, shard by shard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from support.soak_journal import Life, Stay
+from support.soak_steps import steps_of
+from support.soak_watch import Saved, SavedShard
+
+
+@dataclass
+class Account:
+    """What came of it. `violations` are sentences, and there should be none."""
+
+    violations: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    acknowledged: list[int] = field(default_factory=list)
+    undecided: int = 0
+    undecided_applied: list[int] = field(default_factory=list)
+    rolled_back: list[int] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+    incarnations: list[int] = field(default_factory=list)
+    values_compared: int = 0
+    steps_uncertain: int = 0
+
+
+def audit(lives: list[Life], saved: list[Saved], shards: int) -> Account:
+    """Compare. `saved`: every checkpoint that ever was, the oldest first; the last one was written by an orderly end.
+
+    - A worker that comes to an incarnation finds its counters as the newest checkpoint before it has them.
+    - A checkpoint holds, of each worker and in each shard, exactly the pushes up to the one that the shard's own ledger
+      names; of others what the incarnation began with. The total and the version of each shard are their sum.
+    - Of no worker does a checkpoint hold, in two shards, pushes that are more than one apart: it is one cut.
+    - The global step of a checkpoint is the sum of the steps of these pushes, discarded ones as well.
+    - The last checkpoint holds every push that was acknowledged since the last roll-back, in every shard.
+    """
+    account = Account()
+    zero = [0] * shards
+    account.acknowledged, account.undecided_applied = list(zero), list(zero)
+    account.rolled_back, account.kept = list(zero), list(zero)
+    by_slot = {life.slot: life for life in lives}
+    account.incarnations = sorted(
+        {s.incarnation for life in lives for s in life.stays} | {s.incarnation for s in saved}
+    )
+    begins = {i: _newest([s for s in saved if s.incarnation < i]) for i in account.incarnations}
+    for life in lives:
+        _check_life(account, life, begins)
+    for each in saved:
+        _check_saved(account, each, by_slot, begins[each.incarnation])
+        _check_steps(account, each, lives, begins[each.incarnation])
+    if saved:
+        _check_last(account, saved[-1], lives, begins, shards)
+    return account
+
+
+def _newest(saved: list[Saved]) -> Saved | None:
+    return max(saved, key=lambda s: s.order) if saved else None
+
+
+def _counts(saved: Saved | None, slot: int, shards: int) -> tuple[int, ...]:
+    return tuple(int(shard.counts[slot]) for shard in saved.shards) if saved else (0,) * shards
+
+
+def _check_life(account: Account, life: Life, begins: dict[int, Saved | None]) -> None:
+    account.violations += [f"worker {life.slot}: {sentence}" for sentence in life.broken]
+    for stay in life.stays:
+        expected = _counts(begins[stay.incarnation], life.slot, len(stay.base))
+        account.values_compared += len(expected)
+        if stay.base != expected:
+            begin = begins[stay.incarnation]
+            account.violations.append(
+                f"worker {life.slot} found its counters at {stay.base} in incarnation {stay.incarnation}, and the "
+                f"checkpoint before it ({begin.checkpoint_id if begin else 'none'}) has {expected}"
+            )
+        answered = [push for push in stay.pushes.values() if push.outcome is not None]
+        account.outcomes.update(push.outcome for push in answered if push.outcome and push.gradient)
+        for shard, (last, base) in enumerate(zip(stay.last, stay.base, strict=True)):
+            account.acknowledged[shard] += last - base
+        account.undecided += len(stay.undecided)
+        if len(stay.undecided) > 1 or any(i < max(stay.pushes) for i in stay.undecided):
+            account.violations.append(f"worker {life.slot} has more than one push without an answer: {stay.undecided}")
+
+
+def _check_saved(account: Account, saved: Saved, lives: dict[int, Life], begin: Saved | None) -> None:
+    for worker in set.intersection(*(set(shard.ledger) for shard in saved.shards)):
+        pushes = [shard.ledger[worker][0] for shard in saved.shards]
+        if max(pushes) - min(pushes) > 1:
+            account.violations.append(
+                f"checkpoint {saved.checkpoint_id}: the shards hold pushes {pushes} of one worker"
+            )
+    for index, shard in enumerate(saved.shards):
+        where = f"checkpoint {saved.checkpoint_id}, shard {index}"
+        total = int(shard.counts.sum())
+        if not total == shard.total == shard.version:
+            account.violations.append(
+                f"{where}: the counters make {total}, the total is {shard.total}, the version is {shard.version}"
+            )
+        for slot in range(len(shard.counts)):
+            value = int(shard.counts[slot])
+            life = lives.get(slot)
+            before = _counts(begin, slot, len(saved.shards))[index]
+            allowed = {before} if life is None else _allowed(life, saved.incarnation, shard, index, before)
+            account.values_compared += 1
+            if value not in allowed:
+                account.violations.append(f"{where}: worker {slot} has {value}, and {sorted(allowed)} is right")
+
+
+def _check_steps(account: Account, saved: Saved, lives: list[Life], begin: Saved | None) -> None:
+    ranges = [steps_of(life, saved.incarnation, saved, begin) for life in lives]
+    before = begin.shards[0].env_steps if begin else 0
+    low, high = (before + sum(limits[end] for limits in ranges) for end in (0, 1))
+    account.steps_uncertain = max(account.steps_uncertain, high - low)
+    if not low <= saved.shards[0].env_steps <= high:
+        account.violations.append(
+            f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, and its pushes make "
+            f"{low}{f' to {high}' if high > low else ''}"
+        )
+
+
+def _allowed(life: Life, incarnation: int, shard: SavedShard, index: int, before: int) -> set[int]:
+    """What the shard's counter of a worker may be in a checkpoint of an incarnation."""
+    stays = [stay for stay in life.stays if stay.incarnation == incarnation]
+    if not stays:
+        return {before}
+    named = [stay for stay in stays if stay.worker in shard.ledger]
+    if named:
+        push_id, discard, _ = shard.ledger[named[-1].worker]
+        return {_held(named[-1], push_id, discard, index)}
+    # It has pushed nothing yet, or it has left and its number was forgotten.
+    values = {stays[0].base[index]}
+    if _may_have_left(life, stays[-1]):
+        values.add(stays[-1].last[index])
+        values |= {stays[-1].last[index] + 1 for push in stays[-1].undecided.values() if push.gradient}
+    return values
+
+
+def _held(stay: Stay, push_id: int, discard: int, index: int) -> int:
+    """The counter when the shard's newest push of the worker is this one."""
+    push = stay.pushes.get(push_id)
+    if push is None:  # of the steps that were told again after a roll-back, without an update
+        return stay.base[index]
+    if push.outcome is not None:
+        return push.counts[index]
+    return stay.before(push_id)[index] + (1 if push.gradient and discard == 0 else 0)
+
+
+def _may_have_left(life: Life, stay: Stay) -> bool:
+    return stay is life.stays[-1]
+
+
+def _check_last(account: Account, last: Saved, lives: list[Life], begins: dict[int, Saved | None], shards: int) -> None:
+    later = {}
+    for index, incarnation in enumerate(account.incarnations):
+        following = account.incarnations[index + 1 :]
+        later[incarnation] = begins[following[0]] if following else last
+    for life in lives:
+        for stay in life.stays:
+            ends = _counts(later[stay.incarnation], life.slot, shards)
+            begun = stay.base
+            if stay.incarnation == last.incarnation and any(
+                end < seen for end, seen in zip(ends, stay.last, strict=True)
+            ):
+                account.violations.append(
+                    f"worker {life.slot} saw its counters at {stay.last}, and the last checkpoint has {ends}: "
+                    "acknowledged updates are lost"
+                )
+            for shard in range(shards):
+                over = ends[shard] - stay.last[shard]
+                if over > 0:
+                    account.undecided_applied[shard] += over
+                else:
+                    account.rolled_back[shard] -= over
+                account.kept[shard] += ends[shard] - begun[shard]
+    for shard in range(shards):
+        right = account.acknowledged[shard] + account.undecided_applied[shard] - account.rolled_back[shard]
+        if not right == account.kept[shard] == last.shards[shard].total:
+            account.violations.append(
+                f"shard {shard}: {account.acknowledged[shard]} acknowledged + {account.undecided_applied[shard]} "
+                f"undecided - {account.rolled_back[shard]} rolled back is not {last.shards[shard].total}"
+            )

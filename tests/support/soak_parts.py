@@ -1,0 +1,130 @@
+"""The processes of a soak, kept alive as a supervisor keeps them, and ended in order."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from support.processes import Processes, Running, wait_until
+from support.run import is_alive
+
+Command = list[str]
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A process that has ended. `killed`: by the soak."""
+
+    part: str
+    code: int
+    killed: bool
+    report: str
+
+    @property
+    def without_store(self) -> bool:
+        """A server that could not read its store when it started says so and ends: it is started again."""
+        said = self.report.rpartition("\n")[2]
+        words = tuple(f"relaax-parameter-server: cannot {verb} " for verb in ("list", "read", "write"))
+        return self.code == 1 and said.startswith(words)
+
+
+class Part:
+    """One process, and those that take its place after it. A server keeps its address."""
+
+    def __init__(self, processes: Processes, name: str, command: Callable[[], Command]) -> None:
+        self.name = name
+        self.lives: list[Running] = []
+        self.killed: set[int] = set()
+        self._processes = processes
+        self._command = command
+
+    @property
+    def running(self) -> Running:
+        """The one that runs, or ran last."""
+        return self.lives[-1]
+
+    def start(self) -> Running:
+        """Start it, again if need be."""
+        self.lives.append(self._processes.start(*self._command()))
+        return self.running
+
+    def victim(self) -> psutil.Process | None:
+        """What a fault is done to; None where it is dead just now."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.running.pid)
+            return process if is_alive(process) else None
+        return None
+
+
+class Parts:
+    """All of them. A thread starts again what has ended, and remembers every worker that it sees."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, Part] = {}
+        self.exits: list[Exit] = []
+        self.workers: dict[tuple[int, float], psutil.Process] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, part: Part) -> Part:
+        """A part to be kept alive."""
+        self.parts[part.name] = part
+        return part
+
+    def watch(self) -> None:
+        """Keep them alive from now on."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def unwatch(self) -> None:
+        """Let them end."""
+        self._stop.set()
+        if self._thread:
+            self._thread.join()
+
+    def living_workers(self) -> list[psutil.Process]:
+        """Processes that serve a client, those of dead servers included."""
+        self._see_workers()
+        return [worker for worker in list(self.workers.values()) if is_alive(worker)]
+
+    def end(self, names: list[str], seconds: float) -> dict[str, int]:
+        """Ask them to end, together, and wait. Their exit codes; raises AssertionError where one hangs."""
+        begun = time.monotonic()
+        for name in names:
+            with contextlib.suppress(ProcessLookupError):
+                self.parts[name].running.process.terminate()
+        codes = {}
+        for name in names:
+            codes[name] = self.parts[name].running.wait(max(0.1, begun + seconds - time.monotonic()))
+            del self.parts[name]
+        return codes
+
+    def expect_no_process(self, everybody: list[Running]) -> None:
+        """Nothing that was ever started is there any more."""
+        wait_until(lambda: not self.living_workers(), "every worker has ended", 60)
+        for running in everybody:
+            assert not running.session(), f"{running.process.args} has left {running.session()}"
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            self._see_workers()
+            for part in list(self.parts.values()):
+                code = part.running.returncode
+                if code is not None:
+                    killed = part.running.pid in part.killed
+                    self.exits.append(Exit(part.name, code, killed, "" if killed else part.running.report()))
+                    part.start()
+
+    def _see_workers(self) -> None:
+        server = self.parts.get("rlx-server")
+        if server is None:
+            return
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(server.running.pid).children():
+                self.workers[child.pid, child.create_time()] = child

@@ -1,0 +1,245 @@
+"""A soak: training under faults, and what must be true at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax.checkpoint import CheckpointManager, LocalStore, Store
+from support.processes import Processes, wait_until
+from support.service import RELAAX
+from support.soak_faults import End, Ground, Kind, NothingToHit, deck, filling, writing_nothing
+from support.soak_journal import read_journal
+from support.soak_ledger import audit
+from support.soak_service import SLOTS, SoakService, write_soak_config
+from support.soak_summary import Plan, Record, Storm, Struck, summarize
+from support.soak_watch import Archive, Sampler
+
+BETWEEN, BETWEEN_SHORT = 3.0, 1.0  # seconds, at most, between the beginnings of two faults of a storm
+DISK = "8m"
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Leg:
+    """A part of the soak, with a store of its own. `fill` fills its disk, `s3` makes trouble before it."""
+
+    name: str
+    location: list[str]
+    store: Store
+    fill: Callable[[Ground], End] | None = None
+    s3: Any = None
+
+
+class Soak:
+    """Runs one leg after the other. `say` is told how it goes."""
+
+    def __init__(self, plan: Plan, folder: Path, say: Say) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.say = say
+        self.record = Record()
+        self.journals = folder / "journals"
+        self._random = random.Random(plan.seed)
+        self._began = time.monotonic()
+        self._config = write_soak_config(folder, plan.shards, plan.seed)
+
+    def leg(self, leg: Leg, faults: int, last: bool) -> None:
+        """Start, storms, an orderly end, and a look at what the store holds then. Raises AssertionError."""
+        logs = self.folder / leg.name
+        logs.mkdir()
+        with Processes(logs) as processes:
+            plan = self.plan
+            service = SoakService(processes, self._config, plan.shards, plan.clients, leg.location, plan.seed)
+            archive = Archive(leg.store, SLOTS)
+            try:
+                service.start()
+                sampler = Sampler(service.addresses["shard-0"], self.journals)
+                try:
+                    self._weather(leg, service, sampler, faults)
+                    if last:
+                        self._reach_target(sampler)
+                finally:
+                    sampler.close()
+                self.say(f"{leg.name}: ending")
+                self.record.codes[leg.name] = codes = service.stop()
+                reports = "\n".join(running.report() for running in service.everybody if running.returncode)
+                assert not any(codes.values()), f"not everybody ended well: {codes}\n{reports}"
+            finally:
+                service.close()
+                archive.close()
+                self.record.restarts.update(exit.part for exit in service.parts.exits)
+                self.record.starts_without_store += sum(exit.without_store for exit in service.parts.exits)
+                self.record.withdrawn += len(archive.withdrawn)
+                self.record.workers += len(service.parts.workers)
+        self._expect_whole(leg, archive, logs)
+
+    def _weather(self, leg: Leg, service: SoakService, sampler: Sampler, faults: int) -> None:
+        plan, record = self.plan, self.record
+        self._expect_calm(Storm(ended=time.monotonic()), sampler, service)
+        ground = Ground(service, self._random, plan.stop_seconds, plan.short, leg.fill, leg.s3, plan.only)
+        cards = deck(ground)
+        struck = 0
+        while struck < faults:
+            size = 1 + self._random.randrange(plan.storm)
+            storm = self._storm(leg, ground, cards, min(size, faults - struck))
+            struck += len(storm.faults)
+            self._expect_calm(storm, sampler, service)
+            record.storms.append(storm)
+            step, mean = sampler.status.global_step, sampler.status.mean_return_100
+            record.returns.append((time.monotonic() - self._began, step, mean))
+            kinds = ", ".join(fault.kind for fault in storm.faults)
+            self.say(
+                f"{leg.name}: {struck}/{faults} faults: {kinds}; every client trains after {storm.calm:.1f} s, step "
+                f"{step:,}, mean return {mean:.0f}"
+            )
+            self._expect_sound(service, sampler)
+            time.sleep(self._random.uniform(0.5, 2) if plan.short else self._random.uniform(2, 6))
+
+    def _storm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> Storm:
+        """So many faults, one after the other; each ends when its time has come."""
+        storm = Storm()
+        active: list[tuple[float, End, Struck]] = []
+        between = BETWEEN_SHORT if self.plan.short else BETWEEN
+        while len(storm.faults) < size:
+            kind = next(cards)
+            _end_due(active, time.monotonic() + self._random.uniform(0, between))
+            begun = time.monotonic()
+            try:
+                end = kind.begin(ground)
+            except NothingToHit:  # it is dead, or stands still already
+                self.record.skipped += 1
+                continue
+            storm.faults.append(Struck(kind.name, leg.name, begun))
+            active.append((time.monotonic() + kind.seconds(ground), end, storm.faults[-1]))
+        _end_due(active, float("inf"))
+        storm.ended = max(fault.ended for fault in storm.faults)
+        return storm
+
+    def _expect_calm(self, storm: Storm, sampler: Sampler, service: SoakService) -> None:
+        """The global step rises again and every client's worker pushes again, within a bounded time."""
+
+        def trains() -> bool:
+            rises = sampler.advanced(storm.ended) is not None
+            return rises and sampler.training(storm.ended) >= service.clients
+
+        try:
+            wait_until(trains, "every client trains again", self.plan.bound, interval=0.05)
+        except AssertionError:
+            rises = "rises" if sampler.advanced(storm.ended) else "does not rise"
+            reports = "\n".join(part.running.report() for part in service.parts.parts.values())
+            raise AssertionError(
+                f"{self.plan.bound:g} s after {[fault.kind for fault in storm.faults]} the step {rises} and "
+                f"{sampler.training(storm.ended)} of {service.clients} clients train\n{reports}"
+            ) from None
+        storm.calm = time.monotonic() - storm.ended
+        for fault in storm.faults:
+            fault.advanced = sampler.advanced(fault.ended)
+
+    def _expect_sound(self, service: SoakService, sampler: Sampler) -> None:
+        broken = sampler.broken()
+        assert not broken, "\n".join(broken)
+        wrong = [each for each in service.parts.exits if not each.killed and not each.without_store]
+        assert not wrong, f"{wrong[0].part} has ended by itself\n{wrong[0].report}"
+
+    def _reach_target(self, sampler: Sampler) -> None:
+        """After the last fault."""
+        target, record = self.plan.target, self.record
+        reached = lambda: sampler.status.mean_return_100 >= target  # noqa: E731
+        wait_until(reached, f"the mean return is {target:g}", self.plan.patience, 0.2)
+        step, record.final_return = sampler.status.global_step, sampler.status.mean_return_100
+        record.returns.append((time.monotonic() - self._began, step, record.final_return))
+        self.say(f"mean return {record.final_return:.1f} at step {step:,}")
+
+    def _expect_whole(self, leg: Leg, archive: Archive, logs: Path) -> None:
+        """Every checkpoint that was published is what was written; nothing is left that the next start keeps."""
+        assert not archive.damaged, archive.damaged
+        saved = sorted(archive.saved.values(), key=lambda s: s.order)
+        self.record.saved += saved
+        self.record.published[leg.name] = len(saved)
+        text = "".join(path.read_text(errors="replace") for path in sorted(logs.glob("*.stderr")))
+        self.record.late += text.count(" is late:")
+        manager = CheckpointManager(leg.store)
+        for checkpoint_id in manager.published():
+            manager.load(checkpoint_id)
+        self.record.unfinished += len(_unpublished(leg.store))
+        manager.clean()
+        assert not _unpublished(leg.store), _unpublished(leg.store)
+
+
+def _end_due(active: list[tuple[float, End, Struck]], until: float) -> None:
+    """Let faults end that are due before `until`; then wait for that, where it is a time."""
+    for due, end, fault in sorted(active, key=lambda each: each[0]):
+        if due > until:
+            break
+        time.sleep(max(0.0, due - time.monotonic()))
+        end()
+        fault.ended = time.monotonic()
+        active[:] = [each for each in active if each[2] is not fault]
+    if until < float("inf"):
+        time.sleep(max(0.0, until - time.monotonic()))
+
+
+def _unpublished(store: Store) -> list[str]:
+    keys = store.list()
+    published = {key.partition("/")[0] for key in keys if key.endswith("/manifest.json")}
+    return [key for key in keys if "/" in key and key.partition("/")[0] not in published]
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """A file system of a few megabytes at `folder`; whether there is one, which needs the right to mount."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(folder)]
+    mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def run_soak(plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
+    """One training over two legs: on a small disk, then in S3. The summary; raises AssertionError where it fails."""
+    soak = Soak(plan, folder, say)
+    begun = time.monotonic()
+    first = plan.faults // 2 if plan.s3 else plan.faults
+    with contextlib.ExitStack() as stack:
+        mounted = stack.enter_context(small_disk(folder / "disk"))
+        checkpoints = folder / "disk" / "checkpoints"
+        checkpoints.mkdir()
+        if not mounted:
+            say("no file system can be mounted here: a full disk is a limit on the length of files")
+        fill = filling(checkpoints) if mounted else writing_nothing
+        location = ["--checkpoint-dir", str(checkpoints)]
+        soak.leg(Leg("local", location, LocalStore(checkpoints), fill), first, last=not plan.s3)
+        if plan.s3:
+            _second_leg(soak, stack, checkpoints, plan.faults - first)
+    lives = [read_journal(path) for path in sorted(soak.journals.iterdir())]
+    account = audit(lives, soak.record.saved, plan.shards)
+    summary = summarize(plan, soak.record, account, time.monotonic() - begun)
+    assert not account.violations, f"{len(account.violations)} violations\n" + "\n".join(account.violations[:20])
+    return summary
+
+
+def _second_leg(soak: Soak, stack: contextlib.ExitStack, checkpoints: Path, faults: int) -> None:
+    from support.s3_server import S3Proxy, keys_file, s3_server  # which loads boto3
+
+    folder = soak.folder / "s3-server"
+    folder.mkdir()
+    server = stack.enter_context(s3_server(folder))
+    proxy = stack.enter_context(S3Proxy(server.address))
+    bucket, keys = server.bucket(), keys_file(folder)
+    command = [*RELAAX, "checkpoints", "copy", str(checkpoints), f"s3://{bucket}/some/run", "--newest"]
+    command += ["--aws-keys", str(keys), "--aws-endpoint", f"http://{server.address}"]
+    copied = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert copied.returncode == 0, copied.stderr
+    location = ["--checkpoint-aws-s3", bucket, "some/run", "--aws-keys", str(keys), "--aws-endpoint", proxy.url]
+    soak.leg(Leg("s3", location, server.store(bucket), s3=proxy), faults, last=True)

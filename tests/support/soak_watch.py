@@ -1,0 +1,210 @@
+"""What a soak sees of training while it goes on: its steps, its workers, and every checkpoint that is published."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as rpc
+from relaax.bridge.options import client_options
+from relaax.checkpoint import CheckpointManager, Store, StoreError
+from relaax.checkpoint.checkpoint import Damaged
+from support.soak_layout import Layout
+
+SEVERAL = 200  # bytes of a journal: about eight pushes
+
+
+@dataclass(frozen=True)
+class SavedShard:
+    """A shard's part of a checkpoint. `ledger`: worker to [push number, discard, staleness]."""
+
+    version: int
+    counts: npt.NDArray[np.int64]
+    total: int
+    ledger: dict[str, list[int]]
+    env_steps: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, as far as the account goes. `order` puts the newest last."""
+
+    checkpoint_id: str
+    order: tuple[int, int]
+    incarnation: int
+    global_step: int
+    shards: list[SavedShard]
+
+
+def read_saved(manager: CheckpointManager, checkpoint_id: str, slots: int, order: tuple[int, int]) -> Saved:
+    """Read it whole; every part is compared with its hash. Raises Damaged and StoreError."""
+    checkpoint = manager.load(checkpoint_id)
+    manifest = checkpoint.manifest
+    described = manifest["shards"]
+    vector = np.concatenate([np.asarray(checkpoint.parts[shard["part"]]["parameters"]) for shard in described])
+    layout = Layout(len(vector) - len(described) * (slots + 1), len(described), slots)
+    counts, totals = layout.counts(vector).astype(np.int64), layout.totals(vector).astype(np.int64)
+    shards = []
+    for index, shard in enumerate(described):
+        assert (shard["start"], shard["end"]) == (
+            index * layout.size // len(described),
+            (index + 1) * layout.size // len(described),
+        )
+        shards.append(
+            SavedShard(
+                shard["version"],
+                counts[index],
+                int(totals[index]),
+                dict(shard["ledger"]),
+                shard["counters"]["env_steps"],
+            )
+        )
+    return Saved(checkpoint_id, order, int(manifest["incarnation"]), int(manifest["global_step"]), shards)
+
+
+class Archive:
+    """Reads every checkpoint of a store as soon as it is published, before it is thinned out."""
+
+    def __init__(self, store: Store, slots: int) -> None:
+        self.saved: dict[str, Saved] = {}
+        self.withdrawn: list[Saved] = []
+        """Those that their writer took back, because the store had told it that they were not published."""
+        self.damaged: list[str] = []
+        self._slots = slots
+        self._manager = CheckpointManager(store)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look once more, and no more."""
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.2):
+            with contextlib.suppress(StoreError):
+                self._look()
+
+    def _look(self) -> None:
+        found = self._manager.published()
+        for checkpoint_id in found:
+            if checkpoint_id in self.saved:
+                continue
+            try:
+                saved = read_saved(self._manager, checkpoint_id, self._slots, order_of(checkpoint_id))
+            except Damaged as damage:
+                if checkpoint_id in self._manager.published():
+                    self.damaged.append(f"{checkpoint_id}: {damage}")
+            else:
+                self.saved[checkpoint_id] = saved
+        for checkpoint_id in set(self.saved) - set(found):
+            if found and order_of(checkpoint_id) > order_of(found[0]):  # the newest is never thinned out
+                self.withdrawn.append(self.saved.pop(checkpoint_id))
+
+
+def order_of(checkpoint_id: str) -> tuple[int, int]:
+    """Fence, then sequence."""
+    sequence, _, rest = checkpoint_id.partition("-")
+    _, _, fence = rest.partition("-f")
+    return int(fence or 0), int(sequence)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What shard 0 said at a time (of time.monotonic)."""
+
+    time: float
+    incarnation: int
+    global_step: int
+
+
+class Sampler:
+    """Asks shard 0 how training goes, and looks which journals grow."""
+
+    def __init__(self, address: str, journals: Path) -> None:
+        self.samples: list[Sample] = []
+        self.status: Any = None
+        self._address = address
+        self._journals = journals
+        self._grown: dict[str, list[tuple[float, int]]] = {}  # journal to the times at which it had which length
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No more."""
+        self._stop.set()
+        self._thread.join()
+
+    def advanced(self, since: float) -> float | None:
+        """When the global step was first seen to rise after `since`; None where it was not yet."""
+        previous: Sample | None = None
+        for sample in reversed_until(self.samples, since):
+            if (
+                previous is not None
+                and sample.incarnation == previous.incarnation
+                and sample.global_step > previous.global_step
+            ):
+                return sample.time
+            previous = sample
+        return None
+
+    def training(self, since: float) -> int:
+        """How many workers have made several pushes since."""
+        return sum(_size_at(grown, None) - _size_at(grown, since) >= SEVERAL for grown in list(self._grown.values()))
+
+    def broken(self) -> list[str]:
+        """What workers have complained of, with the journal's name."""
+        lines = []
+        for path in sorted(self._journals.iterdir()):
+            text = path.read_text(encoding="utf-8")
+            lines += [f"worker {path.name}: {line[2:]}" for line in text.splitlines() if line.startswith("!")]
+        return lines
+
+    def _run(self) -> None:
+        channel = grpc.insecure_channel(self._address, options=client_options(parameters=0))
+        stub = rpc.ParameterServerServiceStub(channel)
+        with channel:
+            while not self._stop.wait(0.1):
+                with contextlib.suppress(grpc.RpcError):
+                    status = stub.GetStatus(pb.GetStatusRequest(), timeout=1)
+                    self.status = status
+                    self.samples.append(Sample(time.monotonic(), status.incarnation, status.global_step))
+                self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for path in self._journals.iterdir():
+            size = path.stat().st_size
+            grown = self._grown.setdefault(path.name, [])
+            if size != _size_at(grown, None):
+                grown.append((now, size))
+
+
+def _size_at(grown: list[tuple[float, int]], time: float | None) -> int:
+    """The last length at that time, or of all."""
+    for at, size in reversed(grown):
+        if time is None or at <= time:
+            return size
+    return 0
+
+
+def reversed_until(samples: list[Sample], since: float) -> list[Sample]:
+    """Those after `since`, in order, without walking through all."""
+    tail: list[Sample] = []
+    for index in range(len(samples) - 1, -1, -1):
+        if samples[index].time <= since:
+            break
+        tail.append(samples[index])
+    return tail[::-1]

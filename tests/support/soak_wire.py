@@ -1,0 +1,164 @@
+"""A wire of a soak: it cuts, truncates, delays, throttles, stalls, and swallows without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+
+PIECE = 1 << 15
+
+
+class _Pair:
+    """One connection. `swallows`: the directions, to the target or from it, in which nothing arrives any more."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self.near, self.far = near, far
+        self.swallows: set[bool] = set()
+        self.flows = 2
+
+    def reset(self) -> None:
+        for end in (self.near, self.far):
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for end in (self.near, self.far):
+            with contextlib.suppress(OSError):
+                end.close()
+
+
+class Wire:
+    """Forwards TCP connections from `address` to `target` (HOST:PORT), which may be set later.
+
+    What lasts is done to connections to come as well, until `heal`: only what is swallowed is so for good, and new
+    connections are whole.
+    """
+
+    def __init__(self) -> None:
+        self.target = ""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.1)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._pairs: list[_Pair] = []
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._delay = 0.0
+        self._bytes_per_second = float("inf")
+        self._truncate_after: int | None = None
+        self._closed = False
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        self.heal()
+        self.cut()
+        self._acceptor.join(5)
+        self._listener.close()
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        with self._lock:
+            for pair in self._pairs:
+                pair.reset()
+
+    def truncate(self, after: int) -> None:
+        """Forward so many bytes more, in either direction, and reset the connection that they end on."""
+        with self._lock:
+            self._truncate_after = after
+
+    def delay(self, seconds: float) -> None:
+        """Hold every piece up for so long."""
+        self._delay = seconds
+
+    def throttle(self, bytes_per_second: float) -> None:
+        """Let no more through, in each direction of each connection."""
+        self._bytes_per_second = bytes_per_second
+
+    def stall(self) -> None:
+        """Forward nothing."""
+        self._flowing.clear()
+
+    def swallow(self, *directions: bool) -> None:
+        """Nothing arrives any more on the connections there are, as if a machine had gone: no FIN, no reset.
+
+        `directions`: True is to the target.
+        """
+        with self._lock:
+            for pair in self._pairs:
+                pair.swallows.update(directions)
+
+    def heal(self) -> None:
+        """A good wire again."""
+        with self._lock:
+            self._truncate_after = None
+        self._delay, self._bytes_per_second = 0.0, float("inf")
+        self._flowing.set()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                near, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            host, _, port = self.target.rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)), timeout=10)
+            except (OSError, ValueError):
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                near.close()
+                continue
+            for end in (near, far):
+                end.settimeout(None)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pair = _Pair(near, far)
+            with self._lock:
+                self._pairs.append(pair)
+            for to_target in (True, False):
+                threading.Thread(target=self._forward, args=(pair, to_target), daemon=True).start()
+
+    def _forward(self, pair: _Pair, to_target: bool) -> None:
+        source, sink = (pair.near, pair.far) if to_target else (pair.far, pair.near)
+        with contextlib.suppress(OSError):
+            while data := source.recv(PIECE):
+                self._wait(len(data))
+                if to_target in pair.swallows:
+                    continue
+                data, ends = self._truncated(data)
+                sink.sendall(data)
+                if ends:
+                    pair.reset()
+        if to_target not in pair.swallows:  # otherwise nobody hears of the end either
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
+        with self._lock:
+            pair.flows -= 1
+            if not pair.flows:
+                pair.close()
+                self._pairs.remove(pair)
+
+    def _wait(self, length: int) -> None:
+        if seconds := self._delay + length / self._bytes_per_second:
+            time.sleep(min(seconds, 2.0))
+        self._flowing.wait()
+
+    def _truncated(self, data: bytes) -> tuple[bytes, bool]:
+        with self._lock:
+            if self._truncate_after is None:
+                return data, False
+            if self._truncate_after < len(data):
+                data, self._truncate_after = data[: self._truncate_after], None
+                return data, True
+            self._truncate_after -= len(data)
+        return data, False
