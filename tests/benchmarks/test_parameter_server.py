@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
-from relaax.server.parameter_server.schedule import Schedule
 from relaax.server.parameter_server.shard import Push, Shard
 from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import Adam, OptimizerSpec, RMSProp
@@ -44,25 +45,35 @@ def test_push_into_a_shard(benchmark: BenchmarkFixture) -> None:
 
 
 def test_write_a_push(benchmark: BenchmarkFixture) -> None:
-    gradient = vector()
-
-    def write() -> bytes:
-        message = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=gradient.tobytes(), want_parameters=True)
-        return message.SerializeToString()
-
-    assert len(benchmark(write)) > 4 * PARAMETERS
+    gradient, message = vector(), pb.PushRequest(worker_id="0" * 32, push_id=7, want_parameters=True)
+    written = benchmark(lambda: PUSH_REQUEST.write(Carrier(message, gradient)))
+    assert len(written) > 4 * PARAMETERS
 
 
 def test_read_a_push(benchmark: BenchmarkFixture) -> None:
-    written = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=vector().tobytes()).SerializeToString()
-    gradient = benchmark(lambda: np.frombuffer(pb.PushRequest.FromString(written).gradient, "<f4"))
+    written = PUSH_REQUEST.write(Carrier(pb.PushRequest(worker_id="0" * 32, push_id=7), vector()))
+    gradient = benchmark(lambda: float32_of(PUSH_REQUEST.read(written).data))
     assert gradient.shape == (PARAMETERS,)
 
 
 def test_read_the_parameters(benchmark: BenchmarkFixture) -> None:
-    written = pb.PullResponse(version=7, parameters=vector().tobytes()).SerializeToString()
-    parameters = benchmark(lambda: np.frombuffer(pb.PullResponse.FromString(written).parameters, "<f4"))
+    written = PULL_RESPONSE.write(Carrier(pb.PullResponse(version=7), vector()))
+    parameters = benchmark(lambda: float32_of(PULL_RESPONSE.read(written).data))
     assert parameters.shape == (PARAMETERS,)
+
+
+def test_read_a_push_of_another_writer(benchmark: BenchmarkFixture) -> None:
+    """Protobuf itself writes the gradient in the middle: it is parsed, and copied."""
+    written = pb.PushRequest(worker_id="0" * 32, push_id=7, gradient=vector().tobytes(), env_steps=1)
+    data = written.SerializeToString()
+    gradient = benchmark(lambda: float32_of(PUSH_REQUEST.read(data).data))
+    assert gradient.shape == (PARAMETERS,)
+
+
+def test_snapshot_of_a_shard(benchmark: BenchmarkFixture) -> None:
+    """What a checkpoint takes; pushes wait for its last part only."""
+    shard = Shard(vector(), RMSProp(), Schedule(1e-4, None))
+    assert benchmark(shard.snapshot).parameters.shape == (PARAMETERS,)
 
 
 def test_ledger(benchmark: BenchmarkFixture) -> None:

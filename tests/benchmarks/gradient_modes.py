@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""How ways of combining gradients stand up to more workers: CartPole by da3c, through the real ports.
+
+Every way is trained for the same number of environment steps with 1, 2, 4 and 8 workers of one environment each, and
+several seeds. With one worker no gradient is old, and there is nobody to average with: all ways are the same one then,
+which is run once. Writes gradient-modes.csv, .png and .md; a run that is in the CSV already is not run again, so that a
+study that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from relaax.cli.plot import read_curve
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "config" / "da3c_gym_cartpole.yaml"
+NAME = "gradient-modes"
+SEEN = "## What is seen\n"
+ALONE = "fifo"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run. `score`: mean return of its last 100 episodes. Staleness in versions, over the whole run."""
+
+    mode: str
+    workers: int
+    seed: int
+    score: float
+    staleness: float
+    staleness_p95: float
+    updates: int
+    discarded: int
+    steps: int
+    seconds: float
+
+
+def modes(options: argparse.Namespace, workers: int) -> dict[str, list[str]]:
+    """The ways, by name, and the keys that choose them."""
+    bound = options.max_staleness
+    return {
+        "fifo": [],
+        f"fifo, at most {bound} versions old": [f"algorithm.max_staleness={bound}"],
+        "average over the workers": ["algorithm.combine=average", f"algorithm.average_window={workers}"],
+        "delay-compensated": ["algorithm.combine=delay_compensated"],
+    }
+
+
+def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]]]:
+    """Mode, workers, seed and keys of every run."""
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for workers in options.workers:
+            for mode, keys in modes(options, workers).items():
+                if workers > 1 or mode == ALONE:
+                    yield mode, workers, seed, keys
+
+
+def trained(mode: str, workers: int, seed: int, keys: list[str], steps: int) -> Result:
+    """One run from nothing. Raises CalledProcessError where it fails."""
+    settings = ["run.target_return=null", f"algorithm.max_global_step={steps}", *keys]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        command = [
+            *(sys.executable, "-m", "relaax.cli.main", "run", str(CONFIG), "--no-progress", "--run-dir", str(folder)),
+            *("--clients", str(workers), "--envs-per-client", "1", "--seed", str(seed)),
+            *(part for setting in settings for part in ("--set", setting)),
+        ]
+        subprocess.run(command, check=True, cwd=ROOT)
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+        curves = {tag: read_curve(folder / "metrics", tag) for tag in ("staleness/mean", "staleness/p95")}
+        discarded = read_curve(folder / "metrics", "discarded/stale")[-1][2]
+    means = {tag: statistics.fmean(value for _, _, value in curve) for tag, curve in curves.items()}
+    return Result(
+        mode=mode,
+        workers=workers,
+        seed=seed,
+        score=round(summary["mean_return_100"], 1),
+        staleness=round(means["staleness/mean"], 2),
+        staleness_p95=round(means["staleness/p95"], 2),
+        updates=summary["updates"],
+        discarded=int(discarded),
+        steps=summary["env_steps"],
+        seconds=round(summary["seconds"], 1),
+    )
+
+
+def read_results(path: Path) -> list[Result]:
+    """What an earlier study left."""
+    if not path.is_file():
+        return []
+    kinds: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            Result(**{field.name: kinds[str(field.type)](row[field.name]) for field in fields(Result)})
+            for row in csv.DictReader(file)
+        ]
+
+
+def write_results(path: Path, results: list[Result]) -> None:
+    """All of them, in the order of the runs."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Result)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(result) for result in results)
+
+
+def cells(results: list[Result], value: Callable[[Result], float]) -> dict[str, dict[int, list[float]]]:
+    """The values of all seeds by mode and number of workers; one worker alone stands in every mode."""
+    table: dict[str, dict[int, list[float]]] = {mode: {} for mode in dict.fromkeys(r.mode for r in results)}
+    for result in results:
+        for mode in table if result.workers == 1 else [result.mode]:
+            table[mode].setdefault(result.workers, []).append(value(result))
+    return table
+
+
+def markdown_table(results: list[Result], value: Callable[[Result], float], form: str, spread: bool) -> str:
+    """Modes against numbers of workers: the median of the seeds and, with `spread`, the least and the most."""
+    workers = sorted({result.workers for result in results})
+    lines = [f"| | {' | '.join(map(str, workers))} |", f"|---|{'---|' * len(workers)}"]
+    for mode, row in cells(results, value).items():
+        shown = []
+        for n in workers:
+            values = row.get(n, [])
+            text = format(statistics.median(values), form) if values else "–"
+            if spread and len(values) > 1:
+                text += f" ({min(values):{form}} to {max(values):{form}})"
+            shown.append(text)
+        lines.append(f"| {mode} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def page(options: argparse.Namespace, results: list[Result], command: str, seen: str) -> str:
+    """The page of the results."""
+    seeds = sorted({result.seed for result in results})
+    share = lambda r: r.discarded / max(1, r.updates + r.discarded)  # noqa: E731
+    return f"""# Ways to combine gradients, against the number of workers
+
+CartPole-v1 by da3c through the real ports, with the settings of `config/da3c_gym_cartpole.yaml`; each worker has one
+environment. Every run lasts {options.steps:,} environment steps, over all workers, at whose end the learning rate is
+zero. Seeds {", ".join(map(str, seeds))}. On a machine with {options.machine}, which runs the servers and all
+environments too.
+
+```sh
+{command}
+```
+
+The ways, see [optimizers](../optimizers.md): every gradient at once, in the order of arrival (fifo); the same, and
+gradients on parameters more than {options.max_staleness} versions old are discarded; the mean of as many gradients as
+there are workers is one update; gradients compensated for their delay, with lambda 0.04 and at most 16 versions. With
+one worker they are all the same, which was run once.
+
+![Score and staleness against the number of workers]({NAME}.png)
+
+Mean return of the last 100 training episodes, at the end, by the number of workers: the median of the seeds (least to
+most).
+
+{markdown_table(results, lambda r: r.score, ".0f", True)}
+
+Staleness, in versions: the mean over a run, median of the seeds.
+
+{markdown_table(results, lambda r: r.staleness, ".1f", False)}
+
+Staleness that 95 in 100 gradients did not exceed (of each last 100, mean over a run), median of the seeds.
+
+{markdown_table(results, lambda r: r.staleness_p95, ".1f", False)}
+
+Share of the gradients that was discarded as stale.
+
+{markdown_table(results, share, ".1%", False)}
+
+Environment steps per second.
+
+{markdown_table(results, lambda r: r.steps / r.seconds, ",.0f", False)}
+
+{SEEN}
+{seen}
+"""
+
+
+def sentences(results: list[Result]) -> str:
+    """What the numbers say of themselves, until somebody writes more."""
+    most = max(result.workers for result in results)
+    score, stale = cells(results, lambda r: r.score), cells(results, lambda r: r.staleness)
+    lines = [
+        f"- {mode}: {statistics.median(score[mode][most]):.0f} with {most} workers, at a staleness of "
+        f"{statistics.median(stale[mode][most]):.1f} versions."
+        for mode in score
+        if most in score[mode]
+    ]
+    return "\n".join(lines)
+
+
+def draw(path: Path, results: list[Result]) -> None:
+    """Two panels: score and staleness, the median of the seeds as a line and every run as a dot."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    values = (lambda r: r.score, "mean return of the last 100 episodes"), (lambda r: r.staleness, "staleness, versions")
+    for axes, (value, label) in zip(panels, values, strict=True):
+        for index, (mode, row) in enumerate(cells(results, value).items()):
+            workers = sorted(row)
+            medians = [statistics.median(row[n]) for n in workers]
+            axes.plot(workers, medians, color=f"C{index}", marker="o", markersize=4, label=mode)
+            for n in workers:
+                axes.plot([n] * len(row[n]), row[n], ".", color=f"C{index}", alpha=0.4)
+        axes.set_xscale("log", base=2)
+        ticks = sorted({result.workers for result in results})
+        axes.set_xticks(ticks, [str(n) for n in ticks])
+        axes.set_xlabel("workers")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.3)
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=40_000, help="environment steps of a run (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=200, help="the first of them (%(default)s)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], help="numbers of workers (1 2 4 8)")
+    parser.add_argument("--max-staleness", type=int, default=4, help="of the second way, in versions (%(default)s)")
+    parser.add_argument("--machine", default="2 cores", help="what the page says of the machine (%(default)s)")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
+    options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
+    table, text = options.output / f"{NAME}.csv", options.output / f"{NAME}.md"
+    results = read_results(table)
+    done = {(result.mode, result.workers, result.seed) for result in results}
+    runs = [run for run in plan(options) if run[:3] not in done]
+    began = time.monotonic()
+    for number, (mode, workers, seed, keys) in enumerate(runs, start=1):
+        result = trained(mode, workers, seed, keys, options.steps)
+        results.append(result)
+        write_results(table, results)
+        left = (time.monotonic() - began) / number * (len(runs) - number)
+        print(
+            f"{number}/{len(runs)}  {workers} x {mode}, seed {seed}: score {result.score:.0f}, staleness "
+            f"{result.staleness:.1f}, {result.discarded} discarded, {result.seconds:.0f} s; "
+            f"about {left / 60:.0f} min left",
+            flush=True,
+        )
+    before = text.read_text("utf-8") if text.is_file() else ""
+    seen = before.partition(SEEN)[2].strip() or sentences(results)
+    command = " ".join(["python tests/benchmarks/gradient_modes.py", *arguments])
+    text.write_text(page(options, results, command, seen), encoding="utf-8")
+    draw(options.output / f"{NAME}.png", results)
+    print(f"written into {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""What a push and pull costs beside a bare gRPC call with the same bytes.
+
+A real parameter server with a synthetic model, a bare gRPC server and a worker, each in a process of its own. The
+worker's pushes, which take the parameters with the answer, take turns with bare calls: the same channel options, the
+same number of threads, bytes that were made beforehand and are looked at by nobody. Prints a table of quartiles for
+each repetition; exit code 1 where the median ratio is above the bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from relaax.cli.bench.figures import percentile
+from support.long_vector import configuration, fingerprint_of
+from support.processes import Processes
+
+BAR = 1.25
+ATARI = 677_747
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What a push and pull costs beside a bare gRPC call.")
+    parser.add_argument("--parameters", type=int, default=ATARI, help="length of the vector (%(default)s)")
+    parser.add_argument("--optimizer", default="rms_prop", help="of the model (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a repetition (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=5, help="each with a new worker (%(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as processes:
+        found = [compared(processes, servers, options) for servers in started(processes, Path(folder), options)]
+    print(f"{options.parameters:,} parameters, {options.optimizer}; ms: quartiles and the 99th percentile")
+    print(f"{'':<4}{'push and pull':<32}{'bare gRPC':<32}ratio of medians")
+    ratios = []
+    for number, result in enumerate(found, 1):
+        ratios.append(statistics.median(result["sync_ms"]) / statistics.median(result["raw_grpc_ms"]))
+        print(f"{number:<4}{quartiles(result['sync_ms']):<32}{quartiles(result['raw_grpc_ms']):<32}{ratios[-1]:.2f}")
+    ratio = statistics.median(ratios)
+    print(f"median ratio {ratio:.2f}; the bar is {BAR}")
+    return int(ratio > BAR)
+
+
+def started(processes: Processes, folder: Path, options: argparse.Namespace) -> list[tuple[str, str, Path, Path]]:
+    """Both servers; their addresses and the worker's files, once for each repetition."""
+    path = configuration(folder, options.parameters, options.optimizer)
+    (description := folder / "fingerprint.json").write_text(fingerprint_of(path))
+    _, server = processes.start_server("relaax-parameter-server", "--config", path)
+    raw_server = processes.start(sys.executable, "-m", "relaax.cli.bench.raw_server", options.parameters)
+    raw = raw_server.wait_for_address()
+    return [(server, raw, description, folder / f"{number}.json") for number in range(options.repetitions)]
+
+
+def compared(processes: Processes, servers: tuple[str, str, Path, Path], options: argparse.Namespace) -> dict[str, Any]:
+    """One repetition: see `relaax.cli.bench.sync.compare`."""
+    server, raw_server, description, output = servers
+    arguments = [server, raw_server, description, options.seconds, output]
+    worker = processes.start(sys.executable, "-m", "relaax.cli.bench.sync", *arguments)
+    if worker.wait(options.seconds + 120.0):
+        raise RuntimeError(worker.report())
+    result: dict[str, Any] = json.loads(output.read_text("utf-8"))
+    return result
+
+
+def quartiles(values: list[float]) -> str:
+    """Three quartiles and the 99th percentile."""
+    return "  ".join(f"{percentile(values, share):.2f}" for share in (0.25, 0.5, 0.75, 0.99))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
