@@ -19,7 +19,10 @@ COMMANDS = {
     "plot": "relaax.cli.plot:plot",
     "bench": "relaax.cli.bench.command:bench",
     "new": "relaax.cli.new.command:new",
+    "checkpoints": "relaax.cli.checkpoints.command:checkpoints",
+    "doctor": "relaax.cli.doctor.command:doctor",
     "schema": "relaax.cli.schema:schema",
+    "keys": "relaax.cli.keys:keys",
     "conformance": "relaax.cli.conformance.command:conformance",
 }
 

@@ -41,7 +41,7 @@ def test_places_are_named_after_the_configuration(name: str) -> None:
     configuration = make_plan(name, []).configuration
     assert configuration.parameter_server.checkpoint_dir == f"checkpoints/{name}"
     assert configuration.parameter_server.metrics_dir == f"metrics/{name}"
-    assert configuration.rlx_server.parameter_server == configuration.parameter_server.bind
+    assert configuration.rlx_server.parameter_server == [configuration.parameter_server.bind]
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

@@ -63,6 +63,7 @@ def test_the_list_names_every_rule() -> None:
         (("--server", "h:1", "--action-space", "{}"), "go together"),
         (("--server", "h:1", "--action-space", "{}", "--observation-space", "{"), "--observation-space {: "),
         (("--server", "h:1", "--token-file", "nowhere"), "--token-file nowhere: "),
+        (("--server", "h:1", "--tls-ca", "nowhere"), "--tls-ca nowhere: "),
         (("--client", "true", "--codec", "json"), "give a client its own arguments"),
         (("--client", "'"), "No closing quotation"),
         (("--client", "/no/such/program"), "/no/such/program cannot be started"),

@@ -14,6 +14,7 @@ from relaax.client.address import parse_address
 from relaax.rlx import Box, Dict, Discrete, MultiDiscrete
 from support.faulty_server import FaultyServer
 from support.findings import not_passed
+from support.keys import Keys
 from support.offline import HERE, SERVER, write_config
 from support.processes import Processes
 from support.service import started_service
@@ -108,6 +109,17 @@ def test_a_token() -> None:
     assert "UNAUTHENTICATED" in not_passed(without)["reconnect"] and "--token-file" in without.hints()[0]
     assert not_passed(found) == {}
     assert "refused_token" in {finding.rule for finding in found.findings}
+
+
+def test_a_server_with_tls(processes: Processes, tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    algorithm = {"path": str(HERE / "fuzz_algorithm.py")}
+    config = write_config(tmp_path, algorithm, max_failed_handshakes=1000, **keys.rlx_port())
+    _, address = processes.start_server(sys.executable, SERVER, "--config", config)
+    report = check(address, Settings(tls=keys.context(), token=keys.token), "m*bye_json")
+    assert not_passed(report) == {}
+    plain = check(address, Settings(token=keys.token, deadline=5), "metrics_ping_bye_json")
+    assert plain.failed, "it does not speak with whoever does not speak TLS"
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ def exchange(service: Service, folder: Path, seconds: float) -> dict[str, Any]:
     fingerprint, parameters = service.fingerprint()
     description, output = folder / "fingerprint.json", folder / "sync.json"
     description.write_text(json.dumps(fingerprint, sort_keys=True, separators=(",", ":")), encoding="utf-8")
-    raw = Process("raw-grpc", folder / "raw-grpc.log", server=True)
-    sync = Process("sync", folder / "sync.log")
+    raw = Process("raw-grpc", folder / "raw-grpc.log", server=True, secrets={})
+    sync = Process("sync", folder / "sync.log", secrets=service.worker_secrets)
     try:
         server = service.parameter_server_again()
         raw.start([sys.executable, "-m", "relaax.cli.bench.raw_server", str(parameters)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -60,10 +60,14 @@ class Programs:
     `folder` gets the log and the measurements of each.
     """
 
-    def __init__(self, name: str, commands: Sequence[Sequence[str]], folder: Path) -> None:
+    def __init__(
+        self, name: str, commands: Sequence[Sequence[str]], folder: Path, secrets: Mapping[str, str] | None = None
+    ) -> None:
+        """`secrets`: tokens by the names of environment variables; by default none."""
         folder.mkdir(parents=True, exist_ok=True)
         stamp = time.monotonic_ns()
-        self._processes = [Process(f"{name}-{i}", folder / f"{name}-{i}-{stamp}.log") for i in range(len(commands))]
+        logs = [folder / f"{name}-{i}-{stamp}.log" for i in range(len(commands))]
+        self._processes = [Process(f"{name}-{i}", log, secrets=secrets or {}) for i, log in enumerate(logs)]
         self.measured = [Measurements(process.log.with_suffix(".jsonl")) for process in self._processes]
         self._commands = commands
 

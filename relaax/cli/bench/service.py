@@ -18,6 +18,7 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.metrics.system import MEGABYTE
 
@@ -66,7 +67,8 @@ class Service:
         self._directory.open(fresh=False, max_steps=plan.max_steps)
         self._directory.write_configuration(plan)
         self._supervisor = Supervisor(plan, self._directory)
-        self._reader = ProgressReader()
+        self._tokens = run_tokens(plan)
+        self._reader = ProgressReader(self._tokens.status)
 
     def __enter__(self) -> Service:
         try:
@@ -97,10 +99,18 @@ class Service:
         manifest = manager.manifest(manager.published()[0])
         return manifest["fingerprint"], manifest["shards"][-1]["end"]
 
+    @property
+    def worker_secrets(self) -> dict[str, str]:
+        """Environment variables of a process that is a worker to the parameter server."""
+        return self._tokens.shard
+
     def parameter_server_again(self) -> str:
-        """Start the parameter server without the other, from the last checkpoint; its address. Raises StartError."""
+        """Start the parameter server without the other, from the last checkpoint; the addresses of its shards.
+
+        Raises StartError.
+        """
         self._supervisor.start_parameter_server()
-        return self._supervisor.parameter_server_address
+        return self._supervisor.shard_addresses
 
     def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> Window:
         """How fast training is, behind a warm-up, by the parameter server's count of steps.
@@ -111,7 +121,7 @@ class Service:
         clients = self._plan.run.clients
         before = self._progress()
         commands = [self._plan.client_command(self._supervisor.rlx_server.address or "", i) for i in range(clients)]
-        with Programs("client", commands, self._folder / "clients") as programs:
+        with Programs("client", commands, self._folder / "clients", self._tokens.client) as programs:
             self._warm_up(programs, before, clients, seconds)
             first, begin = self._progress(), time.monotonic()
             programs.wait(seconds)
@@ -149,7 +159,7 @@ class Service:
 
     def _single(self) -> Programs:
         command = self._plan.environment_command(self._supervisor.rlx_server.address or "", 1, 0)
-        return Programs("single", [command], self._folder / "clients")
+        return Programs("single", [command], self._folder / "clients", self._tokens.client)
 
     def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):

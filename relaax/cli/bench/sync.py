@@ -18,10 +18,13 @@ import numpy as np
 
 from relaax.bridge import GrpcBridge, Registration
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.channel import Target
 from relaax.bridge.options import client_options
 from relaax.cli.bench.raw_server import METHOD
+from relaax.server.tokens import WORKERS, read_token
 
 WARM_UP = 20
+DEADLINE = 60.0
 ENV_STEPS = 1  # what a push stands for changes no speed: it is counted only
 
 
@@ -49,7 +52,7 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
     """Alternate for so many seconds, 100 of each at least."""
-    bridge = GrpcBridge(server)
+    bridge = GrpcBridge([Target(shard, read_token(None, "", WORKERS) or "") for shard in server.split(",")])
     registered = bridge.register(Registration(fingerprint))
     bridge.pull()
     gradient = np.random.default_rng(0).normal(scale=1e-3, size=registered.parameters).astype(np.float32)
@@ -58,11 +61,11 @@ def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> d
     raw: list[float] = []
     with grpc.insecure_channel(raw_server, options=client_options(registered.parameters)) as channel:
         bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)  # bytes, as they are
-        answer = bare(request)
+        answer = bare(request, timeout=DEADLINE)
         ends = time.monotonic() + seconds
         while len(sync) < WARM_UP + 100 or time.monotonic() < ends:
             sync.append(milliseconds(lambda: bridge.push(gradient, ENV_STEPS)))
-            raw.append(milliseconds(lambda: bare(request)))
+            raw.append(milliseconds(lambda: bare(request, timeout=DEADLINE)))
     bridge.close()
     return {
         "sync_ms": sync[WARM_UP:],

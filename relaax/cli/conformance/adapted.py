@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ class Settings:
     exploit: bool = False
     codec: str | None = None
     deadline: float = 20.0
+    tls: ssl.SSLContext | None = None
 
 
 class Adapted:

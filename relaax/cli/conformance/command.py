@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-import socket
+import ssl
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from relaax.client.address import parse_address
+from relaax.tls import client_context, reason_of
+
+if TYPE_CHECKING:
+    from relaax.cli.conformance.adapted import Settings
 
 HELP = """Check a client or a server, in any language, against protocol/RLX.md, rule by rule.
 
@@ -48,6 +52,7 @@ def conformance(
     deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for what is due.")] = 20.0,
     jobs: Annotated[int, typer.Option(min=1, help="Clients: how many to run at a time.")] = 1,
     token_file: Annotated[Path | None, typer.Option(help="Servers: a file with the token.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Servers: over TLS, by the authority (PEM) in this file.")] = None,
     codec: Annotated[str | None, typer.Option(help="Servers: protobuf or json; by default both.")] = None,
     exploit: Annotated[bool, typer.Option("--exploit", help="Servers: ask for an agent that does not learn.")] = False,
     observation_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: that they know.")] = None,
@@ -57,7 +62,7 @@ def conformance(
     if (client is None) == (server is None) and not (list_ and client is None):
         _refuse("give either --client COMMAND or --server HOST:PORT")
     if client is not None:
-        _no_server_options(token_file, codec, exploit, observation_space, action_space)
+        _no_server_options(token_file, tls_ca, codec, exploit, observation_space, action_space)
     if codec not in (None, "protobuf", "json"):
         _refuse(f"--codec {codec}: protobuf or json is expected")
     if (observation_space is None) != (action_space is None):
@@ -77,6 +82,7 @@ def conformance(
         observation_space=_space("--observation-space", observation_space),
         action_space=_space("--action-space", action_space),
         token="" if token_file is None else _token(token_file),
+        tls=None if tls_ca is None else _context(tls_ca),
         exploit=exploit,
         codec=codec,
         deadline=deadline,
@@ -94,7 +100,7 @@ def conformance(
         return
     with status:
         if server is not None:
-            report = check_server(_reachable(server, deadline), settings, checks, status.update)
+            report = check_server(_reachable(server, settings), settings, checks, status.update)
         else:
             command = _command(client or "")
             try:
@@ -120,7 +126,7 @@ def _refuse(sentence: str) -> NoReturn:
 
 def _no_server_options(*options: object) -> None:
     if any(option not in (None, False) for option in options):
-        _refuse("--token-file, --codec, --exploit and the spaces are for --server; give a client its own arguments")
+        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; give a client its own arguments")
 
 
 def _space(option: str, text: str | None) -> Any:
@@ -141,12 +147,23 @@ def _token(path: Path) -> str:
         _refuse(f"--token-file {path}: {error}")
 
 
-def _reachable(text: str, deadline: float) -> tuple[str, int]:
+def _context(path: Path) -> ssl.SSLContext:
+    try:
+        return client_context(path.read_text(encoding="ascii"))
+    except (OSError, ValueError) as error:
+        _refuse(f"--tls-ca {path}: no certificate (PEM) can be read there: {error}")
+
+
+def _reachable(text: str, settings: Settings) -> tuple[str, int]:
+    from relaax.cli.conformance.server_talk import connected
+
     try:
         address = parse_address(text)
-        socket.create_connection(address, timeout=deadline).close()
+        connected(address, settings).close()
     except ValueError as error:
         _refuse(str(error))
+    except ssl.SSLError as error:
+        _refuse(f"no TLS with {text}: {reason_of(error) or error}")
     except OSError as error:
         _refuse(f"nothing can be reached at {text}: {error.strerror or error}")
     return address

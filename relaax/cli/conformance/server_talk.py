@@ -30,12 +30,23 @@ class Refused(Exception):
         self.wait = wait
 
 
+def connected(address: tuple[str, int], settings: Settings) -> socket.socket:
+    """A connection to the server under test. Raises OSError."""
+    sock = socket.create_connection(address, timeout=settings.deadline)
+    if settings.tls is None:
+        return sock
+    try:
+        return settings.tls.wrap_socket(sock, server_hostname=address[0])
+    except (OSError, ValueError):
+        sock.close()
+        raise
+
+
 class ServerTalk:
     """A connection to the server under test."""
 
     def __init__(self, address: tuple[str, int], settings: Settings, codec: str, one_by_one: bool = False) -> None:
-        sock = socket.create_connection(address, timeout=settings.deadline)
-        self.line = Line(sock, settings.deadline, one_by_one)
+        self.line = Line(connected(address, settings), settings.deadline, one_by_one)
         self.codec = codec
         self.limits: rlx_pb2.Limits | None = None
         self.undecided = False  # whether the server may have to answer before it knows the codec

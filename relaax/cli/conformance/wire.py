@@ -118,7 +118,8 @@ class Line:
     def end(self) -> None:
         """End this direction of the stream."""
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_WR)
+            # Not that of a socket over TLS, which would make it a plain one in both directions.
+            socket.socket.shutdown(self.socket, socket.SHUT_WR)
 
     def close(self) -> None:
         """Close at once."""

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt
 from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, Step
 from relaax.algorithm_base.feed_forward import FeedForward
 from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
+from relaax.algorithm_base.resuming import Free
 from relaax.tf.losses import clip_by_norm, policy_gradient_loss
 from relaax.tf.networks import NetworkSpec, orthogonal_parameters
 from relaax.tf.policies import Categorical
@@ -20,8 +21,8 @@ from relaax.tf.returns import n_step_returns
 class Config(ConfigBase):
     """The keys of the section `algorithm`, beside those that every algorithm has."""
 
-    rewards_gamma: float = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
-    episodes_per_update: int = Field(8, ge=1, description="Whole episodes that a gradient is computed from.")
+    rewards_gamma: Free[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
+    episodes_per_update: Free[int] = Field(8, ge=1, description="Whole episodes that a gradient is computed from.")
     dense: list[PositiveInt] = Field([64], description="Widths of the fully connected layers.")
 
 
