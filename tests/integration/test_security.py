@@ -1,0 +1,220 @@
+"""The service with tokens and TLS on both ports: who is served, who is refused, and that no secret shows anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from relaax import rlx
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as rpc
+from relaax.bridge.channel import Target, open_channel
+from relaax.client import Client, Failure
+from relaax.rlx import ErrorCode
+from support.keys import OTHER_TOKEN, Keys, strangers
+from support.processes import Processes, Running, wait_until
+from support.rlx_line import Line
+from support.rlx_pair import make_hello
+from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
+
+SPACES = {"observation_space": rlx.Box(-1, 1, (3,)), "action_space": rlx.Discrete(2)}
+
+
+class Guarded:
+    """A parameter server and an RLX server with everything that `relaax keys` makes."""
+
+    def __init__(self, processes: Processes, folder: Path) -> None:
+        self.processes, self.folder = processes, folder
+        self.keys = Keys(folder / "keys")
+        self.parameter_server, self.parameter_server_address = processes.start_server(
+            *PARAMETER_SERVER, "--config", self.config("good")
+        )
+        self.rlx_server, self.address = self.start_rlx_server("good")
+
+    def config(self, name: str, **rlx_server: object) -> Path:
+        """A configuration; `rlx_server` are keys that differ from the right ones, None where one is left out."""
+        section = {**self.keys.rlx_server(), **rlx_server}
+        document = {
+            "relaax-parameter-server": {
+                "bind": "127.0.0.1:0",
+                "checkpoint-dir": str(self.folder / "checkpoints"),
+                "metrics-dir": str(self.folder / "metrics"),
+                **self.keys.parameter_server(),
+            },
+            "relaax-rlx-server": {"bind": "127.0.0.1:0", "heartbeat": 1, **section},
+            "algorithm": {"path": "da3c", "network": {"dense": [8]}, "seed": 1},
+        }
+        path = self.folder / f"{name}.yaml"
+        path.write_text(json.dumps(document), encoding="utf-8")  # JSON is YAML
+        return path
+
+    def start_rlx_server(self, name: str, **settings: object) -> tuple[Running, str]:
+        return self.processes.start_server(
+            *RLX_SERVER,
+            *("--config", self.config(name, **settings)),
+            *("--parameter-server", self.parameter_server_address),
+        )
+
+    def client(self, address: str | None = None, **settings: object) -> Client:
+        given = {"token": self.keys.token, "tls_ca": self.keys.path("ca.pem"), "retry_seconds": 0.0, **settings}
+        return Client(address or self.address, **SPACES, **given)  # type: ignore[arg-type]
+
+    def target(self, token: str | None = None) -> Target:
+        """The parameter server's, as a worker knows it."""
+        read = self.keys.read
+        shown = self.keys.parameter_server_token if token is None else token
+        return Target(self.parameter_server_address, shown, read("ca.pem"), read("worker.pem"), read("worker-key.pem"))
+
+
+@pytest.fixture
+def guarded(processes: Processes, tmp_path: Path) -> Guarded:
+    return Guarded(processes, tmp_path)
+
+
+def train(client: Client, steps: int = 50) -> None:
+    client.init(np.zeros(3, np.float32))
+    for _ in range(steps):
+        client.send(1.0, np.zeros(3, np.float32))
+    client.reset(1.0)
+
+
+def refusal(client: Client) -> Failure:
+    with client, pytest.raises(Failure) as failure:
+        client.connect()
+    return failure.value
+
+
+def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Guarded, tmp_path: Path) -> None:
+    keys = guarded.keys
+    with guarded.client() as client:
+        train(client)
+        lines = command_lines(guarded)
+
+    # Each of these has a sentence of its own.
+    stranger, _ = strangers()
+    (tmp_path / "stranger.pem").write_bytes(stranger.certificate)
+    assert refusal(guarded.client(token="")).code is ErrorCode.UNAUTHENTICATED
+    assert refusal(guarded.client(token=OTHER_TOKEN)).code is ErrorCode.UNAUTHENTICATED
+    assert "cannot be trusted" in str(refusal(guarded.client(tls_ca=tmp_path / "stranger.pem")))
+    plain = Client(guarded.address, **SPACES, token=keys.token, retry_seconds=0.0)  # type: ignore[arg-type]
+    assert "this port speaks TLS" in str(refusal(plain))
+    for token, says in (("", "none was shown"), (OTHER_TOKEN, "is not this parameter server's")):
+        with open_channel(guarded.target(token)) as channel, pytest.raises(grpc.RpcError, match=says):
+            rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
+
+    # Nobody else has noticed.
+    with guarded.client() as client:
+        train(client)
+    with open_channel(guarded.target()) as channel:
+        status = rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
+    assert status.global_step >= 100
+
+    printed = guarded.processes.start(*RLX_SERVER, "--config", guarded.config("good"), "--print-config")
+    assert printed.wait(120) == 0
+    assert guarded.rlx_server.stop() == guarded.parameter_server.stop() == 0
+    said = [running.report() for running in (guarded.rlx_server, guarded.parameter_server, printed)]
+    written = [
+        path.read_bytes()
+        for folder in ("checkpoints", "metrics")
+        for path in (tmp_path / folder).rglob("*")
+        if path.is_file()
+    ]
+    assert written
+    everything = [*written, *(text.encode() for text in (*said, *lines))]
+    private = [line for name in ("server-key.pem", "worker-key.pem") for line in keys.read(name).splitlines()[1:-1]]
+    for secret in (keys.token.encode(), keys.parameter_server_token.encode(), OTHER_TOKEN.encode(), *private):
+        assert not any(secret in text for text in everything)
+
+
+def command_lines(guarded: Guarded) -> list[str]:
+    """Of the servers and their workers, as everybody on the machine can see them."""
+    running = [*guarded.rlx_server.session(), *guarded.parameter_server.session()]
+    assert len(running) >= 3
+    return [" ".join(psutil.Process(process.pid).cmdline()) for process in running]
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_prove_itself_tells_its_client_why(guarded: Guarded, tmp_path: Path) -> None:
+    stranger, _ = strangers()
+    (tmp_path / "stranger.pem").write_bytes(stranger.certificate)
+    (tmp_path / "token").write_text(OTHER_TOKEN, encoding="utf-8")
+    certificate, key = guarded.keys.put("other", stranger.issue("worker"))
+    for name, settings, says in (
+        ("token", {"parameter_server_token_file": str(tmp_path / "token")}, "is not this parameter server's"),
+        ("authority", {"parameter_server_ca": str(tmp_path / "stranger.pem")}, "cannot be trusted"),
+        (
+            "certificate",
+            {"parameter_server_certificate": certificate, "parameter_server_key": key},
+            "one that it does not accept",
+        ),
+        (
+            "none",
+            {"parameter_server_certificate": None, "parameter_server_key": None},
+            "shown no certificate",
+        ),
+    ):
+        server, address = guarded.start_rlx_server(name, **settings)
+        failure = refusal(guarded.client(address))
+        assert failure.code is ErrorCode.AGENT_FAILED
+        assert says in str(failure)
+        assert server.stop() == 0
+        assert OTHER_TOKEN not in server.report()
+    with guarded.client() as client:
+        train(client, 5)
+
+
+def test_a_worker_of_another_configuration_is_refused_and_others_are_not(guarded: Guarded) -> None:
+    with guarded.client() as client:
+        train(client, 5)
+    with Line(guarded.address, tls=guarded.keys.context()) as line:
+        line.say(
+            make_hello(token=guarded.keys.token, observation_space=rlx.Box(-1, 1, (7,)), action_space=rlx.Discrete(2))
+        )
+        error = line.hear()
+        while not isinstance(error, rlx.Error):
+            error = line.hear()
+        assert error.code is ErrorCode.SPACE_MISMATCH
+    with guarded.client() as client:
+        train(client, 5)
+
+
+def test_other_machines_are_served_where_there_is_a_token(processes: Processes, tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    config = tmp_path / "open.yaml"
+    for section, command in (("relaax-parameter-server", PARAMETER_SERVER), ("relaax-rlx-server", RLX_SERVER)):
+        document = {section: {"bind": "0.0.0.0:0"}, "algorithm": {"path": "da3c"}}
+        config.write_text(json.dumps(document), encoding="utf-8")
+        refused = processes.start(*command, "--config", config)
+        assert refused.wait(120) == 2
+        assert "relaax keys DIR" in refused.stderr
+        document[section]["token_file"] = keys.path("token")
+        config.write_text(json.dumps(document), encoding="utf-8")
+        checked = processes.start(*command, "--config", config, "--check-config")
+        assert checked.wait(120) == 0, checked.report()
+
+
+@pytest.mark.slow
+def test_a_run_gives_its_tokens_to_its_own_processes_only(processes: Processes, tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    directory = tmp_path / "run"
+    run = processes.start(
+        *RELAAX,
+        *("run", "da3c_gym_cartpole", "--run-dir", directory, "--no-progress", "--max-steps", "2000"),
+        *("--set", f"rlx-server.token_file={keys.path('token')}"),
+        *("--set", f"parameter-server.token_file={keys.path('parameter-server-token')}"),
+        *("--set", f"rlx-server.tls_certificate={keys.path('server.pem')}"),
+        *("--set", f"rlx-server.tls_key={keys.path('server-key.pem')}"),
+    )
+    log = directory / "logs" / "rlx-server.log"
+    wait_until(lambda: log.exists() and "actors" in log.read_text(errors="replace"), "clients are let in", 200)
+    lines = [" ".join(process.cmdline()) for process in run.children()]
+    assert run.wait(300) in (0, 3), run.report()
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    everything = [*(path.read_bytes() for path in files), run.report().encode(), " ".join(lines).encode()]
+    for secret in (keys.token, keys.parameter_server_token):
+        assert not any(secret.encode() in text for text in everything)
