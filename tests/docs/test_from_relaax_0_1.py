@@ -52,25 +52,19 @@ def test_the_new_client_plays() -> None:
     assert (len(talk.of(rlx.Init)), len(talk.of(rlx.Reset))) == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "sentence"),
-    [
-        (
-            "relaax-parameter-server",
-            "--checkpoint-aws-s3",
-            "relaax-parameter-server: unknown key 'checkpoint_aws_s3'; did you mean 'checkpoints_kept'?",
-        ),
-        ("relaax-parameter-server", "--aws-keys", "relaax-parameter-server: unknown key 'aws_keys'"),
-    ],
-)
-def test_what_is_not_there_is_refused(section: str, key: str, sentence: str, tmp_path: Path) -> None:
-    document = yaml.safe_load((ROOT / "tests" / "data" / "da3c_ale_boxing.yaml").read_text("utf-8"))
-    document[section][key] = "x"
-    (tmp_path / "old.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+def test_a_place_in_s3_takes_that_of_the_folder(tmp_path: Path) -> None:
+    sentence = "relaax-parameter-server: checkpoint_dir and checkpoint_aws_s3 are both given"
     assert f"`{sentence}" in PAGE.read_text("utf-8")
-    with pytest.raises(ConfigurationError, match="unknown key") as refused:
-        load_configuration(tmp_path / "old.yaml")
-    assert sentence in str(refused.value)
+    document = yaml.safe_load((ROOT / "tests" / "data" / "da3c_ale_boxing.yaml").read_text("utf-8"))
+    section = document["relaax-parameter-server"]
+    section["--checkpoint-aws-s3"] = ["models", "boxing"]
+    file = tmp_path / "old.yaml"
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=sentence):
+        load_configuration(file)
+    del section["--checkpoint-dir"]
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert load_configuration(file).parameter_server.checkpoint_aws_s3 == ["models", "boxing"]
 
 
 @pytest.mark.parametrize("section", ["version", "environment"])

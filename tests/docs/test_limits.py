@@ -8,11 +8,16 @@ from collections.abc import Iterator
 import pytest
 
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
+from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
+from relaax.checkpoint import lease, s3
 from relaax.client import base, scalars
 from relaax.configuration import ParameterServerSection, RlxServerSection
+from relaax.metrics import copying
 from relaax.rlx import Limits, arrays, elementary, framing, handshake, space_wire
-from relaax.server.parameter_server import requests
-from relaax.server.rlx_server import listener, peer
+from relaax.server import status, strikes, tokens
+from relaax.server.parameter_server import checkpointing, guard, requests
+from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
+from relaax.server.rlx_server import children, listener, peer, vanishing
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
@@ -28,14 +33,38 @@ CONSTANTS: dict[str, float] = {
     "MAX_DEPTH": space_wire.MAX_DEPTH,
     "MAX_WAITING": listener.MAX_WAITING,
     "SEND_SECONDS": peer.SEND_SECONDS,
+    "VANISHED_SECONDS": vanishing.VANISHED_SECONDS,
+    "MAX_REQUESTS": status.MAX_REQUESTS,
+    "REQUEST_SECONDS": status.REQUEST_SECONDS,
     "HANDSHAKE_FRAME_BYTES": framing.HANDSHAKE_FRAME_BYTES,
     "_MAX_ENVIRONMENTS": requests._MAX_ENVIRONMENTS,
     "_MAX_FRAME_SKIP": requests._MAX_FRAME_SKIP,
+    "_MAX_ENTRIES": requests._MAX_ENTRIES,
     "_MAX_ENV_STEPS": requests._MAX_ENV_STEPS,
+    "MIN_TOKEN_BYTES": tokens.MIN_TOKEN_BYTES,
+    "MAX_ADDRESSES": strikes.MAX_ADDRESSES,
+    "MAX_STALLED": children.MAX_STALLED,
+    "LOGGED": guard.LOGGED,
     "MAX_TOKEN_BYTES": handshake.MAX_TOKEN_BYTES,
     "MAX_TEXT_BYTES": handshake.MAX_TEXT_BYTES,
     "MAX_PARAMETERS": MAX_PARAMETERS,
     "MAX_STATISTICS": MAX_STATISTICS,
+    "DEFAULT_RING": DEFAULT_RING,
+    "MAX_RING": MAX_RING,
+    "TTL": lease.TTL,
+    "MAX_PUT_BYTES": s3.MAX_PUT_BYTES,
+    "ATTEMPTS": s3.ATTEMPTS,
+    "CONNECT_SECONDS": s3.CONNECT_SECONDS,
+    "READ_SECONDS": s3.READ_SECONDS,
+    "LAST_SECONDS": checkpointing.LAST_SECONDS,
+    "HOLD": introduction.HOLD,
+    "ANSWER": leader.ANSWER,
+    "PREPARE": barrier.PREPARE,
+    "LAST_HOLD": barrier.LAST_HOLD,
+    "PATIENCE": follower.PATIENCE,
+    "LEAVING": follower.LEAVING,
+    "COPY_SECONDS": copying.COPY_SECONDS,
+    "BYTES_PER_SECOND": copying.BYTES_PER_SECOND,
     "GATHERED_AT_MOST": scalars.GATHERED_AT_MOST,
     "max_metric_names": Limits().max_metric_names,
     "max_metric_name_bytes": Limits().max_metric_name_bytes,
@@ -43,6 +72,7 @@ CONSTANTS: dict[str, float] = {
 SPELLED = {
     "MAX_ELEMENTS": "2³¹ - 1",
     "_MAX_ENV_STEPS": "10⁹",
+    "MAX_PUT_BYTES": f"{s3.MAX_PUT_BYTES / 2**30:g} GiB",
     "HANDSHAKE_FRAME_BYTES": f"{framing.HANDSHAKE_FRAME_BYTES / 1024:g} KiB",
 }
 
