@@ -16,7 +16,8 @@ PYTEST_ARGS ?=
 export PYTEST_ARGS
 
 STAMP := $(VENV)/setup.stamp
-GENERATED := relaax/rlx/rlx_pb2.py relaax/bridge/parameter_server_pb2.py relaax/bridge/parameter_server_pb2_grpc.py
+GENERATED := relaax/rlx/rlx_pb2.py relaax/bridge/parameter_server_pb2.py relaax/bridge/parameter_server_pb2_grpc.py \
+	relaax/server/parameter_server/coordination/coordination_pb2.py relaax/server/parameter_server/coordination/coordination_pb2_grpc.py
 PROTOS := $(wildcard protocol/*/v1/*.proto)
 # The stamp names the place it was made in: a copied checkout sets up anew, and so does one without its generated code.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -71,5 +72,5 @@ wheel: setup ## build source distribution and wheel into dist/
 
 clean: ## remove what was generated, built and cached, and .venv
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	rm -f relaax/*/*_pb2.py relaax/*/*_pb2.pyi relaax/*/*_pb2_grpc.py
+	find relaax -name "*_pb2.py" -o -name "*_pb2.pyi" -o -name "*_pb2_grpc.py" | xargs rm -f
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent
 PROTOS = (
     ("protocol/rlx/v1/rlx.proto", "relaax/rlx", False),
     ("protocol/relaax/v1/parameter_server.proto", "relaax/bridge", True),
+    ("protocol/relaax/v1/coordination.proto", "relaax/server/parameter_server/coordination", True),
 )
 
 # They stand beside the package in a checkout, where people look for them, and inside it when installed: nothing with so

@@ -64,6 +64,7 @@ CONT_CONTRACT = "tests/algorithms/da3c_cont/test_contract.py"
 EPISODES = "tests/algorithms/da3c_cont/test_episodes.py"
 DOCKING = "tests/learning/test_da3c_cont_docking.py"
 SHARD = "tests/server/parameter_server/test_shard.py"
+COMBINING = "tests/server/parameter_server/test_combining.py"
 
 MODEL_PY = "algorithms/da3c/model.py"
 ROLLOUT_PY = "algorithms/da3c/rollout.py"
@@ -71,6 +72,7 @@ AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "algorithms/da3c/normalization.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
+COMBINING_PY = "relaax/server/parameter_server/combining.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
@@ -417,7 +419,7 @@ ERRORS = (
     planted(
         "slots-not-restored",
         "the optimizer's slots are not taken from a checkpoint",
-        [(SHARD_PY, "            self._optimizer.restore(snapshot.slots)\n", "")],
+        [(SHARD_PY, "            self._optimizer.restore(slots)\n", "")],
         SHARD,
     ),
     planted(
@@ -431,12 +433,12 @@ ERRORS = (
         "the learning rate grows",
         [
             (
-                "relaax/server/parameter_server/schedule.py",
+                "relaax/algorithm_base/schedule.py",
                 "1.0 - global_step / self.end",
                 "1.0 + global_step / self.end",
             )
         ],
-        "tests/server/parameter_server/test_schedule.py",
+        "tests/algorithm_base/test_schedule.py",
     ),
     planted(
         "staleness-off-by-one",
@@ -451,7 +453,7 @@ ERRORS = (
             (
                 SHARD_PY,
                 "env_steps=before.env_steps + push.env_steps",
-                "env_steps=before.env_steps + push.env_steps * applied",
+                "env_steps=before.env_steps + push.env_steps * (discard is Discard.NONE)",
             )
         ],
         SHARD,
@@ -459,8 +461,50 @@ ERRORS = (
     planted(
         "rmsprop-decay",
         "RMSProp forgets what it should keep",
-        [("relaax/tf/optimizers.py", "rho=self._spec.decay", "rho=1.0 - self._spec.decay")],
+        [("relaax/tf/live_optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
         "tests/tf/test_optimizers.py",
+    ),
+    planted(
+        "window-summed",
+        "a window of gradients is summed, not averaged",
+        [(COMBINING_PY, "self._sum / np.float32(self._count)", "self._sum / np.float32(1)")],
+        COMBINING,
+    ),
+    planted(
+        "window-forgotten",
+        "gradients that wait are lost with a restart",
+        [(COMBINING_PY, "            self._sum += found\n", "")],
+        COMBINING,
+    ),
+    planted(
+        "delay-doubled",
+        "delays are added to, not compensated",
+        [(COMBINING_PY, "np.subtract(now, base)", "np.subtract(base, now)")],
+        COMBINING,
+    ),
+    planted(
+        "ring-survives",
+        "after a roll-back delays are measured by parameters of before it",
+        [(COMBINING_PY, "        self._ring.clear()\n", "")],
+        COMBINING,
+    ),
+    planted(
+        "outlier-hides-others",
+        "one enormous loss makes every later one ordinary",
+        [("relaax/algorithm_base/loss_outliers.py", "min(size, limit) if outlier else size", "size")],
+        "tests/algorithm_base/test_loss_outliers.py",
+    ),
+    planted(
+        "local-statistics-survive",
+        "a worker's statistics outlive a roll-back of the model",
+        [
+            (
+                "relaax/algorithm_base/local_optimizer.py",
+                "            self._live = None\n        return",
+                "            pass\n        return",
+            )
+        ],
+        "tests/algorithm_base/test_local_optimizer.py",
     ),
     # The wire and the worker.
     planted(

@@ -22,7 +22,13 @@ def test_every_extra_is_one_of_the_package() -> None:
 def test_every_library_of_the_servers_is_known() -> None:
     """Those whose modules have the distribution's name."""
     lines = [line for line in importlib.metadata.requires("relaax") or [] if 'extra == "server"' in line]
-    known = {"grpcio": "grpc", "pyyaml": "yaml"}
+    known = {
+        "grpcio": "grpc",
+        "grpcio-health-checking": "grpc_health",
+        "grpcio-reflection": "grpc_reflection",
+        "prometheus-client": "prometheus_client",
+        "pyyaml": "yaml",
+    }
     libraries = {re.split(r"[^\w-]", line, maxsplit=1)[0] for line in lines}
     assert {known.get(library, library) for library in libraries} == {
         library for library, extra in EXTRAS.items() if extra == "server"

@@ -53,7 +53,10 @@ def test_the_protocol_core_imports_numpy_and_protobuf_only() -> None:
 
 def test_the_client_adds_sockets_only() -> None:
     # The package itself is imported for its version, and gymnasium when it must make an environment by its id.
-    assert foreign("relaax.client", "numpy", "relaax.rlx", "relaax.extras", "gymnasium") - {"relaax"} == set()
+    assert (
+        foreign("relaax.client", "numpy", "relaax.rlx", "relaax.extras", "relaax.tls", "gymnasium") - {"relaax"}
+        == set()
+    )
 
 
 def test_environments_import_the_client_only() -> None:

@@ -56,6 +56,8 @@ def test_generated_code_is_made_and_not_tracked() -> None:
         "relaax/bridge/parameter_server_pb2.py",
         "relaax/bridge/parameter_server_pb2_grpc.py",
         "relaax/rlx/rlx_pb2.py",
+        "relaax/server/parameter_server/coordination/coordination_pb2.py",
+        "relaax/server/parameter_server/coordination/coordination_pb2_grpc.py",
     ]
     assert git("ls-files", "*_pb2.py", "*_pb2.pyi", "*_pb2_grpc.py") == []
     assert sorted(git("check-ignore", *generated)) == generated
