@@ -75,9 +75,10 @@ class Supervisor:
     def watch(self) -> None:
         """Restart what has died. Raises StartError where that does not help."""
         for shard, process in enumerate(self._shards):
-            if process.exit_code() not in (None, 0):
+            code = process.exit_code()
+            if code is not None and (code or shard):  # shard 0 alone says when training is over
                 what = "the parameter server" if len(self._shards) == 1 else f"shard {shard} of the parameter server"
-                self._restart(process, f"{what} has died", self._shard_command(shard))
+                self._restart(process, f"{what} has {'died' if code else 'ended'}", self._shard_command(shard))
         if self.rlx_server.exit_code() is not None:
             self._restart(self.rlx_server, "the RLX server has ended", self._rlx_server_command())
         for index, client in enumerate(self.clients):
