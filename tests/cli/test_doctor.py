@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,6 +23,7 @@ from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, examined, line
 from relaax.cli.doctor.finding import Finding, Level, Patient, warning
 from relaax.server.tokens import WORKERS
+from support.keys import Keys
 from support.offline import start_offline_server
 from support.processes import Processes, project_command
 from support.s3_server import S3Server, keys_file, s3_server
@@ -228,6 +231,39 @@ def test_an_authority_that_has_not_signed(tmp_path: Path, authority: Authority) 
     assert "has not signed" in only(found(config, "certificates"), Level.WRONG)
 
 
+@pytest.mark.parametrize(
+    ("server", "rlx", "sentence"),
+    [
+        (("tls_client_ca",), (), "tls_client_ca: certificates are shown over TLS only"),
+        (
+            (),
+            ("parameter_server_certificate", "parameter_server_key"),
+            "parameter_server_certificate: is shown over TLS",
+        ),
+        (("tls_certificate", "tls_key", "shards"), ("parameter_server_ca",), "tls_ca: is needed by shards"),
+    ],
+)
+def test_keys_that_need_another_one(
+    tmp_path: Path, server: tuple[str, ...], rlx: tuple[str, ...], sentence: str
+) -> None:
+    keys = Keys(tmp_path / "keys")
+    all_keys = {**keys.parameter_server(), **keys.rlx_server(), "shards": 2}
+    config = written(tmp_path, server={key: all_keys[key] for key in server}, rlx={key: all_keys[key] for key in rlx})
+    assert sentence in only(found(config, "certificates"), Level.WRONG)
+
+
+def test_shards_that_workers_are_not_told_of(tmp_path: Path) -> None:
+    config = written(tmp_path, server={"shards": 3}, rlx={"parameter_server": ["127.0.0.1:0", "127.0.0.1:0"]})
+    assert "shards is 3, relaax-rlx-server.parameter_server names 2" in only(
+        found(config, "parameter server"), Level.WARNING
+    )
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    sentence = only(found(written(tmp_path, rlx={"bind": "192.0.2.1:7001"}), "ports"), Level.WRONG)
+    assert sentence.endswith("Cannot assign requested address. Another address, or port 0 for a free one")
+
+
 def test_a_port_of_another_program(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -236,6 +272,33 @@ def test_a_port_of_another_program(tmp_path: Path) -> None:
     assert f"{address} is taken by" in status
     assert f"(process {os.getpid()})" in status
     assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Level.OK).endswith("is free")
+
+
+def test_a_port_of_a_program_that_speaks_something_else(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+
+        def greet() -> None:
+            with contextlib.suppress(OSError), taken.accept()[0] as connected:
+                connected.recv(4096)
+                connected.sendall(b"220 not of the web\r\n" * 2)
+
+        threading.Thread(target=greet, daemon=True).start()
+        sentence = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Level.WRONG)
+    assert f"{address} is taken by" in sentence
+
+
+def test_a_parameter_server_that_only_workers_can_reach(tmp_path: Path, processes: Processes) -> None:
+    """Without tls_ca no shard could, and of one alone nobody asks for it."""
+    keys = Keys(tmp_path / "keys")
+    server = {**keys.parameter_server(), "tls_ca": None}
+    _, address = processes.start_server("relaax-parameter-server", "--config", written(tmp_path, server=server))
+    config = written(
+        tmp_path, server={**server, "bind": address}, rlx={**keys.rlx_server(), "parameter_server": [address]}
+    )
+    findings = found(config, "ports")
+    assert f"a RELAAX parameter server, at global step 0, answers at {address} already" in line("", findings[0])
+    assert findings[0].level is Level.OK
 
 
 def test_a_port_of_a_running_server(tmp_path: Path, processes: Processes) -> None:
@@ -274,8 +337,8 @@ def test_s3(tmp_path: Path, s3: S3Server) -> None:
 
 
 def test_a_clock_that_is_wrong(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = storage.time.time()
-    monkeypatch.setattr(storage.time, "time", lambda: now + 3600)
+    now = storage.time.time
+    monkeypatch.setattr(storage.time, "time", lambda: now() + 3600)
     config = written(
         tmp_path,
         server={"checkpoint_dir": None, "checkpoint_aws_s3": ["b", "k"], "aws_endpoint": f"http://{s3.address}"},
@@ -286,6 +349,7 @@ def test_a_clock_that_is_wrong(tmp_path: Path, s3: S3Server, monkeypatch: pytest
 def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = written(tmp_path, rlx={"memory_reserve": 10**9})
     assert "room for about 0 workers" in only(found(config, "memory"), Level.WRONG)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
     config = written(tmp_path, rlx={"max_workers": 10**6})
     assert "too few for 1000000 workers" in only(found(config, "open files"), Level.WARNING)
     assert "GB are free" in found(config, "disk")[0].sentence

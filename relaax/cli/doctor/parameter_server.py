@@ -36,6 +36,12 @@ def parameter_server(patient: Patient) -> Iterator[Finding]:
         all_targets = targets(patient.configuration.rlx_server)
     except ConfigurationError:
         return  # said where tokens and certificates are looked at
+    shards = patient.configuration.parameter_server.shards
+    if 1 < shards != len(all_targets):
+        yield warning(
+            f"relaax-parameter-server.shards is {shards}, relaax-rlx-server.parameter_server names {len(all_targets)}",
+            "name them all, shard 0 first; `relaax run` does so by itself",
+        )
     for target in all_targets:
         yield from _one(patient, target)
 

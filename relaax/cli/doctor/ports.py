@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import socket
 import ssl
@@ -43,7 +44,7 @@ def _port(found: Configuration, key: str, address: str) -> Finding:
             return ok(f"{key}: {who} answers at {address} already")
         holder = _holder(port)
         if holder is None:
-            return wrong(f"{key}: {error}", "another port, or 0 for a free one")
+            return wrong(f"{key}: {str(error).partition('; ')[0]}", "another address, or port 0 for a free one")
         return wrong(f"{key}: {address} is taken by {holder}", "end it, or choose another port; 0 picks a free one")
     return ok(f"{key}: {address} is free")
 
@@ -55,12 +56,19 @@ def _relaax_at(found: Configuration, key: str, address: str) -> str | None:
         return _status_of(reachable)
     if key.startswith("relaax-rlx-server"):
         return "an RLX server" if _is_rlx_server(reachable, found.rlx_server.tls_certificate is not None) else None
+    host = f"[{reachable[0]}]" if ":" in reachable[0] else reachable[0]
+    return _parameter_server_at(found, f"{host}:{port}")
+
+
+def _parameter_server_at(found: Configuration, address: str) -> str | None:
+    """Reached as another shard reaches it; where nothing is set for that, as workers do."""
     from relaax.cli.doctor.parameter_server import who_is_at
-    from relaax.server.targets import shard_target
+    from relaax.server.targets import shard_target, targets
 
     with contextlib.suppress(ConfigurationError):
-        host = f"[{reachable[0]}]" if ":" in reachable[0] else reachable[0]
-        return who_is_at(shard_target(found.parameter_server, f"{host}:{port}"))
+        return who_is_at(shard_target(found.parameter_server, address))
+    with contextlib.suppress(ConfigurationError):
+        return who_is_at(targets(found.rlx_server)[0].at(address))
     return None
 
 
@@ -94,7 +102,7 @@ def _status_of(place: tuple[str, int]) -> str | None:
     except urllib.error.HTTPError as error:
         with error:
             body = error.read(65536)
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return None
     with contextlib.suppress(ValueError, TypeError, KeyError):
         said = json.loads(body)
@@ -118,7 +126,7 @@ def descriptors(patient: Patient) -> Iterator[Finding]:
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = patient.configuration.rlx_server.max_workers
     needed = 3 * workers + 64
-    way_out = f"ulimit -n 4096 (the hard limit is {most})"
+    way_out = f"ulimit -n {needed} (the hard limit is {most}), or a lower relaax-rlx-server.max_workers"
     if limit < needed:
         yield warning(f"{limit} open files are too few for {workers} workers, which take {needed}", way_out)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import shutil
 import tempfile
@@ -161,5 +162,5 @@ def _skew(section: ParameterServerSection) -> float | None:
             with error:
                 date = error.headers.get("Date")
         return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, http.client.HTTPException):
         return None

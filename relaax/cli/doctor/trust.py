@@ -12,9 +12,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
-from relaax.configuration import ConfigurationError
+from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
 from relaax.server import tls
 from relaax.server.address import split_address
+from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER
 from relaax.server.tokens import WORKERS, read_token
 
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
@@ -71,9 +72,23 @@ def certificates(patient: Patient) -> Iterator[Finding]:
     yield from _pair(f"{section}.parameter_server_certificate", own, rlx.parameter_server_key, None)
     if own is not None and server.tls_client_ca is not None:
         yield from _authority("relaax-parameter-server.tls_client_ca", server.tls_client_ca, own)
+    yield from _apart(server, rlx)
     if server.tls_certificate is not None and rlx.parameter_server_ca is None:
         way_out = "set relaax-rlx-server.parameter_server_ca to the authority that signed the certificate"
         yield warning("the parameter server speaks TLS, and workers would not", way_out)
+
+
+def _apart(server: ParameterServerSection, rlx: RlxServerSection) -> Iterator[Finding]:
+    """Keys that are refused without another one."""
+    if server.tls_client_ca is not None and server.tls_certificate is None:
+        sentence = f"{PARAMETER_SERVER}.tls_client_ca: certificates are shown over TLS only"
+        yield wrong(sentence, f"set {PARAMETER_SERVER}.tls_certificate")
+    if server.shards > 1 and server.tls_certificate is not None and server.tls_ca is None:
+        sentence = f"{PARAMETER_SERVER}.tls_ca: is needed by shards, which reach the first one over TLS"
+        yield wrong(sentence, "set it to the authority that signed the certificate")
+    if rlx.parameter_server_certificate is not None and rlx.parameter_server_ca is None:
+        sentence = f"{RLX_SERVER}.parameter_server_certificate: is shown over TLS only"
+        yield wrong(sentence, f"set {RLX_SERVER}.parameter_server_ca")
 
 
 def _pair(key: str, certificate: str | None, secret: str | None, bind: str | None) -> Iterator[Finding]:
