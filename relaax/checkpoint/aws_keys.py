@@ -26,7 +26,7 @@ class AwsKeys:
 
 def read_keys(path: Path | str) -> AwsKeys:
     """The keys of a file. Raises ConfigurationError, whose message has no value of the file in it."""
-    file = Path(path)
+    file = Path(path).expanduser()
     try:
         value = read_yaml(file)
     except ConfigurationError as error:

@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from relaax.checkpoint.aws_keys import AwsKeys
-from relaax.checkpoint.s3_errors import UNREACHABLE, code_of, sentences, shown, status_of
+from relaax.checkpoint.s3_errors import UNREACHABLE, code_of, is_url, sentences, shown, status_of
 from relaax.checkpoint.store import PIECE_BYTES, Conflict, NotFound, Store, StoreError, Value, buffers_of, check_key
 from relaax.checkpoint.streams import BufferFile
 
@@ -61,6 +61,8 @@ class S3Store(Store):
         )
         session = boto3.Session(keys.access, keys.secret) if keys else boto3.Session()
         try:
+            if endpoint is not None and not is_url(endpoint):
+                raise ValueError
             self._client: Any = session.client("s3", endpoint_url=endpoint, config=config)
         except ValueError:
             raise StoreError(

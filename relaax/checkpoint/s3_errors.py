@@ -47,8 +47,19 @@ def shown(endpoint: str | None) -> str:
     """The store for people: no password that stands in its URL."""
     if endpoint is None:
         return "S3"
+    if not is_url(endpoint):
+        return repr(endpoint.rpartition("@")[2])
     parts = urlsplit(endpoint)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def is_url(endpoint: str) -> bool:
+    """Whether a store can be asked there."""
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
+    except ValueError:  # of the host, or of the port
+        return False
 
 
 @contextmanager

@@ -65,7 +65,8 @@ def keys(
     try:
         _write(folder, _made(hosts, days))
     except (OSError, ValueError) as error:
-        print(f"relaax keys: {error}", file=sys.stderr)
+        sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        print(f"relaax keys: {sentence}", file=sys.stderr)
         raise typer.Exit(2) from None
     said = {
         "folder": folder.absolute(),

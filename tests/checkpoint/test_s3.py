@@ -19,17 +19,20 @@ from support.stores import StoreCompliance
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same behaviour in less time."""
-    monkeypatch.setattr(s3_module, "READ_SECONDS", 0.5)
-    monkeypatch.setattr(s3_module, "CONNECT_SECONDS", 2.0)
+    """The same behaviour in less time. A server that is slow is waited for: `stalls` is for those that never answer."""
+    monkeypatch.setattr(s3_module, "READ_SECONDS", 20.0)
     monkeypatch.setattr(s3_module, "ATTEMPTS", 3)
     monkeypatch.setattr(s3_module, "_PAUSE", 0.01)
 
 
+def stalls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not answer is soon given up."""
+    monkeypatch.setattr(s3_module, "READ_SECONDS", 1.5)
+
+
 class TestS3Store(StoreCompliance):
     @pytest.fixture
-    def store(self, s3: S3Server, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> Store:
-        monkeypatch.setattr(s3_module, "READ_SECONDS", 20.0)
+    def store(self, s3: S3Server, proxy: S3Proxy) -> Store:
         return s3.store(endpoint=proxy.url)
 
 
@@ -68,7 +71,11 @@ def test_what_others_keep_in_the_bucket_is_not_seen(s3: S3Server) -> None:
 
 
 @pytest.mark.parametrize("kind", ["InternalError", "SlowDown", "reset", "stall", "lost"])
-def test_trouble_that_passes_is_not_noticed(s3: S3Server, proxy: S3Proxy, kind: str) -> None:
+def test_trouble_that_passes_is_not_noticed(
+    s3: S3Server, proxy: S3Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "stall":
+        stalls(monkeypatch)
     store = s3.store(endpoint=proxy.url)
     for method in ("PUT", "GET", "DELETE"):
         proxy.fail(kind, 1, lambda asked, path, method=method: asked == method)
@@ -91,8 +98,10 @@ def test_trouble_that_passes_is_not_noticed(s3: S3Server, proxy: S3Proxy, kind: 
     ],
 )
 def test_trouble_that_stays_is_a_sentence_and_publishes_nothing(
-    s3: S3Server, proxy: S3Proxy, kind: str, sentence: str
+    s3: S3Server, proxy: S3Proxy, kind: str, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if kind == "stall":
+        stalls(monkeypatch)
     manager = CheckpointManager(s3.store(endpoint=proxy.url))
     save(manager, 1)
     proxy.fail(kind, hits=lambda method, path: method == "PUT")
@@ -175,9 +184,23 @@ def test_an_endpoint_that_is_not_there() -> None:
         store.check()
 
 
-def test_what_is_no_endpoint() -> None:
-    with pytest.raises(StoreError, match="is no endpoint: a URL is needed"):
-        S3Store("bucket", "k", KEYS, "somewhere else")
+@pytest.mark.parametrize(
+    ("endpoint", "named"),
+    [
+        ("somewhere else", "'somewhere else'"),
+        ("127.0.0.1:9000", "'127.0.0.1:9000'"),
+        ("http://[x", "'http://[x'"),
+        ("http://h:99999", "'http://h:99999'"),
+        ("ftp://h", "'ftp://h'"),
+        ("http://h/?q", "'http://h/?q'"),
+        ("http://a b", "http://a b"),
+        ("me:hidden@h", "'h'"),
+    ],
+)
+def test_what_is_no_endpoint(endpoint: str, named: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        S3Store("bucket", "k", KEYS, endpoint)
+    assert str(caught.value).startswith(f"{named} is no endpoint: a URL is needed")
 
 
 def test_what_is_no_bucket(s3: S3Server) -> None:

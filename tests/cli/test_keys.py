@@ -77,3 +77,10 @@ def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path: Path) -
     assert refused.exit_code == 2
     assert "'a b' is neither the name of a host nor its IP address" in refused.output
     assert not (tmp_path / "keys").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = CliRunner().invoke(app, ["keys", str(tmp_path / "file")])
+    assert refused.exit_code == 2
+    assert refused.output == f"relaax keys: {tmp_path / 'file'}: File exists\n"

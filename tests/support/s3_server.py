@@ -75,6 +75,7 @@ class S3Proxy:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
+            request_queue_size = 128
 
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass  # a client that went away in the middle, as these tests want it to
@@ -156,7 +157,7 @@ class S3Server:
     def __init__(self, running: Running, address: str) -> None:
         self.running = running
         self.address = address
-        self.client: Any = boto3.Session(KEYS.access, KEYS.secret).client(
+        self.client: Any = boto3.Session(KEYS.access, KEYS.secret, region_name="us-east-1").client(
             "s3", endpoint_url=f"http://{address}", config=Config(retries={"total_max_attempts": 5})
         )
 
@@ -177,6 +178,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     with Processes(folder) as processes:
         running = processes.start(sys.executable, "-c", _MAIN)
         server = S3Server(running, running.wait_for_address())
+        server.client.list_buckets()  # it imports what it answers with when it is first asked: seconds
         yield server
         server.client.close()
 

@@ -143,13 +143,18 @@ def export(
     from relaax.policy import exporting
 
     with _sentences():
+        if checkpoint_id is not None and best:
+            raise catalogue.Refused("--id or --best: one of the two")
         if file.exists() and not force:
             raise catalogue.Refused(f"{file} is there already: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         ids = [] if checkpoint_id is None else [checkpoint_id]
         (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
         checkpoint = CheckpointManager(store).load(entry.checkpoint_id)
-        exporting.write(file, exporting.policy_of(checkpoint))
+        try:
+            exporting.write(file, exporting.policy_of(checkpoint))
+        except OSError as error:
+            _give_up(f"{file} cannot be written: {error.strerror or error}", 1)
         described = exporting.description_of(checkpoint)
     algorithm = described.fingerprint.get("algorithm")
     if as_json:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from relaax.checkpoint import CheckpointManager, Interrupted, LocalStore, Store, StoreError
+from relaax.checkpoint.aws_keys import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.server.parameter_server import main
 from relaax.server.parameter_server.reason import Ends, Reason
@@ -90,6 +91,11 @@ def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: Ends, text: st
     assert sentence in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "5551234" not in str(caught.value)
+
+
+def test_a_file_of_keys_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_keys(f"~/{keys_file(tmp_path).name}") == KEYS
 
 
 def test_a_file_of_keys_that_everybody_can_read(
