@@ -107,6 +107,12 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
         with open_channel(guarded.target(token)) as channel, pytest.raises(grpc.RpcError, match=says):
             rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
 
+    # gRPC ends this one by itself, and would say so in lines of its own.
+    bare = Target(guarded.parameter_server_address, keys.parameter_server_token, keys.read("ca.pem"))
+    with open_channel(bare) as channel, pytest.raises(grpc.RpcError):
+        rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20)
+    assert "andshake failed" not in guarded.parameter_server.report()
+
     # Nobody else has noticed.
     with guarded.client() as client:
         train(client)

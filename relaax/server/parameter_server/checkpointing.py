@@ -80,7 +80,7 @@ class Checkpointer:
         self._on_saved = on_saved
         self._mark = mark
         self._saved_mark = saved
-        self._complained: float | None = None
+        self._complained: dict[int, float] = {}  # when, by how bad it was
         self.failures = 0
         """Attempts to save that the store refused."""
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class Checkpointer:
         try:
             state = self._take()
         except Late as late:
-            _log.warning("the checkpoint is late: %s", late)
+            self._complain(begun, logging.WARNING, "the checkpoint is late: %s", late)
             return False
         if state is None or state.mark == self._saved_mark:
             return True
@@ -125,19 +125,25 @@ class Checkpointer:
             checkpoint = self._manager.save(state.global_step, state.parts, state.manifest)
         except StoreError as error:
             self.failures += 1
-            if self._complained is None or begun - self._complained >= COMPLAIN:
-                _log.error("the checkpoint at global step %d is late: %s", state.global_step, error)
-                self._complained = begun
+            self._complain(
+                begun, logging.ERROR, "the checkpoint at global step %d is late: %s", state.global_step, error
+            )
             return False
         except LeaseLost:
             return False  # the lease has said why
-        self._complained = None
+        self._complained.clear()
         self._saved_mark = state.mark
         location = f"{self._manager.store.location}/{checkpoint.checkpoint_id}"
         seconds = time.monotonic() - begun
         _log.info("checkpoint %s at global step %d, in %.1f s", location, state.global_step, seconds)
         self._on_saved(Saved(location, state.global_step, checkpoint.manifest["time"]))
         return True
+
+    def _complain(self, now: float, level: int, sentence: str, *more: object) -> None:
+        """At once, and then once a minute."""
+        if level not in self._complained or now - self._complained[level] >= COMPLAIN:
+            _log.log(level, sentence, *more)
+            self._complained[level] = now
 
     def _run(self) -> None:
         wait = self._interval

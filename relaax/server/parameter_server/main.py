@@ -10,7 +10,9 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-# Read by the libraries below while they are imported: the processor belongs to the environments and their workers.
+# Read by the libraries below while they are imported: the processor belongs to the environments and their workers, and
+# the log to this server: gRPC would write a line for each TLS handshake that fails.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -107,15 +109,15 @@ def serve(
     try:
         places = location_overrides(checkpoint_dir, checkpoint_aws_s3)
         configuration = configured(config, [*(set_ or []), *overrides_of({**given, **_place(shard)}), *places])
-        if print_config or check_config:
-            show(config, whole(configuration), print_config)
-            raise typer.Exit(0)
         settings = configuration.parameter_server
         if settings.shard >= settings.shards:
             raise ConfigurationError(
                 f"relaax-parameter-server.shard: is {settings.shard}, and of {settings.shards} the last one is "
                 f"{settings.shards - 1}; they are counted from 0"
             )
+        if print_config or check_config:
+            show(config, whole(configuration), print_config)
+            raise typer.Exit(0)
         configure_logging(settings.log_level, settings.log_format)
         require_private_ports(settings)
     except (ConfigurationError, AddressError) as error:

@@ -8,7 +8,8 @@ import signal
 import sys
 from typing import Annotated
 
-# Read by the libraries below while they are imported: one thread, so that forking is safe.
+# Read by the libraries below while they are imported: one thread, so that forking is safe, and no log beside this one.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

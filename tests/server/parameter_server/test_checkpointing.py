@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, StoreError
-from relaax.server.parameter_server.checkpointing import Checkpointer, ModelState, Saved
+from relaax.server.parameter_server.checkpointing import Checkpointer, Late, ModelState, Saved
 from support.processes import wait_until
 from support.stores import MemoryStore
 
@@ -129,3 +129,24 @@ def test_the_last_checkpoint_is_tried_more_than_once(store: MemoryStore, make: M
 
 def test_stopping_before_starting_is_fine(make: Make) -> None:
     make(1000)[0].stop()
+
+
+def test_that_there_can_be_no_checkpoint_now_is_said_once_a_minute(
+    model: Model, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = True
+
+    def take() -> ModelState | None:
+        if away:
+            raise Late("shard 1 of 2 is away")
+        return model()
+
+    checkpointer = Checkpointer(CheckpointManager(store), take, 1000, lambda saved: None)
+    assert [checkpointer.save() for _ in range(3)] == [False] * 3
+    store.failing = StoreError("no space left")
+    away = False
+    assert not checkpointer.save()
+    assert [record.message for record in caplog.records if "is late" in record.message] == [
+        "the checkpoint is late: shard 1 of 2 is away",
+        "the checkpoint at global step 0 is late: no space left",
+    ]

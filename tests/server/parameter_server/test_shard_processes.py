@@ -152,7 +152,8 @@ def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, con
     [("2/2", "is 2, and of 2 the last one is 1"), ("two", "'two' is not I/K, such as 0/4"), ("0/0", "shards")],
 )
 def test_a_place_that_is_none(processes: Processes, config: Path, shard: str, sentence: str) -> None:
-    server = processes.start("relaax-parameter-server", "--config", config, "--shard", shard)
-    assert server.wait(60) == 2
-    assert sentence in server.stderr
-    assert "Traceback" not in server.stderr
+    for check in ((), ("--check-config",)):
+        server = processes.start("relaax-parameter-server", "--config", config, "--shard", shard, *check)
+        assert server.wait(60) == 2
+        assert sentence in server.stderr
+        assert "Traceback" not in server.stderr
