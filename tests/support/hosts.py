@@ -65,6 +65,7 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
                 _ip("-n", host.name, "address", "add", f"{host.address}/30", "dev", device)
                 _ip("-n", host.name, "link", "set", device, "up")
                 _ip("-n", host.name, "link", "set", "lo", "up")
+                _ip("netns", "exec", host.name, "true")
         except OSError as error:
             pytest.skip(f"network namespaces cannot be made here: {error}")
         yield hosts[0], hosts[1]

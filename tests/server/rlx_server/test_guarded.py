@@ -141,7 +141,7 @@ def test_those_who_do_not_go_on_keep_nobody_waiting(guarded: Server, keys: Keys)
 
 @pytest.mark.parametrize("worker_start", ["fork", "spawn"])
 def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
-    _, address = serve(max_workers=1, **keys.rlx_port())
+    _, address = serve(max_workers=1, handshake_timeout=100.0, **keys.rlx_port())
     with contextlib.ExitStack() as held:
         lines = [held.enter_context(Line(address, tls=keys.context())) for _ in range(3)]
         first, *others = lines

@@ -125,6 +125,16 @@ def sibling_of_or_none(server: Running) -> psutil.Process | None:
         return None
 
 
+def refuses(address: str) -> bool:
+    try:
+        Line(address).socket.close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # it was closed in that moment
+        pass
+    return False
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_it_says_so_when_the_server_stops_and_goes_last(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
     server, address = serve("--status-bind", "127.0.0.1:0")
@@ -136,8 +146,7 @@ def test_it_says_so_when_the_server_stops_and_goes_last(serve, number: int, code
         worker.suspend()  # so that there is time to look
         os.killpg(server.pid, number)
         wait_until(lambda: health(url)[0] == 503, "it says that it does not serve")
-        with pytest.raises(ConnectionRefusedError):
-            Line(address)
+        wait_until(lambda: refuses(address), "nobody else can come")
         worker.resume()
         assert server.wait(30) == code
     assert not server.children()
@@ -162,7 +171,7 @@ class TestTheLine:
             threads = thread_count()
             for number in range(2000):  # far more than a pipe holds
                 line.tell({"serving": True, "number": number})
-            assert thread_count() == threads
+            assert thread_count() <= threads  # one of an earlier test may end meanwhile
         finally:
             os.kill(line._pid, signal.SIGCONT)
 
