@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import secrets
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,23 +30,23 @@ _HINT = """\
 The servers' configuration:
 
 relaax-parameter-server:
-{parameter_server_bind}  token-file: {folder}/parameter-server-token
-  tls-certificate: {folder}/server.pem
-  tls-key: {folder}/server-key.pem
-  tls-client-ca: {folder}/ca.pem
-  tls-ca: {folder}/ca.pem
+{parameter_server_bind}  token-file: {yaml[parameter-server-token]}
+  tls-certificate: {yaml[server.pem]}
+  tls-key: {yaml[server-key.pem]}
+  tls-client-ca: {yaml[ca.pem]}
+  tls-ca: {yaml[ca.pem]}
 relaax-rlx-server:
-{rlx_server_bind}  token-file: {folder}/token
-  tls-certificate: {folder}/server.pem
-  tls-key: {folder}/server-key.pem
-  parameter-server-token-file: {folder}/parameter-server-token
-  parameter-server-ca: {folder}/ca.pem
-  parameter-server-certificate: {folder}/worker.pem
-  parameter-server-key: {folder}/worker-key.pem
+{rlx_server_bind}  token-file: {yaml[token]}
+  tls-certificate: {yaml[server.pem]}
+  tls-key: {yaml[server-key.pem]}
+  parameter-server-token-file: {yaml[parameter-server-token]}
+  parameter-server-ca: {yaml[ca.pem]}
+  parameter-server-certificate: {yaml[worker.pem]}
+  parameter-server-key: {yaml[worker-key.pem]}
 
 An environment's machine needs token and ca.pem, and its command two more options:
 
-  --token-file {folder}/token --tls-ca {folder}/ca.pem
+  --token-file {shell[token]} --tls-ca {shell[ca.pem]}
 """
 
 
@@ -63,13 +66,17 @@ def keys(
 
     hosts = list(dict.fromkeys([*LOCAL, *(host or [])]))
     try:
-        _write(folder, _made(hosts, days))
+        contents = _made(hosts, days)
+        _write(folder, contents)
     except (OSError, ValueError) as error:
         sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         print(f"relaax keys: {sentence}", file=sys.stderr)
         raise typer.Exit(2) from None
+    paths = {name: str(folder.absolute() / name) for name in contents}
     said = {
         "folder": folder.absolute(),
+        "yaml": {name: _in_yaml(path) for name, path in paths.items()},
+        "shell": {name: shlex.quote(path) for name, path in paths.items()},
         "hosts": ", ".join(hosts),
         # Others are to reach them: without these lines both would listen on this machine only.
         "parameter_server_bind": "  bind: 0.0.0.0:7000\n" if host else "",
@@ -95,6 +102,11 @@ def _made(hosts: list[str], days: int) -> dict[str, bytes]:
         "worker.pem": worker,
         "worker-key.pem": worker_key,
     }
+
+
+def _in_yaml(path: str) -> str:
+    """As it is where YAML reads it so, else in quotes; those of JSON are YAML's too."""
+    return path if re.fullmatch(r"[\w/.,+=@~-]+", path) else json.dumps(path, ensure_ascii=False)
 
 
 def _token() -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import ssl
 from pathlib import Path
 
+import pytest
 import yaml
 from cryptography import x509
 from typer.testing import CliRunner
@@ -29,8 +31,9 @@ def test_nobody_else_can_read_what_is_made(tmp_path: Path) -> None:
     assert keys.token not in keys.said
 
 
-def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path) -> None:
-    keys = Keys(tmp_path / "keys")
+@pytest.mark.parametrize("folder", ["keys", "my keys: #1 'new'"])
+def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path, folder: str) -> None:
+    keys = Keys(tmp_path / folder)
     lines = keys.said.splitlines()
     begin = lines.index("relaax-parameter-server:")
     end = lines.index("", begin)
@@ -40,7 +43,7 @@ def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path) -> None:
         **keys.parameter_server()
     )
     assert RlxServerSection(**named["relaax-rlx-server"]) == RlxServerSection(**keys.rlx_server())
-    assert f"--token-file {keys.path('token')} --tls-ca {keys.path('ca.pem')}" in keys.said
+    assert shlex.split(lines[-1]) == ["--token-file", keys.path("token"), "--tls-ca", keys.path("ca.pem")]
 
 
 def test_certificates_are_for_the_hosts_that_were_named_and_for_so_long(tmp_path: Path) -> None:
