@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import pydantic
@@ -34,7 +35,7 @@ def _addresses(value: object) -> object:
 def _folder(value: str) -> str:
     if "://" in value:
         raise ValueError("the path of a folder is needed; for S3 there is a key of its own that ends in _aws_s3")
-    return value
+    return os.path.expanduser(value)
 
 
 def _word(value: object) -> object:
@@ -97,7 +98,7 @@ class ParameterServerSection(Section):
     checkpoint_interval: float = Field(900.0, gt=0, description="Seconds between checkpoints.")
     checkpoints_kept: int = Field(5, ge=1, description="How many of the newest checkpoints are kept.")
     best_checkpoints_kept: int = Field(1, ge=0, description="How many of the best by mean return are kept besides.")
-    metrics_dir: str | None = Field(None, description="Folder of the TensorBoard run; none is written without it.")
+    metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; none is written without it.")
     metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key that the TensorBoard run is copied to.")
     status_bind: Address | None = Field(None, description="Where /healthz and /metrics (Prometheus) are served.")
     device: Device = Field("cpu", description="Where parameters are kept and updated: cpu, gpu (the first) or gpu:I.")

@@ -182,6 +182,7 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("rlx_server.device=cpu:0", "a device is cpu, gpu"),
         ("parameter_server.device=gpu:-1", "a device is cpu, gpu"),
         ("parameter_server.checkpoint_dir=s3://bucket/x", "the path of a folder is needed"),
+        ("parameter_server.metrics_dir=s3://bucket/x", "the path of a folder is needed"),
         ("parameter_server.device=null", "input should be a valid string"),
     ],
 )
@@ -202,6 +203,13 @@ def test_addresses(address: str, file: Path) -> None:
 def test_devices(section: str, device: str, file: Path) -> None:
     found = load_configuration(file, [f"{section}.device={device}"])
     assert (found.rlx_server if section == "relaax-rlx-server" else found.parameter_server).device == device
+
+
+def test_folders_may_be_in_the_home_directory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    found = load_configuration(file, ["parameter_server.checkpoint_dir=~/x", "parameter_server.metrics_dir=./~"])
+    assert found.parameter_server.checkpoint_dir == "/home/somebody/x"
+    assert found.parameter_server.metrics_dir == "./~"
 
 
 def test_as_dict_is_a_file_that_means_the_same(file: Path, tmp_path: Path) -> None:
