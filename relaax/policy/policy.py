@@ -11,6 +11,8 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, ConfigBase, Discrete, Leaves, Pulled, Space, Step
 from relaax.policy.bridge import FixedBridge
 from relaax.policy.file import Description, PolicyError, PolicyFile
+from relaax.rlx.errors import ProtocolError
+from relaax.rlx.leaf_checks import LeavesCheck
 
 Mask = npt.NDArray[np.bool_]
 
@@ -119,7 +121,12 @@ class Policy:
         if len(axes) != 1 or any(len(shape) > 1 or 0 in shape for shape in axes):
             raise PolicyError(f"one observation in {space} is needed, or N of them with one axis more")
         single = axes == {()}
-        return ([leaf[None] for leaf in leaves] if single else leaves), single
+        batch = [leaf[None] for leaf in leaves] if single else leaves
+        try:
+            LeavesCheck(space, len(batch[0]), bounded=False).check("observation", batch)
+        except ProtocolError as error:
+            raise PolicyError(error.message) from None
+        return batch, single
 
     def _mask(self, first: npt.ArrayLike | None) -> Mask:
         needed = f"a bool for each of {self._environments} observations is needed"

@@ -195,6 +195,7 @@ def policy(tmp_path: Path) -> Policy:
         (np.zeros(4), r"an observation in Box\(float32, \[3\]\) is needed"),
         (np.zeros((2, 2, 3)), "or N of them with one axis more"),
         (np.zeros((0, 3)), "or N of them with one axis more"),
+        (np.array([0.0, np.nan, 0.0]), "observation of environment 0 holds NaN, not a value of"),
         ("text", "an observation in"),
     ],
 )
