@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 _BY_EXTRA = {
-    "server": "cryptography grpc grpc_health grpc_reflection honcho packaging prometheus_client psutil pydantic rich "
-    "safetensors tenacity tensorboard tensorflow typer yaml",
+    "server": "cryptography grpc grpc_health grpc_reflection honcho numba packaging prometheus_client psutil pydantic "
+    "rich safetensors tenacity tensorboard tensorflow typer yaml",
     "gym": "gymnasium",
     "box2d": "Box2D pygame",
     "mujoco": "mujoco",

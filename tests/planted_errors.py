@@ -465,6 +465,18 @@ ERRORS = (
         "tests/tf/test_optimizers.py",
     ),
     planted(
+        "rmsprop-decay-on-the-host",
+        "the host's RMSProp forgets what it should keep",
+        [("relaax/host/optimizers.py", "np.float32(1.0 - spec.decay)", "np.float32(spec.decay)")],
+        "tests/tf/test_optimizers.py",
+    ),
+    planted(
+        "snapshot-overwritten",
+        "the memory of a snapshot is used again while somebody has it",
+        [("relaax/host/vector.py", "(memory) == _OWN_REFERENCES", "(memory) >= _OWN_REFERENCES")],
+        "tests/tf/test_optimizers.py",
+    ),
+    planted(
         "window-summed",
         "a window of gradients is summed, not averaged",
         [(COMBINING_PY, "self._sum / np.float32(self._count)", "self._sum / np.float32(1)")],

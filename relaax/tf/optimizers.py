@@ -1,13 +1,15 @@
 """Which optimizer brings gradients to the flat vector, with which constants.
 
 A specification (`RMSProp(decay=0.99, epsilon=0.1)`) is a value that can be compared and passed around; `create` makes
-the live optimizer with its slots (see `relaax.tf.live_optimizers`).
+the live optimizer with its slots (see `relaax.tf.live_optimizers`), and `relaax.host.optimizers` one in the host's
+memory.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from relaax.tf import live_optimizers as live
 from relaax.tf.live_optimizers import Optimizer, Slots
@@ -19,7 +21,7 @@ class OptimizerSpec(ABC):
     """Which optimizer, with which constants."""
 
     @abstractmethod
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Any]:
         """A live optimizer of a vector of `size` elements, with slots at their initial values."""
 
 
@@ -33,7 +35,7 @@ class RMSProp(OptimizerSpec):
     decay: float = 0.99
     epsilon: float = 0.1
 
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Any]:
         return live.LiveRMSProp(size, self.decay, self.epsilon)
 
 
@@ -47,7 +49,7 @@ class Momentum(OptimizerSpec):
 
     momentum: float = 0.9
 
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Any]:
         return live.LiveMomentum(size, self.momentum)
 
 
@@ -60,7 +62,7 @@ class AdaGrad(OptimizerSpec):
 
     epsilon: float = 1e-6
 
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Any]:
         return live.LiveAdaGrad(size, self.epsilon)
 
 
@@ -72,7 +74,7 @@ class Adam(OptimizerSpec):
     beta2: float = 0.999
     epsilon: float = 1e-8
 
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Any]:
         return live.LiveAdam(size, self.beta1, self.beta2, self.epsilon)
 
 
@@ -80,5 +82,5 @@ class Adam(OptimizerSpec):
 class Add(OptimizerSpec):
     """θ ← θ + Δθ: what comes is an update already, made by the worker. No slots; the learning rate is the worker's."""
 
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Any]:
         return live.LiveAdd(size)

@@ -13,6 +13,8 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.host import optimizers as host_optimizers
+from relaax.host.vector import HostVector
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
 from relaax.server.parameter_server.shard import Push, Shard
 from relaax.tf.flat_variable import FlatVariable
@@ -26,9 +28,11 @@ def vector() -> np.ndarray:
 
 
 @pytest.mark.parametrize("spec", [RMSProp(), Adam()], ids=["rms_prop", "adam"])
-def test_apply(benchmark: BenchmarkFixture, spec: OptimizerSpec) -> None:
-    parameters, optimizer, gradient = FlatVariable(vector()), spec.create(PARAMETERS), vector()
-    benchmark(optimizer.apply, parameters, gradient, 1e-4)
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+def test_apply(benchmark: BenchmarkFixture, spec: OptimizerSpec, on_device: bool) -> None:
+    parameters = FlatVariable(vector()) if on_device else HostVector(vector())
+    optimizer = spec.create(PARAMETERS) if on_device else host_optimizers.create(spec, PARAMETERS)
+    benchmark(optimizer.apply, parameters, vector(), 1e-4)
     assert np.isfinite(parameters.snapshot()).all()
 
 

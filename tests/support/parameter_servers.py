@@ -22,8 +22,8 @@ from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.server import Server, Timing
-from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
+from relaax.tf.vector import Vector
 
 SIZE = 8
 
@@ -31,12 +31,12 @@ SIZE = 8
 class Descent(OptimizerSpec):
     """Plain gradient descent, θ ← θ − η·Δθ: sums of small integers come out exact."""
 
-    def create(self, size: int) -> Optimizer:
+    def create(self, size: int) -> Optimizer[Vector]:
         return _LiveDescent(size)
 
 
-class _LiveDescent(Optimizer):
-    def apply(self, parameters: FlatVariable, gradient: npt.NDArray[np.float32], learning_rate: float) -> None:
+class _LiveDescent(Optimizer[Vector]):
+    def apply(self, parameters: Vector, gradient: npt.NDArray[np.float32], learning_rate: float) -> None:
         parameters.assign(parameters.snapshot() - np.float32(learning_rate) * gradient)
 
     def slots(self) -> Slots:

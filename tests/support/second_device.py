@@ -15,15 +15,16 @@ import tensorflow as tf
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from relaax.tf.devices import use_device
-from relaax.tf.flat_variable import FlatVariable, FlatVector
+from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import Adam, Optimizer, OptimizerSpec, RMSProp, Slots
+from relaax.tf.vector import FlatVector
 
 SIZE = 1000
 INITIAL = np.arange(SIZE, dtype=np.float32)
 GRADIENTS = np.random.default_rng(0).standard_normal((6, SIZE)).astype(np.float32)
 
 
-def made(spec: OptimizerSpec, initial: FlatVector, device: str) -> tuple[FlatVariable, Optimizer]:
+def made(spec: OptimizerSpec, initial: FlatVector, device: str) -> tuple[FlatVariable, Optimizer[FlatVariable]]:
     """A vector and its optimizer there. Like a server, nothing else names a device."""
     with tf.device(device):
         parameters, optimizer = FlatVariable(initial), spec.create(SIZE)

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import Slots
-
-FlatVector = npt.NDArray[np.float32]
+from relaax.tf.vector import FlatVector, Vector
 
 
 class CombinerSpec(ABC):
@@ -37,10 +35,10 @@ class Combiner(ABC):
         """Gradients that were taken and are in no update yet."""
         return 0
 
-    def begin(self, version: int, parameters: FlatVariable) -> None:  # noqa: B027
+    def begin(self, version: int, parameters: Vector) -> None:  # noqa: B027
         """The shard begins with these parameters as this version: at the start, and after a restore."""
 
-    def applied(self, version: int, parameters: FlatVariable) -> None:  # noqa: B027
+    def applied(self, version: int, parameters: Vector) -> None:  # noqa: B027
         """An update has made these parameters, as this version."""
 
     @abstractmethod
@@ -153,11 +151,11 @@ class _DelayCompensated(Combiner):
         self._strength = np.float32(strength)
         self._ring: deque[tuple[int, FlatVector]] = deque(maxlen=reach + 1)
 
-    def begin(self, version: int, parameters: FlatVariable) -> None:
+    def begin(self, version: int, parameters: Vector) -> None:
         self._ring.clear()
         self.applied(version, parameters)
 
-    def applied(self, version: int, parameters: FlatVariable) -> None:
+    def applied(self, version: int, parameters: Vector) -> None:
         self._ring.append((version, parameters.snapshot()))
 
     def reaches(self, base_version: int) -> bool:

@@ -9,6 +9,7 @@ from relaax.bridge.options import MAX_PARAMETERS
 from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.shard import Shard
+from relaax.tf.devices import computes_on_gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,5 +49,6 @@ def make_model(factory: ModelFactory, fingerprint: str, place: Place) -> Model:
         max_staleness=spec.max_staleness,
         statistics=spec.statistics,
         combine=spec.combine,
+        on_device=computes_on_gpu(),
     )
     return Model(fingerprint, spec, shard, parameters)

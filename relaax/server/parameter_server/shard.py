@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -15,12 +16,15 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments
+from relaax.host import optimizers as host_optimizers
+from relaax.host.vector import HostVector
 from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
 from relaax.tf.flat_variable import FlatVariable
-from relaax.tf.optimizers import OptimizerSpec, Slots
+from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
+from relaax.tf.vector import Vector
 
 FlatVector = npt.NDArray[np.float32]
 Statistics = Mapping[str, Moments]
@@ -80,8 +84,8 @@ _PARAMETERS = "parameters"
 class Shard:
     """Owns `[start, start + len(initial))` of the flat vector. Does not know how many shards there are.
 
-    Thread-safe. Whatever is handed out is immutable: kernels copy the vector before a write where it is still read,
-    and a snapshot is a copy.
+    Thread-safe. Whatever is handed out is immutable. `on_device`: the vector and its optimizer are where TensorFlow
+    computes, such as on a GPU, and not in the host's memory.
     """
 
     def __init__(
@@ -94,11 +98,13 @@ class Shard:
         max_staleness: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
         combine: CombinerSpec = _FIFO,
+        on_device: bool = False,
     ) -> None:
         self.start = start
         self.size = len(initial)
-        self._parameters = FlatVariable(initial)
-        self._optimizer = optimizer.create(self.size)
+        self._parameters: Vector = FlatVariable(initial) if on_device else HostVector(initial)
+        create = optimizer.create if on_device else partial(host_optimizers.create, optimizer)
+        self._optimizer: Optimizer[Any] = create(self.size)
         self._combiner = combine.create(self.size)
         self._combiner.begin(0, self._parameters)
         self._schedule = schedule
@@ -169,8 +175,7 @@ class Shard:
     def snapshot(self) -> Snapshot:
         """Everything, at one moment; nobody waits for what the caller does with it.
 
-        Pushes wait while it is copied. Were it shared instead, the next push would wait for longer: the kernels would
-        copy it then, into fresh memory.
+        Pushes wait while it is copied.
         """
         copies, self._prepared = self._prepared, None
         if copies is None:
@@ -214,7 +219,7 @@ class Shard:
 
     def _arrays(self) -> Slots:
         """Parameters and slots, shared with whoever updates them: to be let go of before the next push."""
-        return {_PARAMETERS: self._parameters.snapshot(), **self._optimizer.slots(), **self._combiner.slots()}
+        return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots(), **self._combiner.slots()}
 
     def _applied(self, outcome: Outcome, repeated: bool) -> Applied:
         return Applied(outcome, repeated, self._counters, self._parameters.snapshot(), self._statistics)

@@ -1,0 +1,67 @@
+"""Updates of a flat vector in the host's memory, one pass over it each.
+
+TensorFlow's kernels take several passes. Where the caches are cold, as between two pushes, memory is what an update
+costs: one of RMSProp on 678 k numbers takes 0.28 ms here, and 0.60 ms there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+Kernel = Callable[..., None]
+
+
+@cache
+def compiled(function: Kernel, vectors: int, numbers: int) -> Kernel:
+    """Machine code for a function of so many vectors that it may change, a gradient, and so many numbers.
+
+    All are of type float32, and vectors contiguous. Python's lock is free while it runs.
+    """
+    changed = types.Array(types.float32, 1, "C")
+    gradient = types.Array(types.float32, 1, "C", readonly=True)
+    signature = types.void(*[changed] * vectors, gradient, *[types.float32] * numbers)
+    kernel: Kernel = numba.njit(signature, nogil=True, error_model="numpy")(function)
+    return kernel
+
+
+def rms_prop(theta: Any, mean_square: Any, gradient: Any, rate: Any, share: Any, epsilon: Any) -> None:
+    """`share` is 1 − α of `relaax.tf.optimizers.RMSProp`."""
+    for i in range(len(gradient)):
+        mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * share
+        theta[i] -= rate * gradient[i] / np.sqrt(mean_square[i] + epsilon)
+
+
+def momentum(theta: Any, mean: Any, gradient: Any, rate: Any, share: Any) -> None:
+    """`share` is 1 − α of `relaax.tf.optimizers.Momentum`."""
+    for i in range(len(gradient)):
+        mean[i] += (gradient[i] - mean[i]) * share
+        theta[i] -= rate * mean[i]
+
+
+def ada_grad(theta: Any, square_sum: Any, gradient: Any, rate: Any, epsilon: Any) -> None:
+    """See `relaax.tf.optimizers.AdaGrad`."""
+    for i in range(len(gradient)):
+        square_sum[i] += gradient[i] * gradient[i]
+        theta[i] -= rate * gradient[i] / (np.sqrt(square_sum[i]) + epsilon)
+
+
+def adam(
+    theta: Any, mean: Any, mean_square: Any, gradient: Any, rate: Any, share: Any, square_share: Any, epsilon: Any
+) -> None:
+    """`share` and `square_share` are 1 − β1 and 1 − β2 of `relaax.tf.optimizers.Adam`; `rate` corrects both biases."""
+    for i in range(len(gradient)):
+        mean[i] += (gradient[i] - mean[i]) * share
+        mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * square_share
+        theta[i] -= rate * mean[i] / (np.sqrt(mean_square[i]) + epsilon)
+
+
+def add(theta: Any, gradient: Any) -> None:
+    """See `relaax.tf.optimizers.Add`."""
+    for i in range(len(gradient)):
+        theta[i] += gradient[i]

@@ -1,0 +1,26 @@
+"""What a shard and an optimizer know of a flat vector, wherever it lies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+FlatVector = npt.NDArray[np.float32]
+
+
+class Vector(ABC):
+    """A float32 vector of shape [size] that is updated in place. Not thread-safe."""
+
+    @abstractmethod
+    def snapshot(self) -> FlatVector:
+        """The values now: a read-only array of shape [size] that never changes."""
+
+    @abstractmethod
+    def shared(self) -> FlatVector:
+        """The values, read-only, until the next update: to be copied before it. Costs no copy where that can be."""
+
+    @abstractmethod
+    def assign(self, values: FlatVector) -> None:
+        """Take other values, float32 of the same shape."""
