@@ -473,7 +473,7 @@ ERRORS = (
     planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
-        [("relaax/host/vector.py", "(memory) == _OWN_REFERENCES", "(memory) >= _OWN_REFERENCES")],
+        [("relaax/host/vector.py", "(self._memory[index]) == _ALONE", "(self._memory[index]) >= _ALONE")],
         "tests/tf/test_optimizers.py",
     ),
     planted(

@@ -10,8 +10,9 @@ import numpy.typing as npt
 from relaax.tf.vector import FlatVector, Vector
 
 _KEPT = 4
-# Of an array that only `_memory` knows: that list, the loop's name, and the question itself.
-_OWN_REFERENCES = 3
+_probe = [np.empty(0)]
+_ALONE = sys.getrefcount(_probe[0])
+"""References to an array that only its list knows, as Python counts them."""
 
 
 class HostVector(Vector):
@@ -50,9 +51,9 @@ class HostVector(Vector):
         np.copyto(self.open(), values)
 
     def _free(self) -> FlatVector:
-        for memory in self._memory:
-            if sys.getrefcount(memory) == _OWN_REFERENCES:  # every view of it, and every view of those, counts
-                return memory
+        for index in range(len(self._memory)):
+            if sys.getrefcount(self._memory[index]) == _ALONE:  # every view of it, and every view of those, counts
+                return self._memory[index]
         memory = np.empty_like(self._values)
         if len(self._memory) < _KEPT:
             self._memory.append(memory)
