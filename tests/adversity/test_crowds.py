@@ -128,7 +128,13 @@ def test_a_crowd_that_lies_about_lengths(server: Served) -> None:
         wait_until(lambda: crowd.dropped() == 12, "each was answered", 120)
 
 
-@pytest.mark.parametrize("more", [0, 400_000], ids=["and no more", "and more than is read at once"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(0, id="and no more", marks=pytest.mark.slow),
+        pytest.param(400_000, id="and more than is read at once"),
+    ],
+)
 def test_a_crowd_whose_frames_have_a_length_and_no_sense(processes: Processes, tmp_path: Path, more: int) -> None:
     """Whoever is refused and stays holds no place: with a second for each of the crowd nobody else would have one."""
     server = Served(processes, tmp_path, max_handshakes=1)

@@ -57,6 +57,7 @@ def started(runs: Runs) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_each_part_of_a_run_is_killed_in_turn_and_the_run_goes_on(runs: Runs) -> None:
     run = started(runs)
     for part in ("worker", "client", "rlx-server", "parameter-server"):

@@ -84,6 +84,7 @@ def introduced(plan: Plan) -> rlx.Hello:
 
 
 @without_lab
+@pytest.mark.slow
 def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None:
     run = runs.start("--no-progress", config=LAB)
     assert run.running.wait(150) == 2, run.running.report()

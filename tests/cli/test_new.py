@@ -146,6 +146,7 @@ def test_help_teaches(kind: str) -> None:
         assert words in " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_a_new_environment_trains(runs: Runs) -> None:
     """Random play returns 17, pushing nowhere 59."""
     assert new("environment", "mine").exit_code == 0

@@ -66,6 +66,7 @@ def test_a_run_from_the_command_to_the_summary(runs: Runs, tmp_path: Path) -> No
         assert "Traceback" not in log.read_text(), log
 
 
+@pytest.mark.slow
 def test_control_c_saves_ends_everything_and_the_same_command_goes_on(runs: Runs) -> None:
     run = runs.start(*SMALL)
     run.wait_for_steps(500)
@@ -225,7 +226,9 @@ def test_keys_that_only_the_algorithm_knows_are_refused_as_well(runs: Runs) -> N
     run.expect_nothing_left()
 
 
-@pytest.mark.parametrize("server", ["relaax-parameter-server", "relaax-rlx-server"])
+@pytest.mark.parametrize(
+    "server", ["relaax-parameter-server", pytest.param("relaax-rlx-server", marks=pytest.mark.slow)]
+)
 def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs: Runs, server: str) -> None:
     run = runs.start(*SMALL, "--set", f"{server}.device=gpu:99")
     assert run.running.wait(150) == 2, run.running.report()
@@ -243,6 +246,7 @@ def test_an_environment_of_another_size_than_the_configuration_says_ends_the_run
     run.expect_nothing_left()
 
 
+@pytest.mark.slow
 def test_an_environment_that_the_algorithm_cannot_handle_ends_the_run_with_its_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.path=da3c_cont")
     assert run.running.wait(150) == 2, run.running.report()

@@ -91,6 +91,7 @@ def test_a_server_that_cannot_be_trusted_is_left_for_good(
     assert opened.came == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_during_the_handshake_may_come_back(tmp_path: Path, ca: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

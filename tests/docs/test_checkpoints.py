@@ -42,6 +42,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_page_from_top_to_bottom(folder: Path, processes: Processes) -> None:
     said = {}
     for name in ("look", "verify", "copy", "export"):

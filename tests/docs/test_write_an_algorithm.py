@@ -48,6 +48,7 @@ def test_its_tests_pass(extracted: Path, processes: Processes) -> None:
     assert re.search(r"\b1[0-9] passed", pytest_run.lines[-1]), pytest_run.lines
 
 
+@pytest.mark.slow
 def test_it_learns_cartpole_through_the_ports(extracted: Path, runs: Runs) -> None:
     """Random play returns 20."""
     options = ("--target-return", "150", "--max-steps", "2e5", "--seed", "1", "--no-progress")

@@ -70,6 +70,7 @@ def test_a_refusal_ends_it_with_the_servers_sentence(processes: Processes, tmp_p
     assert client.lines == []
 
 
+@pytest.mark.slow
 def test_the_end_of_training_ends_it_cleanly(processes: Processes, tmp_path: Path, node: StartNode) -> None:
     service = Service(processes, tmp_path, max_global_step=1000)
     client = node(service.address, "--mode", "train")

@@ -79,6 +79,7 @@ def test_a_signal_does_not_wait_until_tensorflow_is_loaded(
     assert "Traceback" not in server.stderr
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, config: Path) -> None:
     folder = config.parent / "from-the-file"
     for _ in range(2):
@@ -96,6 +97,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, 
     assert f"checkpoint 00000002-20-f2 in {folder} is damaged and skipped" in server.stderr
 
 
+@pytest.mark.slow
 def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Processes, config: Path) -> None:
     # It saves as fast as it can while it is trained, so that the kill falls into a save sooner or later.
     random = np.random.default_rng(0)
@@ -134,6 +136,7 @@ def test_a_worker_goes_on_after_the_server_was_killed_and_restarted(processes: P
         assert bridge.push(np.ones(size, np.float32), env_steps=5).discarded is None
 
 
+@pytest.mark.slow
 def test_the_end_of_training_ends_the_process(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
     with bridge_to(address) as bridge:
@@ -152,6 +155,7 @@ def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, conf
         bridge.register(worker(config))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processes: Processes, config: Path) -> None:
     server, address = start(processes, config)
     with bridge_to(address) as bridge:

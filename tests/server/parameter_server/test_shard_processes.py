@@ -30,7 +30,7 @@ def push(bridge: GrpcBridge, size: int) -> Pushed:
     return bridge.push(np.ones(size, np.float32), 10)
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, config: Path, killed: int) -> None:
     shards = ShardProcesses(processes, config, 2, ("--set", "relaax-parameter-server.checkpoint_interval=0.2"))
     with bridge_to(shards.addresses, unavailable_after=200.0) as bridge:
@@ -54,9 +54,8 @@ def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, con
     assert restored.manifest["global_step"] == after.global_step
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_to_everybody_at_once_loses_nothing(
     processes: Processes, config: Path, number: int, code: int
 ) -> None:

@@ -139,7 +139,7 @@ def test_those_who_do_not_go_on_keep_nobody_waiting(guarded: Server, keys: Keys)
     wait_until(lambda: not server.children(), "nobody is left")
 
 
-@pytest.mark.parametrize("worker_start", ["fork", "spawn"])
+@pytest.mark.parametrize("worker_start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(max_workers=1, handshake_timeout=100.0, **keys.rlx_port())
     with contextlib.ExitStack() as held:
@@ -187,6 +187,7 @@ def test_an_address_that_fails_again_and_again_is_turned_away_alone(serve, keys:
 
 
 @pytest.mark.parametrize("worker_start", ["spawn"])
+@pytest.mark.slow
 def test_spawned_workers_ask_for_the_same(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(**keys.rlx_port())
     with Line(address, tls=keys.context()) as line:
