@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An interpreter of your choice: make setup PYTHON=python3.12
 export PYTHON
-# Processes that run tests. One more than cores: many tests wait for other processes.
-WORKERS ?= 3
+# Processes that run tests.
+WORKERS ?= 2
 export WORKERS
 # Further options for pytest: make test PYTEST_ARGS="-k checkpoint"
 PYTEST_ARGS ?=
