@@ -101,6 +101,7 @@ def test_an_address_that_others_reach_is_found_by_the_check(name: str, option: s
     assert "--allow-anonymous" in command.stderr
 
 
+@pytest.mark.slow
 def test_an_algorithm_in_one_file_is_checked_too(processes: Processes, tmp_path: Path) -> None:
     new = processes.start(*RELAAX, "new", "algorithm", "mine", cwd=tmp_path)
     assert new.wait(60) == 0, new.report()

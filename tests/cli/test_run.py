@@ -237,6 +237,7 @@ def test_a_device_that_is_not_there_ends_the_run_with_the_servers_sentence(runs:
     run.expect_nothing_left()
 
 
+@pytest.mark.slow
 def test_an_environment_of_another_size_than_the_configuration_says_ends_the_run_with_its_sentence(runs: Runs) -> None:
     run = runs.start(*SMALL, "--set", "algorithm.action_size=5")
     assert run.running.wait(150) == 2, run.running.report()

@@ -58,6 +58,7 @@ def test_of_what_is_not_there() -> None:
     assert relaax("da3cc") == (2, "", sentence)
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own(processes: Processes, tmp_path: Path) -> None:
     new = processes.start(*RELAAX, "new", "algorithm", "mine", cwd=tmp_path)
     assert new.wait(60) == 0, new.report()

@@ -41,6 +41,7 @@ def test_it_is_what_relaax_new_writes(suffix: str) -> None:
     assert listing(f"reinforce{suffix}") == filled(ALGORITHM, suffix, "reinforce")
 
 
+@pytest.mark.slow
 def test_its_tests_pass(extracted: Path, processes: Processes) -> None:
     options = ("-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(extracted))
     pytest_run = processes.start(sys.executable, "-m", "pytest", *options, "test_reinforce.py", cwd=extracted)

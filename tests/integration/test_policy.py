@@ -35,17 +35,17 @@ def live(client: Client, seed: int) -> list[Any]:
     return actions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "action", "keys"),
     [
-        pytest.param("da3c", Discrete(3), {"initial_learning_rate": 0.05}, marks=pytest.mark.slow, id="da3c"),
+        pytest.param("da3c", Discrete(3), {"initial_learning_rate": 0.05}, id="da3c"),
         pytest.param(
             *("da3c", Discrete(3), {"lstm": True, "normalize_observations": True, "normalize_rewards": "scale"}),
             id="lstm",
         ),
         pytest.param(
             *("da3c_cont", Box(-2, 2, (2,)), {"initial_learning_rate": 0.01, "episode_len": 5}),
-            marks=pytest.mark.slow,
             id="da3c_cont",
         ),
     ],

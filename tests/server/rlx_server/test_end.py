@@ -79,6 +79,7 @@ def test_workers_do_not_outlive_a_server_that_was_killed(serve) -> None:  # type
     wait_until(lambda: not server.children(), "the workers have ended")
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_can_be_started_again_at_once(serve) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
     with Line(address) as line:

@@ -45,6 +45,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_worker_leaves_nothing_in_the_temporary_directory(processes: Processes, tmp_path: Path) -> None:
     algorithm, temporary = tmp_path / "compiled.py", tmp_path / "temporary"
     algorithm.write_text(ALGORITHM.read_text() + COMPILED)
