@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow as tf
 
 from relaax.algorithm_base.schedule import Schedule
@@ -10,6 +9,7 @@ from relaax.bridge.base import BridgeBase, FlatVector, Pushed
 from relaax.bridge.wrapper import BridgeWrapper
 from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import OptimizerSpec
+from relaax.tf.vector import is_finite
 
 
 class LocalOptimizer(BridgeWrapper):
@@ -36,7 +36,7 @@ class LocalOptimizer(BridgeWrapper):
         loss: float | None = None,
         withheld: bool = False,
     ) -> Pushed:
-        if gradient is not None and _is_finite(gradient):
+        if gradient is not None and is_finite(gradient):
             if self._live is None:
                 self._live = _Updates(self._spec, len(gradient))
             gradient = self._live(gradient, self._schedule(self.global_step))
@@ -60,8 +60,3 @@ class _Updates:
         tf.raw_ops.AssignVariableOp(resource=self._update.handle, value=self._zeros)
         self._optimizer.apply(self._update, gradient, learning_rate)
         return self._update.snapshot()
-
-
-def _is_finite(gradient: FlatVector) -> bool:
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(np.dot(gradient, gradient)))  # as the shard sees it

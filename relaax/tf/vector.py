@@ -10,6 +10,13 @@ import numpy.typing as npt
 FlatVector = npt.NDArray[np.float32]
 
 
+def is_finite(vector: FlatVector) -> bool:
+    """Whether a vector can be applied, as shards and workers judge it."""
+    with np.errstate(all="ignore"):
+        # NaN and infinity survive a sum of squares; one that overflows would ruin the optimizer's slots as surely.
+        return bool(np.isfinite(np.dot(vector, vector)))
+
+
 class Vector(ABC):
     """A float32 vector of shape [size] that is updated in place. Not thread-safe."""
 

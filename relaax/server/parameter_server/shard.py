@@ -11,9 +11,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments
 from relaax.host import optimizers as host_optimizers
@@ -24,9 +21,8 @@ from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
 from relaax.tf.flat_variable import FlatVariable
 from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
-from relaax.tf.vector import Vector
+from relaax.tf.vector import FlatVector, Vector, is_finite
 
-FlatVector = npt.NDArray[np.float32]
 Statistics = Mapping[str, Moments]
 
 
@@ -232,7 +228,7 @@ class Shard:
             raise PushRefused("a gradient that is withheld is not sent")
         if push.gradient.shape != (self.size,):
             raise PushRefused(f"a gradient of {self.size} elements is needed, not {push.gradient.size}")
-        return _is_finite(push.gradient)
+        return is_finite(push.gradient)
 
     def _count(self, push: Push, finite: bool) -> Outcome:
         before = self._counters
@@ -251,7 +247,7 @@ class Shard:
             discard = Discard.STALE
         else:
             combined = self._combiner.take(push.gradient, push.base_version)
-            if combined is not None and combined is not push.gradient and not _is_finite(combined):
+            if combined is not None and combined is not push.gradient and not is_finite(combined):
                 discard = Discard.NOT_FINITE
             elif combined is not None:
                 version += 1
@@ -288,9 +284,3 @@ class Shard:
             except ValueError as error:
                 raise PushRefused(f"statistic {name!r}: {error}") from None
         return MappingProxyType(merged)
-
-
-def _is_finite(gradient: FlatVector) -> bool:
-    with np.errstate(all="ignore"):
-        # NaN and infinity survive a sum of squares; one that overflows would ruin the optimizer's slots as surely.
-        return bool(np.isfinite(np.dot(gradient, gradient)))
