@@ -129,10 +129,16 @@ class CrashedServers:
             self.manager.load(checkpoint_id)
 
     def _expect_nothing_left(self) -> None:
-        expected = {f"{one}/{name}" for one in self.manager.published() for name in _FILES[: self._count + 1]}
-        wait_until(
-            lambda: self._names() - {"lease.json", ".lock"} == expected, f"nothing but {sorted(expected)} is left"
-        )
+        """Files of published checkpoints and no others; where there was none, a new model's may come meanwhile."""
+
+        def others() -> Names:
+            own = {f"{one}/{name}" for one in self.manager.published() for name in _FILES[: self._count + 1]}
+            return (self._names() - {"lease.json", ".lock"}) ^ own
+
+        try:
+            wait_until(lambda: not others(), "the published checkpoints' files are all there is")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; missing or left: {sorted(others())}") from None
 
 
 def _newest(published: list[str]) -> int:
