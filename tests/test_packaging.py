@@ -17,7 +17,8 @@ import pytest
 from support.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = (".git", ".venv", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
+# Other tests write into the folders of tools while this one copies.
+LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
 NOT_SOURCE = shutil.ignore_patterns(*LEFT_OUT, "*_pb2*")
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-rlx-server")
 NEEDING_SERVER = (

@@ -75,7 +75,7 @@ class CrashedServers:
             deadline = time.monotonic() + _PATIENCE
             while True:
                 published = self.manager.published()
-                before = self._names()
+                before, since = self._names(), bridge.global_step
                 parameters = trained(bridge, 1, seed=self._random.randrange(2**32), env_steps=_STEPS)
                 self._known[bridge.global_step] = parameters.tobytes()
                 if self._comes(MOMENTS[moment], before, published):
@@ -83,7 +83,9 @@ class CrashedServers:
                     break
                 if time.monotonic() > deadline:
                     break
-            allowed = {bridge.global_step, _newest(published)}
+            # What there was before the push may be in no checkpoint yet, after a new model's first one: the next may be
+            # of that still.
+            allowed = {bridge.global_step, since, _newest(published)}
             time.sleep(self._random.choice((0.0, self._random.random() * 0.01)))
             self._shards.running[victim].kill()
         self._shards.again(victim)
