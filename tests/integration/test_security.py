@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -217,8 +218,16 @@ def test_a_run_gives_its_tokens_to_its_own_processes_only(processes: Processes, 
         *("--set", f"rlx-server.tls_key={keys.path('server-key.pem')}"),
     )
     log = directory / "logs" / "rlx-server.log"
-    wait_until(lambda: log.exists() and "actors" in log.read_text(errors="replace"), "clients are let in", 200)
-    lines = [" ".join(process.cmdline()) for process in run.children()]
+    lines: set[str] = set()
+
+    def clients_are_let_in() -> bool:
+        with contextlib.suppress(psutil.Error):  # one may have just ended
+            lines.update(" ".join(each.cmdline()) for each in psutil.Process(run.pid).children(recursive=True))
+        return log.exists() and "actors" in log.read_text(errors="replace")
+
+    wait_until(clients_are_let_in, "clients are let in", 200, interval=0.1)
+    for part in ("parameter_server.main", "rlx_server.main", "CartPole"):
+        assert any(part in line for line in lines), lines
     assert run.wait(300) in (0, 3), run.report()
     files = [path for path in directory.rglob("*") if path.is_file()]
     everything = [*(path.read_bytes() for path in files), run.report().encode(), " ".join(lines).encode()]
