@@ -121,12 +121,12 @@ def test_tls_on_one_side_only() -> None:
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
 def test_a_server_that_is_away_is_no_trouble_of_this_kind(ca: bytes | None) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closing:
-        port = closing.getsockname()[1]
-    target = Target(f"127.0.0.1:{port}", TOKEN, ca)
-    with pytest.raises(grpc.RpcError) as error:
-        asked(target)
-    assert authentication_error(error.value, target) is None
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        target = Target(f"127.0.0.1:{unused.getsockname()[1]}", TOKEN, ca)
+        with pytest.raises(grpc.RpcError) as error:
+            asked(target)
+        assert authentication_error(error.value, target) is None
     assert authentication_error(ValueError(), target) is None
 
 

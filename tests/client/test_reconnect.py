@@ -1,4 +1,5 @@
 import logging
+import socket
 import threading
 import time
 
@@ -174,9 +175,9 @@ def test_gives_up_after_its_time_and_says_what_was_in_the_way():
         start = time.monotonic()
         with client_of(peer, retry_seconds=0.5) as client, pytest.raises(Failure, match=r"no room.*0\.5 s") as failure:
             client.init([1.0])
-        assert 0.5 <= time.monotonic() - start < 5
+        assert 0.5 <= time.monotonic() - start < 60
         assert failure.value.code is ErrorCode.OVERLOADED
-        assert len(peer.talks) >= 3
+        assert len(peer.talks) >= 2  # at the very end once more, however long the first attempt took
 
 
 def test_the_time_for_trying_counts_from_the_last_answer():
@@ -199,7 +200,14 @@ def test_an_agent_that_fails_behind_every_welcome_does_not_start_the_clock_anew(
         start = time.monotonic()
         with client_of(peer, retry_seconds=0.5) as client, pytest.raises(Failure, match="come again"):
             client.init([1.0])
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 60
+
+
+def bound():
+    """A socket that nobody listens at, and its address: a port that was given back may be another test's by now."""
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))
+    return unused, f"127.0.0.1:{unused.getsockname()[1]}"
 
 
 def test_a_server_that_starts_later_is_waited_for():
@@ -210,15 +218,15 @@ def test_a_server_that_starts_later_is_waited_for():
 
         def emit(self, record):
             if self.peer is None and "cannot connect" in record.getMessage():
+                unused.close()
                 self.peer = RlxPeer(serve_echo, port=port)
 
-    with RlxPeer() as nobody:
-        address = nobody.address
-    port = int(address.rpartition(":")[2])
+    unused, address = bound()
+    port = unused.getsockname()[1]
     starter = Starter(logging.WARNING)
     logging.getLogger("relaax.client").addHandler(starter)
     try:
-        with Client(address, retry_seconds=20.0, **SPACES) as client:
+        with unused, Client(address, retry_seconds=20.0, **SPACES) as client:
             assert client.init([1.0]) == 1
     finally:
         logging.getLogger("relaax.client").removeHandler(starter)
@@ -227,9 +235,9 @@ def test_a_server_that_starts_later_is_waited_for():
 
 
 def test_nobody_there_is_told_with_the_address():
-    with RlxPeer() as nobody:
-        address = nobody.address
-    with Client(address, retry_seconds=0.0, **SPACES) as client, pytest.raises(Failure, match=f"connect to {address}"):
+    unused, address = bound()
+    client = Client(address, retry_seconds=0.0, **SPACES)
+    with unused, client, pytest.raises(Failure, match=f"connect to {address}"):
         client.connect()
 
 
@@ -266,18 +274,18 @@ def test_a_server_that_is_slow_but_heard_of_is_waited_for():
     def slow(talk: Conversation) -> None:
         talk.welcome()
         message = talk.expect(rlx.Init)
-        for nonce in range(4):
-            pause.wait(0.4)
+        for nonce in range(10):
+            pause.wait(0.5)
             talk.say(rlx.Ping(nonce))
         talk.say(rlx.Actions(echo(message, talk)))
         while True:
             talk.hear()
 
     with RlxPeer(slow) as peer:
-        with client_of(peer, response_timeout=1.5) as client:
+        with client_of(peer, response_timeout=4.5) as client:
             assert client.init([7.0]) == 7
         peer.finish()
-        assert len(list(peer.heard(rlx.Pong))) == 4
+        assert len(list(peer.heard(rlx.Pong))) == 10
         assert len(peer.talks) == 1
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -250,12 +251,13 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
 
 
 def test_a_signal_ends_it_while_it_waits_for_a_server():
-    with RlxPeer() as nobody:
-        address = nobody.address
-    with running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
-        assert "trying again" in process.stderr.readline()
-        interrupt_group(process)
-        _, stderr = process.communicate(timeout=PATIENCE)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        with running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
+            assert "trying again" in process.stderr.readline()
+            interrupt_group(process)
+            _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert_quiet(stderr)
 

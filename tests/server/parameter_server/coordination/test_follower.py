@@ -208,14 +208,14 @@ def test_who_is_told_to_end_while_it_returns_to_a_checkpoint_goes_at_once() -> N
 
 
 def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-    shard = OneShard(Place(1, 2), Models(), None, address)
-    try:
-        wait_until(lambda: "is away: waiting for it (" in caplog.text, "the log says what is waited for")
-    finally:
-        shard.stop()
-        shard.ends.close()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        shard = OneShard(Place(1, 2), Models(), None, f"127.0.0.1:{unused.getsockname()[1]}")
+        try:
+            wait_until(lambda: "is away: waiting for it (" in caplog.text, "the log says what is waited for")
+        finally:
+            shard.stop()
+            shard.ends.close()
     assert caplog.text.count("waiting for it (") == 1
 
 
