@@ -91,9 +91,9 @@ def test_both_servers_are_killed_at_once(runs: Runs) -> None:
 @pytest.mark.slow
 def test_a_parameter_server_that_is_killed_while_it_ends_leaves_a_checkpoint(runs: Runs) -> None:
     run = started(runs)
+    (victim,) = run.of("parameter-server")  # found before: afterwards it may be gone
     run.running.send_signal(signal.SIGINT)
-    for process in run.of("parameter-server"):
-        process.kill()
+    victim.kill()
     assert run.running.wait(60) == 130, run.running.report()
     run.expect_nothing_left()
     again = runs.start(*OPTIONS)

@@ -102,7 +102,7 @@ FAULTS = {
     "shape": ("values", "[1, 3]"),
     "many_metrics": ("limits", "more than 2 different metric names"),
     "exit_code": ("leaving", "exit code 3"),
-    "packets_are_frames": ("byte_by_byte", "after 0 answers"),
+    "packets_are_frames": ("byte_by_byte", " answers: "),  # after 0; more where it was not fast enough to see pieces
     "drops_the_rest": ("joined_frames", "nothing came"),
     "no_pong": ("pings", "nothing came"),
     "wrong_nonce": ("pings", "has the nonce 4"),
@@ -122,6 +122,7 @@ FAULTS = {
 
 # What these leave out is waited for to the deadline, three times.
 LONG = ("drops_the_rest", "mute", "no_pong")
+WAITED_FOR = {*LONG, "any_length", "holds_on", "never_ends"}
 
 
 @pytest.mark.parametrize(
@@ -129,14 +130,14 @@ LONG = ("drops_the_rest", "mute", "no_pong")
 )
 def test_a_fault_is_found(fault: str) -> None:
     rule, sentence = FAULTS[fault]
-    report = check([*FAULTY, fault], rule, deadline=3.0)
+    report = check([*FAULTY, fault], rule, deadline=3.0 if fault in WAITED_FOR else 30.0)
     (finding,) = report.findings
     assert finding.verdict is Verdict.FAILED, finding
     assert sentence in finding.sentence, finding
 
 
 def test_a_client_that_comes_back_after_the_end_of_training() -> None:
-    report = check([*FAULTY, "stubborn"], "training_finished_*", deadline=3.0)
+    report = check([*FAULTY, "stubborn"], "training_finished_*")
     assert all("it came back" in f.sentence and f.verdict is Verdict.FAILED for f in report.findings)
 
 

@@ -14,7 +14,7 @@ from support.metrics_page import documented, listed_as, scalars
 from support.processes import wait_until
 from support.service import Service
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 class Enough(Exception):
@@ -55,16 +55,18 @@ def test_the_page_lists_what_is_written_and_nothing_else(service: Service) -> No
     train_until_written(service, {name for name in page if not name.startswith("exploit/")})
     run("CartPole-v1", service.address, steps=100, seed=2, mode="exploit")
     exploit = {name for name in page if name.startswith("exploit/")}
-    wait_until(lambda: exploit <= written(service.folder), "the episodes of exploit mode are written")
+    wait_until(lambda: exploit <= written(service.folder), "the episodes of exploit mode are written", PATIENCE)
     assert written(service.folder) == page
     values = scalars(service.folder / "metrics")
     assert all(math.isfinite(value) for each in values.values() for value in each)
     assert set(values["client/pole/angle"]) == {0.25}
     assert 0 < values["latency/act_ms/p50"][-1] <= values["latency/act_ms/p99"][-1] < 1e5
-    assert values["client/latency/act_without_network_ms"][-1] <= values["client/latency/act_ms"][-1]
+    # Of the first report, which is whole: of a last one only a part may be on the disk.
+    assert values["client/latency/act_without_network_ms"][0] <= values["client/latency/act_ms"][0]
     assert 1 < values["system/worker_memory_mb/max"][-1] < 2_000
     assert 20 < values["system/parameter_server_memory_mb"][-1] < 4_000
-    assert values["system/worker_processor_percent/max"][-1] > 0
+    # The clock of processor time is coarse: the last worker's first sample, right after its start, may be 0.
+    assert max(values["system/worker_processor_percent/max"]) > 0
     assert values["episode/seconds"][-1] > 0
     status = service.status
     assert 0 < status.act_ms_p50 <= status.act_ms_p99

@@ -49,7 +49,8 @@ def expect_no_more(server: Running, before: Holdings, megabytes: float = 8.0) ->
     with contextlib.suppress(AssertionError):
         wait_until(lambda: descriptors(server) <= before.descriptors, "descriptors were given back", 60)
     after = holdings(server)
-    assert after.descriptors == before.descriptors, (before, after)
+    # Fewer are no leak: a worker is buried a moment before its pipe is closed, which `before` may have counted.
+    assert after.descriptors <= before.descriptors, (before, after)
     assert after.shared_memory <= before.shared_memory, (before, after)
     assert after.megabytes < before.megabytes + megabytes, (before, after)
     return after

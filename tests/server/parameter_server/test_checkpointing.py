@@ -19,9 +19,10 @@ class Model:
         self.step: int | None = 0
 
     def __call__(self) -> ModelState | None:
-        if self.step is None:
+        step = self.step  # once: the test may go on in the middle of this
+        if step is None:
             return None
-        return ModelState(self.step, {"shard-0": {"p": np.full(2, self.step)}}, {"mean_return": None}, self.step)
+        return ModelState(step, {"shard-0": {"p": np.full(2, step)}}, {"mean_return": None}, step)
 
 
 @pytest.fixture

@@ -33,7 +33,8 @@ def expect_goodbye(line: Line) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> None:  # type: ignore[no-untyped-def]
     server, address = serve()
-    with Line(address) as line, Line(address) as silent:
+    # `silent` comes first, so it was taken in when `line` is served: whom nobody takes in any more gets a reset.
+    with Line(address) as silent, Line(address) as line:
         start_episode(line)
         server.send_signal(number)
         expect_goodbye(line)
@@ -101,7 +102,7 @@ def test_a_worker_that_does_not_end_is_killed_and_the_server_ends(serve) -> None
         worker.suspend()
         started = time.monotonic()
         assert server.stop(timeout=60) == 0
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 50
         assert not worker.is_running()
 
 

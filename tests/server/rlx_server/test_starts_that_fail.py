@@ -38,6 +38,7 @@ while True:
 
 
 def descriptors() -> set[str]:
+    """Of this process. Some may go meanwhile: gRPC's threads close those of earlier tests in their own time."""
     return set(os.listdir("/dev/fd"))
 
 
@@ -73,7 +74,7 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     before = descriptors()
     with pytest.raises(OSError, match="no more processes"):
         forks.spawn(ends[0], None, False, lambda: None)
-    assert descriptors() == before
+    assert descriptors() <= before
     forks.stop_workers()
     os.close(forks._lifeline.read)
 
@@ -109,7 +110,7 @@ def test_a_spawn_without_descriptors_leaves_none(
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for descriptor in taken:
             os.close(descriptor)
-    assert descriptors() == before
+    assert descriptors() <= before
     started.stop_workers()
     os.close(started._lifeline.read)
 
