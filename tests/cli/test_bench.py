@@ -125,7 +125,7 @@ def test_the_environments_alone_are_as_many_as_in_training(config: str) -> None:
 def test_programs_end_with_their_block(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1", "run.envs_per_client=2"])
     with Programs("emulator", forms(plan)[0].commands, tmp_path) as programs:
-        assert programs.window(0.1, 0.7) > 0
+        assert programs.window(0.1, 2.0) > 0
         pids = [process.pid for process in programs._processes]
     assert all(pids)
     assert all(process.exit_code() is not None for process in programs._processes)
@@ -140,7 +140,7 @@ def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(tmp_pa
     assert ale is not None
     for form in (forms(plan)[-1], ale):
         with Programs("emulator", form.commands, tmp_path) as programs:
-            assert programs.window(0.1, 0.7) > 0, form.name
+            assert programs.window(0.1, 2.0) > 0, form.name
         assert programs.measured[0].act_ms == []
 
 
@@ -209,8 +209,8 @@ def test_an_interrupted_benchmark_leaves_nothing_behind(processes: Processes, nu
         *("relaax", "bench", "da3c_gym_cartpole", "--clients", "1", "--seconds", "3000"),
         env={"TMPDIR": str(tmp_path)},
     )
-    children = wait_until(lambda: _descendants(bench.pid), "an environment runs", timeout=60)
-    assert bench.stop(number, timeout=30) == 130, bench.report()
+    children = wait_until(lambda: _descendants(bench.pid), "an environment runs", timeout=120)
+    assert bench.stop(number, timeout=60) == 130, bench.report()
     wait_until(lambda: not any(map(is_alive, children)), "its processes have ended")
     assert list(tmp_path.glob("relaax-bench-*")) == []
     assert "Traceback" not in bench.stderr

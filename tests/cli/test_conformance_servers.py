@@ -71,11 +71,15 @@ FAULTS = {
 }
 
 
+# What these leave out, or do too late, is waited for to the deadline.
+WAITED_FOR = {"drops_the_rest", "never_ends", "patient", "stays_after_bye", "waits_for_body"}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str) -> None:
     rule, sentence = FAULTS[fault]
     with FaultyServer(fault) as server:
-        report = check(server.address, Settings(deadline=1.0), rule)
+        report = check(server.address, Settings(deadline=1.0 if fault in WAITED_FOR else 20.0), rule)
     for finding in report.findings:
         assert finding.verdict is Verdict.FAILED, finding
         assert sentence in finding.sentence

@@ -5,7 +5,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client, Episode, Failure, TrainingFinished
-from support.rlx_peer import Conversation, RlxPeer, refuse, serve
+from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
 
 SPACES = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3, start=1)}
 
@@ -106,9 +106,9 @@ def test_the_token_comes_from_the_environment_by_default(monkeypatch):
 
 def test_a_ping_is_answered_within_an_episode():
     with RlxPeer() as peer, client_of(peer) as client:
-        assert 0 < client.ping() < 5
+        assert 0 < client.ping() < PATIENCE
         client.init([0.0, 0.0])
-        assert 0 < client.ping() < 5
+        assert 0 < client.ping() < PATIENCE
         assert client.send(1.0, [0.0, 0.0]) == 1
 
 

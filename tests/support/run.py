@@ -15,7 +15,7 @@ import psutil
 from support.processes import Processes, Running, wait_until
 from support.service import RELAAX, status_of
 
-PATIENCE = 60.0  # seconds for what takes a few on an idle machine
+PATIENCE = 120.0  # seconds for what takes a few on an idle machine
 SMALL = ("--clients", "2", "--envs-per-client", "2", "--no-progress")
 
 
@@ -97,7 +97,7 @@ class Run:
     def log(self, name: str) -> str:
         return (self.directory / "logs" / f"{name}.log").read_text(errors="replace")
 
-    def expect_nothing_left(self, timeout: float = 10.0) -> None:
+    def expect_nothing_left(self, timeout: float = 30.0) -> None:
         wait_until(lambda: not self.everything, f"everything has ended, not {self.everything}", timeout)
 
     def end(self) -> None:
