@@ -28,9 +28,8 @@ class Exit:
     @property
     def without_store(self) -> bool:
         """A server that could not read its store when it started says so and ends: it is started again."""
-        said = self.report.rpartition("\n")[2]
         words = tuple(f"relaax-parameter-server: cannot {verb} " for verb in ("list", "read", "write"))
-        return self.code == 1 and said.startswith(words)
+        return self.code == 1 and any(line.startswith(words) for line in self.report.splitlines())
 
 
 class Part:
