@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator
 from concurrent import futures
 
@@ -13,6 +12,7 @@ import pytest
 from relaax.bridge import BridgeUnauthenticated
 from relaax.bridge.channel import Target, authentication_error, open_channel
 from relaax.server.certificates import LOCAL, Authority
+from support.nobody import nobody
 
 TOKEN = "a-secret-of-32-characters-or-so"
 HERE, OTHER = Authority(30), Authority(30)
@@ -121,9 +121,8 @@ def test_tls_on_one_side_only() -> None:
 
 @pytest.mark.parametrize("ca", [None, HERE.certificate])
 def test_a_server_that_is_away_is_no_trouble_of_this_kind(ca: bytes | None) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # and does not listen
-        target = Target(f"127.0.0.1:{unused.getsockname()[1]}", TOKEN, ca)
+    with nobody() as address:
+        target = Target(address, TOKEN, ca)
         with pytest.raises(grpc.RpcError) as error:
             asked(target)
         assert authentication_error(error.value, target) is None

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from relaax.bridge import BridgeError, BridgeUnavailable, TrainingEnded
 from relaax.server.parameter_server.reason import Reason
 from support.cutting_proxy import CuttingProxy
+from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until
 
@@ -226,13 +226,11 @@ def test_the_end_of_training_is_told_by_every_call() -> None:
 
 
 def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        with bridge_to(f"127.0.0.1:{unused.getsockname()[1]}", unavailable_after=0.5) as bridge:
-            begun = time.monotonic()
-            with pytest.raises(BridgeUnavailable, match=r"was away for 0\.5 s"):
-                bridge.register(registration())
-            assert 0.4 < time.monotonic() - begun < 30
+    with nobody() as address, bridge_to(address, unavailable_after=0.5) as bridge:
+        begun = time.monotonic()
+        with pytest.raises(BridgeUnavailable, match=r"was away for 0\.5 s"):
+            bridge.register(registration())
+        assert 0.4 < time.monotonic() - begun < 30
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 

@@ -1,7 +1,7 @@
 import logging
-import socket
 import threading
 import time
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from relaax import rlx
 from relaax.client import Client, Failure
 from relaax.rlx import ErrorCode
+from support.nobody import nobody
 from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(100)}
@@ -203,13 +204,6 @@ def test_an_agent_that_fails_behind_every_welcome_does_not_start_the_clock_anew(
         assert time.monotonic() - start < 60
 
 
-def bound():
-    """A socket that nobody listens at, and its address: a port that was given back may be another test's by now."""
-    unused = socket.socket()
-    unused.bind(("127.0.0.1", 0))
-    return unused, f"127.0.0.1:{unused.getsockname()[1]}"
-
-
 def test_a_server_that_starts_later_is_waited_for():
     class Starter(logging.Handler):
         """Starts the server once the client has failed to reach it."""
@@ -218,15 +212,15 @@ def test_a_server_that_starts_later_is_waited_for():
 
         def emit(self, record):
             if self.peer is None and "cannot connect" in record.getMessage():
-                unused.close()
-                self.peer = RlxPeer(serve_echo, port=port)
+                held.close()
+                self.peer = RlxPeer(serve_echo, port=int(address.rpartition(":")[2]))
 
-    unused, address = bound()
-    port = unused.getsockname()[1]
+    held = ExitStack()
+    address = held.enter_context(nobody())
     starter = Starter(logging.WARNING)
     logging.getLogger("relaax.client").addHandler(starter)
     try:
-        with unused, Client(address, retry_seconds=20.0, **SPACES) as client:
+        with held, Client(address, retry_seconds=20.0, **SPACES) as client:
             assert client.init([1.0]) == 1
     finally:
         logging.getLogger("relaax.client").removeHandler(starter)
@@ -235,9 +229,11 @@ def test_a_server_that_starts_later_is_waited_for():
 
 
 def test_nobody_there_is_told_with_the_address():
-    unused, address = bound()
-    client = Client(address, retry_seconds=0.0, **SPACES)
-    with unused, client, pytest.raises(Failure, match=f"connect to {address}"):
+    with (
+        nobody() as address,
+        Client(address, retry_seconds=0.0, **SPACES) as client,
+        pytest.raises(Failure, match=f"connect to {address}"),
+    ):
         client.connect()
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from environments.OpenAI_Gym import main as gym
 from relaax import rlx
 from relaax.client.command import UsageError, abandon
 from relaax.rlx import ErrorCode
+from support.nobody import nobody
 from support.programs import PATIENCE, ROOT, interrupt_group, program, running
 from support.rlx_peer import Conversation, RlxPeer, refuse, serve
 
@@ -251,13 +251,10 @@ def test_environments_are_closed_in_the_middle_of_a_step(mode):
 
 
 def test_a_signal_ends_it_while_it_waits_for_a_server():
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # and does not listen
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
-        with running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
-            assert "trying again" in process.stderr.readline()
-            interrupt_group(process)
-            _, stderr = process.communicate(timeout=PATIENCE)
+    with nobody() as address, running(GYM, address, "CartPole-v1", "--retry-seconds", "600") as process:
+        assert "trying again" in process.stderr.readline()
+        interrupt_group(process)
+        _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert_quiet(stderr)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -20,6 +19,7 @@ from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Reason
+from support.nobody import nobody
 from support.parameter_servers import Models, fingerprint
 from support.processes import wait_until
 from support.shards import OneShard
@@ -208,9 +208,8 @@ def test_who_is_told_to_end_while_it_returns_to_a_checkpoint_goes_at_once() -> N
 
 
 def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))  # and does not listen
-        shard = OneShard(Place(1, 2), Models(), None, f"127.0.0.1:{unused.getsockname()[1]}")
+    with nobody() as address:
+        shard = OneShard(Place(1, 2), Models(), None, address)
         try:
             wait_until(lambda: "is away: waiting for it (" in caplog.text, "the log says what is waited for")
         finally:
