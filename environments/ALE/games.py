@@ -76,19 +76,24 @@ class Games(VectorEnv):
         observations = observations[:, 0]
         self._scores += rewards
         self._lengths += 1
-        begun = _begun(infos)
-        over = begun != self._begun
-        games: Sequence[Episode] = ()
-        if over.any():
-            games = [Episode(int(i), float(self._scores[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
+        kept: dict[str, Any] = {GAMES: (), "lives": infos["lives"]}
+        cut = np.count_nonzero(truncated)
+        if cut or np.count_nonzero(terminated):
+            begun = _begun(infos)
+            over = begun != self._begun
+            kept[GAMES] = self._ended(over)
             self._begun = begun
-            self._scores[over] = 0.0
-            self._lengths[over] = 0
-        kept: dict[str, Any] = {GAMES: games, "lives": infos["lives"]}
-        if truncated.any():
-            # Where only a life was lost, ale-py leaves an old frame; the game goes on from the observation itself.
-            kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
+            if cut:
+                # Where only a life was lost, ale-py leaves an old frame; the game goes on from the observation itself.
+                kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
         return observations, rewards, terminated, truncated, kept
+
+    def _ended(self, over: npt.NDArray[np.bool_]) -> list[Episode]:
+        """The games that are over; those that replace them are counted from zero."""
+        games = [Episode(int(i), float(self._scores[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
+        self._scores[over] = 0.0
+        self._lengths[over] = 0
+        return games
 
     def close(self, **kwargs: Any) -> None:
         if "emulator" in self.__dict__:  # not where the constructor failed

@@ -148,8 +148,9 @@ def _run_vector(
             report(infos)
             terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
             ended = terminated | truncated
-            begins = first if mode == "next_step" and first.any() else None
-            over = tally.step(np.asarray(rewards, np.float64), ended, begins)
+            begins = first if mode == "next_step" and np.count_nonzero(first) else None
+            rewards = np.asarray(rewards, np.float64)
+            over = tally.step(rewards, ended, begins)
             whole: Sequence[Episode] = whole_episodes(infos) if whole_episodes else ()
             tally.count(whole if whole_episodes else over)
             final = infos.get("final_obs")

@@ -83,7 +83,7 @@ class Tally:
             self._returns[taken] += rewards[taken]
             self._lengths[taken] += 1
             self.steps += int(taken.sum())
-        if not ended.any():
+        if not np.count_nonzero(ended):
             return []
         over = [Episode(int(i), float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(ended)]
         self._returns[ended] = 0.0

@@ -80,6 +80,8 @@ class _Array:
         shape = space.shape if start is None or isinstance(original, rlx.Space) else np.shape(original.nvec)
         self._shape = None if shape == space.shape else shape
         self._start = start if start is not None and start.any() else None
+        self._axes = len(space.shape)
+        self._plain = self._start is self._shape is None and self._dtype == space.dtype
 
     @property
     def space(self) -> rlx.Space:
@@ -87,6 +89,13 @@ class _Array:
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
         array = np.asarray(value)
+        if (
+            self._plain
+            and array.dtype == self._dtype
+            and array.shape[axes:] == self._space.shape
+            and array.ndim == self._axes + axes
+        ):
+            return [array]  # as most states are
         if self._start is not None:
             array = array - self._start
         if self._shape is not None:

@@ -186,7 +186,7 @@ def _mask(mask: npt.ArrayLike | None) -> rlx.Mask | None:
     if mask is None:
         return None
     array = np.asarray(mask, np.bool_)
-    return array if array.any() else None
+    return array if np.count_nonzero(array) else None
 
 
 def _masks(

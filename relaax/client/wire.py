@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
+import struct
 import time
 
 from relaax import rlx
@@ -45,8 +47,8 @@ class Wire:
         except OSError as error:
             raise Interrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
-        self._socket.settimeout(silence)
         self._silence = silence
+        _bound(self._socket, silence)
         _tune(self._socket, silence)
 
     def tell(self, *messages: rlx.ClientMessage) -> None:
@@ -57,7 +59,7 @@ class Wire:
             self._socket.sendall(data)
         except OSError as error:
             self._last_words()
-            raise Interrupted(f"the connection broke ({error.strerror or error})") from error
+            raise Interrupted(_broke(error)) from error
 
     def hear(self) -> rlx.ServerMessage:
         """The server's next message that is not a ping. Raises Interrupted and TrainingFinished."""
@@ -98,10 +100,10 @@ class Wire:
     def _read(self) -> None:
         try:
             count = self._socket.recv_into(self._buffer)
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
         except OSError as error:
-            raise Interrupted(f"the connection broke ({error.strerror or error})") from error
+            raise Interrupted(_broke(error)) from error
         self._connection.receive_data(self._buffer[:count])
 
     def _last_words(self) -> None:
@@ -116,6 +118,26 @@ class Wire:
                     if error.code is None:  # the server did not say: what the caller saw is as good
                         return
                     raise
+
+
+def _broke(error: OSError) -> str:
+    timed_out = isinstance(error, TimeoutError | BlockingIOError)
+    return f"the connection broke ({'timed out' if timed_out else error.strerror or error})"
+
+
+def _bound(connected: socket.socket, seconds: float) -> None:
+    """Have every read and write fail that takes longer: with TimeoutError, or BlockingIOError.
+
+    Where the kernel does the waiting, each of them is one system call; Python's own timeouts ask it first whether there
+    is anything to read, or room to write.
+    """
+    connected.settimeout(seconds)
+    if os.name == "posix" and not isinstance(connected, ssl.SSLSocket):
+        span = struct.pack("@ll", int(seconds), max(1, int(seconds % 1 * 1e6)))  # nothing at all would mean for ever
+        with contextlib.suppress(OSError):
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+            connected.settimeout(None)
 
 
 def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:

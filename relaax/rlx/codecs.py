@@ -6,6 +6,8 @@ A connection speaks one of them from end to end; the first byte of the client's 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
@@ -14,7 +16,9 @@ from relaax.rlx import rlx_pb2
 from relaax.rlx.decoding import from_wire
 from relaax.rlx.encoding import Wire, to_wire
 from relaax.rlx.errors import ErrorCode, ProtocolError
-from relaax.rlx.messages import Message
+from relaax.rlx.framing import Piece
+from relaax.rlx.layouts import ActionsLayout, StepLayout
+from relaax.rlx.messages import Actions, Hello, Message, Step
 from relaax.rlx.transitions import Sender
 
 # Objects and lists within each other: the deepest space of a hello needs about 70.
@@ -31,21 +35,51 @@ class Codec(Protocol):
     def encode(self, message: Message, sender: Sender) -> bytes:
         """The payload of a frame."""
 
+    def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
+        """The same, for `framing.framed`: in pieces, and how many bytes they are."""
+
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """The message in the payload of a frame that `sender` sent."""
 
+    def agree(self, hello: Hello) -> None:
+        """Learn what the arrays of the messages after this hello are."""
+
 
 class ProtobufCodec:
-    """Protobuf's binary form."""
+    """Protobuf's binary form. Steps and actions go a short way, to the same bytes (`relaax.rlx.layouts`)."""
 
     name = "protobuf"
 
+    def __init__(self) -> None:
+        self._steps: StepLayout | None = None
+        self._actions: ActionsLayout | None = None
+
+    def agree(self, hello: Hello) -> None:
+        """From here on arrays of steps and actions have the shapes of this hello, and its element types."""
+        if sys.byteorder == "little":  # as on the wire
+            self._steps, self._actions = StepLayout(hello), ActionsLayout(hello)
+
     def encode(self, message: Message, sender: Sender) -> bytes:
         """The serialized message."""
-        return to_wire(message, sender).SerializeToString()
+        return b"".join(self.pieces(message, sender)[0])
+
+    def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
+        """The serialized message in pieces, among them the arrays themselves."""
+        written = None
+        if self._steps is not None and isinstance(message, Step):
+            written = self._steps.write(message)
+        elif self._actions is not None and isinstance(message, Actions):
+            written = self._actions.write(message)
+        if written is not None:
+            return written
+        payload = to_wire(message, sender).SerializeToString()
+        return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """Raises ProtocolError: MALFORMED where the payload is no Protobuf, or else as `from_wire`."""
+        layout = self._steps if sender is Sender.CLIENT else self._actions
+        if layout is not None and (message := layout.read(payload)) is not None:
+            return message
         try:
             wire = _ENVELOPES[sender].FromString(payload)
         except DecodeError:
@@ -65,9 +99,17 @@ class JsonCodec:
 
         self._format = json_format
 
+    def agree(self, hello: Hello) -> None:
+        """Nothing is to be learned: JSON is read and written one way only."""
+
     def encode(self, message: Message, sender: Sender) -> bytes:
         """The message on one line."""
         return json.dumps(self._format.MessageToDict(to_wire(message, sender)), separators=(",", ":")).encode()
+
+    def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
+        """The message on one line, in one piece."""
+        payload = self.encode(message, sender)
+        return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """Raises ProtocolError: MALFORMED where the payload is no JSON of a message, or else as `from_wire`."""

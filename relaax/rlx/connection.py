@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from relaax.rlx.checks import Checker, check_error
 from relaax.rlx.codecs import Codec, codec_named, codec_of
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
-from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, frame
+from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed
 from relaax.rlx.handshake import check_hello, check_welcome, limits_for
 from relaax.rlx.messages import Error, Hello, Limits, Message, Welcome
 from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
@@ -42,6 +42,8 @@ class ConnectionClosed:
 
 
 Event = Message | NeedData | ConnectionClosed
+
+_AGREEING = frozenset({Hello, Welcome, Error})  # messages that are not checked against an agreement
 
 
 class _Connection:
@@ -113,14 +115,17 @@ class _Connection:
         if self._state is State.CLOSED:
             return ConnectionClosed(self._orderly)
         try:
-            self._learn_codec()
+            if self._codec is None:
+                self._learn_codec()
             payload = self._reader.next_frame()
             if payload is None:
                 return self._close() if self._ended else NEED_DATA
             if self._codec is None:  # a client never gets here: it chose
                 raise ProtocolError(ErrorCode.MALFORMED, "a frame before any codec")
             message = self._codec.decode(payload, self._theirs)
-            after = self._after(message, self._theirs)
+            after = TRANSITIONS.get((self._state, self._theirs, type(message)))
+            if after is None:
+                raise self._unexpected(message, self._theirs)
             self._check(message)
         except ProtocolError as error:
             self._state = State.ERROR
@@ -136,11 +141,14 @@ class _Connection:
         Raises LocalProtocolError, and changes nothing, where it may not be said now or does not fit what was agreed.
         """
         try:
-            after = self._after(message, self._ours)
+            after = TRANSITIONS.get((self._state, self._ours, type(message)))
+            if after is None:
+                raise self._unexpected(message, self._ours)
             self._check(message)
             codec = self._codec or codec_of(None)
             limit = self._max_frame_bytes if self._welcome is not None else HANDSHAKE_FRAME_BYTES
-            data = frame(codec.encode(message, self._ours), limit)
+            pieces, length = codec.pieces(message, self._ours)
+            data = framed(pieces, length, limit)
         except ProtocolError as error:
             raise LocalProtocolError(error.code, error.message) from None
         except (TypeError, ValueError, AttributeError) as error:  # a field of a type that it cannot have
@@ -149,7 +157,7 @@ class _Connection:
         return data
 
     def _learn_codec(self) -> None:
-        """On the server, before a frame is cut."""
+        """On the server, before the first frame is cut."""
 
     def _close(self) -> ConnectionClosed:
         self._state = State.CLOSED
@@ -157,38 +165,39 @@ class _Connection:
         self._reader.clear()
         return ConnectionClosed(self._orderly)
 
-    def _after(self, message: Message, sender: Sender) -> State:
-        after = TRANSITIONS.get((self._state, sender, type(message)))
-        if after is None:
-            names = ", ".join(kind.__name__ for kind in allowed(self._state, sender)) or "nothing"
-            raise ProtocolError(
-                ErrorCode.UNEXPECTED_MESSAGE,
-                f"{type(message).__name__} from the {sender.value} in state {self._state.value}; may be said: {names}",
-            )
-        return after
+    def _unexpected(self, message: Message, sender: Sender) -> ProtocolError:
+        names = ", ".join(kind.__name__ for kind in allowed(self._state, sender)) or "nothing"
+        return ProtocolError(
+            ErrorCode.UNEXPECTED_MESSAGE,
+            f"{type(message).__name__} from the {sender.value} in state {self._state.value}; may be said: {names}",
+        )
 
     def _check(self, message: Message) -> None:
         """Raise ProtocolError where a message does not fit what was agreed."""
-        if isinstance(message, Hello):
+        if type(message) not in _AGREEING:
+            if self._checker is not None:
+                self._checker.check(message)
+        elif isinstance(message, Hello):
             check_hello(message, self._max_frame_bytes)
         elif isinstance(message, Welcome):
             assert self._hello is not None
             check_welcome(message, self._hello)
         elif isinstance(message, Error):
             check_error(message)
-        elif self._checker is not None:
-            self._checker.check(message)
 
     def _said(self, message: Message, after: State) -> None:
         self._state = after
-        if isinstance(message, Hello):
+        if type(message) not in _AGREEING:
+            if self._checker is not None:
+                self._checker.commit()
+        elif isinstance(message, Hello):
             self._hello = message
             self._checker = Checker(message)
+            if self._codec is not None:  # always: this very message was written in one
+                self._codec.agree(message)
         elif isinstance(message, Welcome):
             self._welcome = message
             self._agree(message.limits)
-        elif self._checker is not None:
-            self._checker.commit()
         if after is State.CLOSED:
             self._reader.clear()
 
@@ -233,5 +242,5 @@ class ServerConnection(_Connection):
         return self._hello
 
     def _learn_codec(self) -> None:
-        if self._codec is None and (first := self._reader.first_byte()) is not None:
+        if (first := self._reader.first_byte()) is not None:
             self._codec = codec_of(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError
 
@@ -10,13 +11,20 @@ HEADER_BYTES = 4
 HANDSHAKE_FRAME_BYTES = 64 * 2**10  # the limit before the welcome
 _HEADER = struct.Struct(">I")
 
+Piece = bytes | memoryview
+"""A part of a payload: an array's memory, or bytes around it."""
+
 
 def frame(payload: bytes, max_frame_bytes: int) -> bytes:
     """One frame. Raises ProtocolError (FRAME_TOO_LARGE) where the payload exceeds the limit."""
-    length = len(payload)
+    return framed([payload], len(payload), max_frame_bytes)
+
+
+def framed(pieces: Sequence[Piece], length: int, max_frame_bytes: int) -> bytes:
+    """One frame whose payload, of `length` bytes, is in pieces: they are copied once. Raises as `frame`."""
     if length > max_frame_bytes:
         raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, max_frame_bytes))
-    return _HEADER.pack(length) + payload
+    return b"".join([_HEADER.pack(length), *pieces])
 
 
 class FrameReader:
@@ -28,19 +36,30 @@ class FrameReader:
     def __init__(self, max_frame_bytes: int = HANDSHAKE_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
+        self._payload: bytes | None = None  # of a frame that came in one piece; then the buffer is empty
 
     def __len__(self) -> int:
         """Bytes held."""
-        return len(self._buffer)
+        return len(self._buffer) if self._payload is None else HEADER_BYTES + len(self._payload)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes in. Raises LocalProtocolError where a whole frame of the limit already waits to be read."""
-        if len(self._buffer) >= HEADER_BYTES + self.max_frame_bytes:
+        if self._payload is None and not self._buffer:
+            length = len(data) - HEADER_BYTES
+            if 0 < length <= self.max_frame_bytes and _HEADER.unpack_from(data)[0] == length:
+                self._payload = bytes(data[HEADER_BYTES:])
+                return
+        elif len(self) >= HEADER_BYTES + self.max_frame_bytes:
             raise LocalProtocolError(ErrorCode.LIMIT_EXCEEDED, "read the events that are there before adding bytes")
+        if self._payload is not None:
+            self._buffer += _HEADER.pack(len(self._payload)) + self._payload
+            self._payload = None
         self._buffer += data
 
     def first_byte(self) -> int | None:
         """The first byte of the next frame's payload, once it is there."""
+        if self._payload is not None:
+            return self._payload[0]
         return self._buffer[HEADER_BYTES] if len(self._buffer) > HEADER_BYTES else None
 
     def next_frame(self) -> bytes | None:
@@ -48,6 +67,11 @@ class FrameReader:
 
         Raises ProtocolError for a length of 0 (MALFORMED) or over the limit (FRAME_TOO_LARGE), as soon as it is read.
         """
+        payload, self._payload = self._payload, None
+        if payload is not None:
+            if len(payload) > self.max_frame_bytes:  # which was larger when it came
+                raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(len(payload), self.max_frame_bytes))
+            return payload
         buffer = self._buffer
         if len(buffer) < HEADER_BYTES:
             return None
@@ -67,6 +91,7 @@ class FrameReader:
     def clear(self) -> None:
         """Forget what is held."""
         self._buffer = bytearray()
+        self._payload = None
 
 
 def _too_large(length: int, limit: int) -> str:

@@ -5,17 +5,21 @@ Element types, shapes and ranges are looked at by whole arrays, never element by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import Leaves, Mask
 from relaax.rlx.spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
 
 ValueCheck = Callable[[Any], Any]  # [any number of environments, *shape] -> true where all elements are legal
+
+_FEW = 64  # elements that are looked at faster one by one than by a call of numpy
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class LeavesCheck:
 
 def _legality(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
     if isinstance(element, Discrete):
-        return _in_range(element.start, np.uint64(element.n))
+        return _one_of(element)
     if isinstance(element, MultiDiscrete):
         return _in_range(0, np.array(element.nvec, np.uint64))
     if isinstance(element, MultiBinary) or element.dtype.kind == "b":
@@ -71,13 +75,16 @@ def _legality(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
     if isinstance(element, Box):
         bounds = _within(element) if bounded else None
         if element.dtype.kind == "f":
-            return _finite if bounds is None else lambda leaf: _finite(leaf) and bounds(leaf)
+            return is_finite if bounds is None else lambda leaf: is_finite(leaf) and bounds(leaf)
         return bounds
     return None
 
 
-def _finite(leaf: Leaf) -> Any:
-    return np.isfinite(leaf).all()
+def is_finite(numbers: npt.NDArray[Any]) -> bool:
+    """Whether no element is NaN or infinite."""
+    # One that is makes their sum so; and where the sum of finite numbers overflows, numpy has the last word.
+    few = numbers.size <= _FEW and math.isfinite(sum(numbers.ravel().tolist()))
+    return few or bool(np.isfinite(numbers).all())
 
 
 def _bits(leaf: Leaf) -> Any:
@@ -89,6 +96,18 @@ def _in_range(start: int, count: Any) -> ValueCheck:
     if start == 0:
         return lambda leaf: (leaf.view(np.uint64) < count).all()
     return lambda leaf: ((leaf - start).view(np.uint64) < count).all()
+
+
+def _one_of(space: Discrete) -> ValueCheck:
+    every, end = _in_range(space.start, np.uint64(space.n)), space.start + space.n
+
+    def legal(leaf: Any) -> Any:
+        if leaf.size > _FEW:
+            return every(leaf)
+        numbers = leaf.tolist()
+        return min(numbers) >= space.start and max(numbers) < end
+
+    return legal
 
 
 def _within(box: Box) -> ValueCheck | None:

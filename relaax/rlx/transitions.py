@@ -28,6 +28,8 @@ class Sender(enum.Enum):
     CLIENT = "client"
     SERVER = "server"
 
+    __hash__ = object.__hash__  # that of Enum is Python's, and slow: the table is asked twice for each message
+
 
 class State(enum.Enum):
     """How far the conversation is: each name says what comes next."""
@@ -40,6 +42,8 @@ class State(enum.Enum):
     AWAIT_RETURNS = "await_returns"
     CLOSED = "closed"
     ERROR = "error"  # this side found the peer at fault; it may say so, and nothing else
+
+    __hash__ = object.__hash__
 
 
 _C, _S = Sender.CLIENT, Sender.SERVER

@@ -12,7 +12,7 @@ from relaax import rlx
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves
 from relaax.algorithm_base import Step as AgentStep
 from relaax.client import VectorClient
-from relaax.rlx.codecs import codec_named
+from relaax.rlx.codecs import Codec, codec_named
 from relaax.rlx.transitions import Sender
 from relaax.server.rlx_server.session import Session
 from support.offline_bridge import OfflineBridge
@@ -22,6 +22,7 @@ from support.rlx_peer import RlxPeer, serve
 # Observation space and environments of a message.
 SHAPES = {
     "cartpole": (rlx.Box(shape=(4,)), 1),
+    "cartpole-8": (rlx.Box(shape=(4,)), 8),
     "atari": (rlx.Box(0, 255, (84, 84), np.uint8), 1),
     "atari-8": (rlx.Box(0, 255, (84, 84), np.uint8), 8),
 }
@@ -45,17 +46,24 @@ def hello_of(shape: str) -> rlx.Hello:
     return rlx.Hello(space, ACTIONS, environments, (rlx.Autoreset.SAME_STEP,))
 
 
+def agreed(codec: str, shape: str) -> Codec:
+    """After the hello of a connection, as all but its first message are written and read."""
+    made = codec_named(codec)
+    made.agree(hello_of(shape))
+    return made
+
+
 @codecs
 @shapes
 def test_encode_step(benchmark: BenchmarkFixture, codec: str, shape: str) -> None:
     message = step_of(*SHAPES[shape])
-    assert benchmark(codec_named(codec).encode, message, Sender.CLIENT)
+    assert benchmark(agreed(codec, shape).encode, message, Sender.CLIENT)
 
 
 @codecs
 @shapes
 def test_decode_step(benchmark: BenchmarkFixture, codec: str, shape: str) -> None:
-    written = codec_named(codec)
+    written = agreed(codec, shape)
     payload = written.encode(step_of(*SHAPES[shape]), Sender.CLIENT)
     assert isinstance(benchmark(written.decode, payload, Sender.CLIENT), rlx.Step)
 
@@ -63,12 +71,12 @@ def test_decode_step(benchmark: BenchmarkFixture, codec: str, shape: str) -> Non
 @codecs
 def test_encode_actions(benchmark: BenchmarkFixture, codec: str) -> None:
     message = rlx.Actions([np.arange(8)])
-    assert benchmark(codec_named(codec).encode, message, Sender.SERVER)
+    assert benchmark(agreed(codec, "atari-8").encode, message, Sender.SERVER)
 
 
 @codecs
 def test_decode_actions(benchmark: BenchmarkFixture, codec: str) -> None:
-    written = codec_named(codec)
+    written = agreed(codec, "atari-8")
     payload = written.encode(rlx.Actions([np.arange(8)]), Sender.SERVER)
     assert isinstance(benchmark(written.decode, payload, Sender.SERVER), rlx.Actions)
 

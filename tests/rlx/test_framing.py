@@ -71,3 +71,35 @@ def test_the_first_byte_is_seen_before_its_frame_is_whole() -> None:
     reader.feed(b"{")
     assert reader.first_byte() == 0x7B
     assert reader.next_frame() is None
+
+
+def test_a_whole_frame_is_held_until_it_is_read() -> None:
+    reader = FrameReader(10)
+    reader.feed(memoryview(bytearray(frame(b"{}", 10))))
+    assert len(reader) == 6
+    assert reader.first_byte() == 0x7B
+    reader.feed(frame(b"next", 10)[:3])
+    assert len(reader) == 9
+    assert reader.next_frame() == b"{}"
+    assert reader.next_frame() is None
+    reader.feed(frame(b"next", 10)[3:])
+    assert reader.next_frame() == b"next"
+    reader.feed(frame(b"gone", 10))
+    reader.clear()
+    assert len(reader) == 0
+    assert reader.next_frame() is None
+
+
+def test_a_whole_frame_does_not_change_with_the_buffer_it_came_in() -> None:
+    reader, buffer = FrameReader(10), bytearray(frame(b"first", 10))
+    reader.feed(memoryview(buffer))
+    buffer[:] = frame(b"other", 10)
+    assert reader.next_frame() == b"first"
+
+
+def test_a_lower_limit_holds_for_a_frame_that_came_before() -> None:
+    reader = FrameReader(10)
+    reader.feed(frame(bytes(10), 10))
+    reader.max_frame_bytes = 9
+    with pytest.raises(ProtocolError, match="10 bytes; the limit is 9"):
+        reader.next_frame()

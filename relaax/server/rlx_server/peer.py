@@ -58,8 +58,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket, connection: ServerConnection, lifeline: int) -> None:
         """`lifeline` is a descriptor that becomes readable when the worker must end."""
-        sock.setblocking(True)
-        sock.settimeout(SEND_SECONDS)
+        sock.setblocking(False)  # with a timeout, Python would ask the system before each read and write
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_vanishing(sock)
@@ -134,6 +133,8 @@ class Peer:
         self._wait(deadline)
         try:
             count = self._sock.recv_into(self._buffer)
+        except BlockingIOError:
+            return
         except OSError as error:
             raise PeerGone from error
         data = memoryview(self._buffer)[:count]
@@ -158,11 +159,19 @@ class Peer:
             self._write(tls.to_send())
 
     def _write(self, data: bytes) -> None:
-        try:
-            if data:
-                self._sock.sendall(data)
-        except OSError as error:
-            raise PeerGone from error
+        """Whoever calls has the lock. Raises PeerGone, also where the client takes nothing in for too long."""
+        deadline, rest = 0.0, memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except BlockingIOError:
+                deadline = deadline or time.monotonic() + SEND_SECONDS
+                writable = select.poll()
+                writable.register(self._sock, select.POLLOUT)
+                if not writable.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise PeerGone from None
+            except OSError as error:
+                raise PeerGone from error
 
     def _send(self, data: bytes) -> None:
         """Whoever calls has the lock. Raises PeerGone."""
@@ -182,6 +191,10 @@ class Peer:
         with self._sending:
             self._waits_since = None
             self._send(self.connection.send(message))
+
+    def works(self, on: bool) -> None:
+        """From True to False nothing is received, and the client may come to wait: it is pinged as if it did."""
+        self._waits_since = time.monotonic() if on else None
 
     def start_heartbeat(self, seconds: float) -> None:
         """Ping the client whenever it has waited that long for an answer."""

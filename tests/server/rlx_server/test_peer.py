@@ -121,6 +121,24 @@ def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pyt
         pair.close()
 
 
+def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole(pair: Pair) -> None:
+    pair.client.sendall(pair.connection.send(make_hello(action_space=rlx.Box(shape=(300_000,)))))
+    pair.peer.receive(20)
+    pair.peer.send(rlx.Welcome("s", "a"))
+    pair.connection.receive_data(pair.client.recv(1 << 16))
+    pair.connection.next_event()
+    pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
+    pair.peer.receive(20)
+    said = np.arange(300_000, dtype=np.float32)[None]
+    sender = threading.Thread(target=pair.peer.send, args=(rlx.Actions([said]),))
+    sender.start()
+    while (event := pair.connection.next_event()) is rlx.NEED_DATA:
+        pair.connection.receive_data(pair.client.recv(1 << 16))
+    sender.join()
+    assert isinstance(event, rlx.Actions)
+    np.testing.assert_array_equal(event.action[0], said)
+
+
 def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) -> None:
     pair.client.sendall(pair.connection.send(make_hello()) + b"\0" * 100_000)
     pair.peer.receive(20)

@@ -1,0 +1,49 @@
+"""An RLX server that answers every step of its only client with the same actions, at once.
+
+`python -m relaax.cli.bench.answering_server`
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import numpy as np
+
+from relaax import rlx
+from relaax.server.rlx_server.peer import Peer, PeerGone
+
+PATIENCE_SECONDS = 60.0
+
+
+def serve(listener: socket.socket) -> None:
+    """One client, until it leaves."""
+    accepted, _ = listener.accept()
+    lifeline, _held = os.pipe()  # nobody ends this server but its client
+    peer = Peer(accepted, rlx.ServerConnection(), lifeline)
+    try:
+        hello = peer.receive(PATIENCE_SECONDS)
+        assert isinstance(hello, rlx.Hello)
+        peer.send(rlx.Welcome("benchmark", "none", peer.connection.limits))
+        n = hello.environments
+        answer = rlx.Actions([np.zeros((n, *e.shape), e.dtype) for e in hello.action_space.elements()])
+        while not isinstance(message := peer.receive(PATIENCE_SECONDS), rlx.Bye):
+            if isinstance(message, rlx.Init | rlx.Step):
+                peer.send(answer)
+            elif isinstance(message, rlx.Ping):
+                peer.send(rlx.Pong(message.nonce))
+    except PeerGone:
+        pass
+    finally:
+        peer.close()
+
+
+def main() -> None:
+    """Listen on a free port of this machine, and say which."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(f"the answering server is listening on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        serve(listener)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""One connection's socket: what is waited for, and for how long."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.client.failure import Interrupted
+from relaax.client.wire import Wire
+
+WIDE = 8_000_000  # bytes of an observation: more than sockets hold
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+def wire_to(listener: socket.socket, silence: float) -> Wire:
+    return Wire("127.0.0.1", listener.getsockname()[1], codec="protobuf", connect_timeout=20.0, silence=silence)
+
+
+def begin(wire: Wire, near: socket.socket) -> None:
+    """Hello and welcome."""
+    hello = rlx.Hello(rlx.Box(0, 255, (WIDE,), np.uint8), rlx.Discrete(2))
+    wire.tell(hello)
+    server = rlx.ServerConnection()
+    while server.next_event() is rlx.NEED_DATA:
+        server.receive_data(near.recv(1 << 16))
+    near.sendall(server.send(rlx.Welcome("s", "a")))
+    assert isinstance(wire.hear(), rlx.Welcome)
+
+
+@pytest.mark.parametrize("silence", [0.25, 1e-9])
+def test_a_server_that_says_nothing_is_waited_for_so_long(listener: socket.socket, silence: float) -> None:
+    wire = wire_to(listener, silence)
+    near, _ = listener.accept()
+    with near, pytest.raises(Interrupted, match=f"said nothing for {silence:g} s"):
+        wire.hear()
+    wire.close()
+
+
+def test_a_server_that_takes_nothing_in_is_left(listener: socket.socket) -> None:
+    wire = wire_to(listener, silence=2.0)
+    near, _ = listener.accept()
+    with near:
+        begin(wire, near)
+        with pytest.raises(Interrupted, match=r"the connection broke \(timed out\)"):
+            wire.tell(rlx.Init([np.zeros((1, WIDE), np.uint8)]))
+    wire.close()
+
+
+def test_a_signal_ends_the_waiting(listener: socket.socket) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stop
+
+    wire = wire_to(listener, silence=60.0)
+    near, _ = listener.accept()
+    before = signal.signal(signal.SIGUSR1, stop)
+    main = threading.main_thread().ident
+    assert main is not None
+    waker = threading.Timer(0.05, signal.pthread_kill, (main, signal.SIGUSR1))
+    try:
+        with near, pytest.raises(Stop):
+            waker.start()
+            wire.hear()
+    finally:
+        waker.join()
+        signal.signal(signal.SIGUSR1, before)
+        wire.close()
