@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.history import FrameStack
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
+from relaax.host.network import Activations, HostNetwork
 from relaax.rlx import Box, Discrete
 from relaax.tf.networks import Convolution, NetworkSpec, forward, forward_numpy, orthogonal_parameters
 
@@ -46,28 +48,80 @@ def test_forward_numpy(benchmark: BenchmarkFixture, spec: NetworkSpec, environme
     assert outputs["value"].shape == (environments, 1)
 
 
+@pytest.mark.parametrize("environments", [1, 8])
+@pytest.mark.parametrize("spec", [SMALL, ATARI], ids=["small", "atari"])
+def test_forward_of_the_host(benchmark: BenchmarkFixture, spec: NetworkSpec, environments: int) -> None:
+    """To be compared with `test_forward_numpy`; this one is given bytes."""
+    network = host_network(spec)
+    activations = Activations(environments, network.sizes)
+    inputs = inputs_of(spec, environments)
+    benchmark(network.forward, inputs, activations, 0)
+    assert activations.layers[0][-1].any()
+
+
+@pytest.mark.parametrize("who", ["host, kept", "host, anew", "tensorflow"])
 @pytest.mark.parametrize(("steps", "environments"), [(5, 1), (20, 1), (20, 8)])
-def test_gradient_of_the_atari_network(benchmark: BenchmarkFixture, steps: int, environments: int) -> None:
-    """Of a sum of squares of its outputs. `make benchmarks` gives TensorFlow one thread, as a worker does."""
-    layout = ATARI.layout()
+@pytest.mark.parametrize("spec", [SMALL, ATARI], ids=["small", "atari"])
+def test_gradient(benchmark: BenchmarkFixture, spec: NetworkSpec, steps: int, environments: int, who: str) -> None:
+    """Of a sum of squares of its outputs: by TensorFlow, by the host, and there with what was kept since acting.
+
+    `make benchmarks` gives TensorFlow one thread, as a worker does.
+    """
+    layout, count = spec.layout(), steps * environments
+    inputs = inputs_of(spec, count)
+    if who == "tensorflow":
+        function = tensorflow_gradient(spec, steps, environments)
+        flat, given = tf.constant(orthogonal_parameters(spec, 1, GAINS)), tf.constant(inputs)
+        assert benchmark(lambda: function(flat, given).numpy()).shape == (layout.size,)
+        return
+    network = host_network(spec)
+    activations, found = Activations(count, network.sizes), np.zeros(layout.size, np.float32)
+    network.forward(inputs, activations, 0)
+
+    def gradient() -> None:
+        if who == "host, anew":
+            network.forward(inputs, activations, 0)
+        slopes = {head: 2 * output for head, output in network.outputs(activations, 0, count).items()}
+        network.backward(inputs, activations, 0, slopes, found, further=False)
+
+    benchmark(gradient)
+    assert found.any()
+
+
+def host_network(spec: NetworkSpec) -> HostNetwork:
+    network = HostNetwork(spec)
+    network.set_parameters(orthogonal_parameters(spec, 1, GAINS), pixels=bool(spec.convolutions))
+    return network
+
+
+def inputs_of(spec: NetworkSpec, count: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    if spec.convolutions:
+        return rng.integers(0, 256, (count, *spec.inputs), dtype=np.uint8)
+    return rng.random((count, *spec.inputs), np.float32)
+
+
+def tensorflow_gradient(spec: NetworkSpec, steps: int, environments: int) -> Any:
+    """Takes the flat vector and inputs [steps * environments, ...]."""
+    layout = spec.layout()
 
     @tf.function(autograph=False)
     def gradient(flat: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
+        if inputs.dtype == tf.uint8:
+            inputs = tf.cast(inputs, tf.float32) / 255.0
         with tf.GradientTape() as tape:
             tape.watch(flat)
             parts = tf.split(flat, list(layout.sizes))
             shapes = layout.shapes.values()
             tensors = [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
             named = dict(zip(layout.shapes, tensors, strict=True))
-            state = tf.zeros([inputs.shape[1], 0])
-            outputs, _ = forward(ATARI, named, inputs, state, tf.zeros(inputs.shape[:2], tf.bool))
+            inputs = tf.reshape(inputs, [steps, environments, *spec.inputs])
+            no_restart = tf.zeros([steps, environments], tf.bool)
+            outputs, _ = forward(spec, named, inputs, tf.zeros([environments, 0]), no_restart)
             loss = tf.add_n([tf.reduce_sum(tf.square(output)) for output in outputs.values()])
         return tape.gradient(loss, flat)
 
-    flat = tf.constant(orthogonal_parameters(ATARI, 1, GAINS))
-    inputs = tf.constant(np.random.default_rng(0).random((steps, environments, *ATARI.inputs), np.float32))
-    found = benchmark(lambda: gradient(flat, inputs).numpy())
-    assert found.shape == (layout.size,)
+    return gradient
 
 
 def test_rollout_of_da3c(benchmark: BenchmarkFixture) -> None:
@@ -83,6 +137,7 @@ def test_rollout_of_da3c(benchmark: BenchmarkFixture) -> None:
         bridge.pushes.clear()  # it remembers every gradient
         for _ in range(20):
             agent.step(step)
+            agent.learn()
         return len(bridge.pushes)
 
     assert benchmark(rollout) == 1

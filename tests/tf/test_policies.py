@@ -175,6 +175,18 @@ def test_a_variance_that_cannot_be_is_refused(variance: float) -> None:
         inverse_softplus(variance)
 
 
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+@pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True)])
+def test_log_probabilities_are_the_same_in_numpy(policy: Policy, scale: float) -> None:
+    rng = np.random.default_rng(3)
+    outputs = {head: (scale * rng.normal(size=(5, n))).astype(np.float32) for head, n in policy.heads.items()}
+    actions = policy.sample(outputs, rng)
+    found = policy.log_probability_numpy(outputs, actions)
+    assert found.shape == (5,)
+    by_tensorflow = policy.log_probability(tensors(outputs), tf.constant(actions)).numpy()
+    np.testing.assert_allclose(found, by_tensorflow, rtol=1e-4, atol=1e-4)
+
+
 def test_heads_and_actions() -> None:
     assert (Categorical(4).heads, Categorical(4).action_shape) == ({"policy": 4}, ())
     assert (Gaussian(3).heads, Gaussian(3).action_shape) == ({"mean": 3, "variance": 3}, (3,))
@@ -198,3 +210,81 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         Gaussian(3, spherical=True).log_probability(outputs, tf.zeros([5, 1]))
     with pytest.raises(ValueError, match="rank"):
         Categorical(3).log_probability({"policy": tf.zeros([5, 3])}, tf.zeros([5, 1], tf.int32))
+
+
+def outputs_of(policy: Policy, count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(6)
+    return {head: rng.normal(size=(count, width)).astype(np.float32) for head, width in policy.heads.items()}
+
+
+def actions_of(policy: Policy, count: int) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    if isinstance(policy, Categorical):
+        return rng.integers(0, policy.heads["policy"], count).astype(np.int32)
+    return rng.normal(size=(count, *policy.action_shape)).astype(np.float32)
+
+
+POLICIES = [Categorical(2), Categorical(18), Gaussian(1), Gaussian(3), Gaussian(3, spherical=True)]
+NAMES = ["two", "many", "one number", "diagonal", "spherical"]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_the_loss_gradient_by_hand_is_that_of_a_tape(policy: Policy, scale: float) -> None:
+    outputs = {head: scale * output for head, output in outputs_of(policy, 9).items()}
+    actions = actions_of(policy, 9)
+    advantages, weights = np.random.default_rng(8).normal(size=(2, 9)).astype(np.float32)
+    watched = tensors(outputs)
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        log_probability = policy.log_probability(watched, tf.constant(actions))
+        entropy = policy.entropy(watched)
+        loss = tf.reduce_sum(-log_probability * advantages - weights * entropy)
+    expected = tape.gradient(loss, watched)
+    found, found_log_probability, found_entropy = policy.loss_gradient(outputs, actions, advantages, weights)
+    np.testing.assert_allclose(found_log_probability, log_probability, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found_entropy, entropy, rtol=1e-4, atol=1e-4)
+    for head in policy.heads:
+        assert found[head].dtype == np.float32
+        largest = np.abs(expected[head]).max()
+        np.testing.assert_allclose(found[head], expected[head], rtol=1e-4, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
+def test_the_loss_gradient_is_the_slope_of_the_loss(policy: Policy) -> None:
+    outputs, actions = outputs_of(policy, 2), actions_of(policy, 2)
+    advantages, weights = np.array([0.7, -1.3], np.float32), np.array([0.2, 0.1], np.float32)
+
+    def loss(given: dict[str, np.ndarray]) -> float:
+        """In double precision, as the definitions have it."""
+        entropy: np.ndarray
+        if isinstance(policy, Categorical):
+            p = np.exp(given["policy"]) / np.exp(given["policy"]).sum(axis=1, keepdims=True)
+            log_probability, entropy = np.log(p[[0, 1], actions]), -(p * np.log(p)).sum(axis=1)
+        else:
+            variance = np.broadcast_to(np.log1p(np.exp(given["variance"])) + 1e-6, given["mean"].shape)
+            terms = (actions - given["mean"]) ** 2 / variance + np.log(2 * math.pi * variance)
+            log_probability = -0.5 * terms.sum(axis=1)
+            entropy = 0.5 * np.log(2 * math.pi * math.e * variance).sum(axis=1)
+        return float((-log_probability * advantages - weights * entropy).sum())
+
+    found, _, _ = policy.loss_gradient(outputs, actions, advantages, weights)
+    exact = {head: output.astype(np.float64) for head, output in outputs.items()}
+    for head, output in exact.items():
+        for index in np.ndindex(output.shape):
+            before = output[index]
+            output[index] = before + 1e-5
+            above = loss(exact)
+            output[index] = before - 1e-5
+            slope = (above - loss(exact)) / 2e-5
+            output[index] = before
+            assert found[head][index] == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+def test_the_loss_gradient_is_finite_where_the_policy_is_certain() -> None:
+    outputs = {"policy": np.array([[1e4, 0, -1e4]], np.float32)}
+    for action in range(3):
+        one = np.ones(1, np.float32)
+        found, log_probability, entropy = Categorical(3).loss_gradient(outputs, np.array([action]), one, one)
+        assert np.isfinite(found["policy"]).all() and np.isfinite(log_probability).all()
+        assert entropy[0] == pytest.approx(0)

@@ -46,6 +46,9 @@ def _import_for_workers() -> None:
     import numpy.random  # noqa: F401
 
     import relaax.bridge.grpc_bridge  # noqa: F401
+    from relaax.host.convolution import compile_kernels
+
+    compile_kernels()  # 40 MB, numba included
 
 
 class ForkSpawner:
