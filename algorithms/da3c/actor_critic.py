@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ EXPLOIT_PULL_SECONDS = 1.0
 
 class ActorCritic(AgentBase):
     """One actor-learner of Mnih et al. 2016, Algorithm S3, over N environments at once.
+
+    With `overlap` it acts once more before an update, and updates while the environments step. So the first action of a
+    rollout is that of a policy one update older. All else of that step is of the newest parameters, and its advantage
+    counts as much less as the newest policy is less likely to act so: the importance weight of Espeholt et al. 2018,
+    truncated at 1. Without that weight, da3c_cont with an LSTM does not learn where learning is fast.
 
     An observation is encoded, normalised and given to the network, whose outputs a `Policy` reads; experience keeps it
     as the network was given it. An algorithm says what its actions are (`_leaves`), and may say which experience makes
@@ -64,17 +70,29 @@ class ActorCritic(AgentBase):
     def step(self, step: Step) -> Leaves:
         training = not self.context.exploit
         if training:
+            self.learn()  # where nobody has asked for it
             self._normalization.gather(step)
             self._experience.outcome(step, self._clipped(step), self.config.rewards_gamma, self._final_values(step))
             self._env_steps += step.env_steps
-        restart = step.ended | step.first
-        self._see(self._encoder.push(step.observations, restart), restart)
+        self._see(self._encoder.push(step.observations, step.restart), step.restart)
         if training:
-            if self._experience.full:
-                self._update()
+            if not self.config.overlap and self._experience.full:
+                self._update(functools.partial(self._values, self._inputs, self._state))
         elif time.monotonic() - self._pulled_at > EXPLOIT_PULL_SECONDS:
             self._pull()
         return self._act()
+
+    def learn(self) -> None:
+        """An update, where one is due: what was acted on last ends its rollout, and begins the next."""
+        if self.context.exploit or not self._experience.full:
+            return
+        then = self._policy.log_probability_numpy(self._outputs, self._actions)
+        self._update(None)
+        outputs, self._state_after = self._model.act(self._experience.newest(), self._state, self._experience.row)
+        now = self._policy.log_probability_numpy(outputs, self._actions)
+        with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
+            weights = np.exp(np.minimum(now - then, 0.0)).astype(np.float32)
+        self._experience.look_again(outputs["value"][:, 0], weights)
 
     @abstractmethod
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
@@ -95,21 +113,24 @@ class ActorCritic(AgentBase):
         if not self.context.exploit:
             self._normalization.see(inputs)
         self._inputs, self._restart = self._normalization.observations(inputs), restart
-        self._state = np.where(restart[:, None], np.float32(0), self._state_after)
+        if self._state_after.size:
+            self._state = np.where(restart[:, None], np.float32(0), self._state_after)
 
     def _act(self) -> Leaves:
-        outputs, self._state_after = self._model.act(self._inputs, self._state)
+        keep = None if self.context.exploit else self._experience.row
+        self._outputs, self._state_after = outputs, _ = self._model.act(self._inputs, self._state, keep)
         if self.context.exploit and self.config.greedy_exploit:
             actions = self._policy.mode(outputs)
         else:
             actions = self._policy.sample(outputs, self._rng)
+        self._actions = actions
         if not self.context.exploit:
             self._experience.act(self._inputs, actions, outputs["value"][:, 0], self._state, self._restart)
         return self._leaves(actions)
 
     def _clipped(self, step: Step) -> npt.NDArray[Any]:
         rewards = self._normalization.rewards(step)
-        return rewards if self._clip is None else np.clip(rewards, -self._clip, self._clip)
+        return rewards if self._clip is None else np.minimum(np.maximum(rewards, -self._clip), self._clip)
 
     def _final_values(self, step: Step) -> Array | None:
         """Values of the final observations, with the history and the state of the episodes that they ended.
@@ -126,8 +147,8 @@ class ActorCritic(AgentBase):
     def _values(self, inputs: Inputs, state: Array) -> Array:
         return self._model.act(inputs, state)[0]["value"][:, 0]
 
-    def _update(self) -> None:
-        expected = functools.partial(self._values, self._inputs, self._state)
+    def _update(self, expected: Callable[[], Array] | None) -> None:
+        """`expected`: as for `Experience.batch`."""
         gradient, loss = self._gradient(self._experience.batch(expected, self.config.gae_lambda))
         self._pushes += 1
         fetch = self._pushes >= self.config.sync_interval

@@ -58,6 +58,11 @@ class Config(ConfigBase):
         description="For learning, never in what is reported: scale divides by the standard deviation of the "
         "discounted return so far, standardize gives (r - mean) / std; null leaves them as they are.",
     )
+    overlap: Free[bool] = Field(
+        True,
+        description="A worker learns while its environments step: the first action of a rollout is then that of "
+        "parameters one update older. false: it learns before it answers, in the paper's order.",
+    )
     history_len: Fixed[int] = Field(4, ge=1, le=16, description="Frames that are stacked, for images.")
     network: Fixed[NetworkConfig] = Field(NetworkConfig(), description="The network.")
     greedy_exploit: Free[bool] = Field(True, description="In exploit mode take the most probable action.")

@@ -96,6 +96,8 @@ class Normalization:
 
     def gather(self, step: Step) -> None:
         """The outcome of those actions."""
+        if not self._statistics:
+            return
         acted = ~step.first
         if self._observation:
             self._observation.gather(self._seen[acted])
@@ -104,7 +106,7 @@ class Normalization:
         if self._return:
             self._returns = self._gamma * self._returns + np.where(acted, step.rewards, 0.0)
             self._return.gather(self._returns[acted, None])
-            self._returns[step.ended | step.first] = 0.0
+            self._returns[step.restart] = 0.0
 
     def observations(self, inputs: Array) -> Array:
         """Inputs [N, ...] as the network wants them."""
@@ -114,8 +116,9 @@ class Normalization:
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
     def rewards(self, step: Step) -> Array:
-        """Rewards float64 [N] as they are learned. Those of void transitions are void, but finite."""
-        rewards = np.where(step.first, 0.0, step.rewards)
+        """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""
         if self._reward:
-            return self._reward.standardized(rewards)
-        return self._return.scaled(rewards) if self._return else rewards
+            return self._reward.standardized(np.where(step.first, 0.0, step.rewards))
+        if self._return:
+            return self._return.scaled(np.where(step.first, 0.0, step.rewards))
+        return step.rewards

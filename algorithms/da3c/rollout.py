@@ -39,7 +39,11 @@ class Batch:
 
 
 class Experience(ABC):
-    """What N environments went through. `act` and `outcome` take turns; where it is `full`, a `batch` is due."""
+    """What N environments went through. `act` and `outcome` take turns; where it is `full`, a `batch` is due.
+
+    Before the next `act`, or after it: what was seen and done then begins what comes next, and the batch ends with the
+    values that were given there; when it was learned from, `look_again` follows.
+    """
 
     batch_shape: tuple[int | None, int | None]
     """T and N of every batch, None where they vary."""
@@ -48,6 +52,11 @@ class Experience(ABC):
     @abstractmethod
     def full(self) -> bool:
         """Whether there is something to learn from."""
+
+    @property
+    def row(self) -> int | None:
+        """Of the next batch, what the next `act`, or `look_again`, fills; None where no row of it is that of all N."""
+        return None
 
     @abstractmethod
     def clear(self) -> None:
@@ -69,8 +78,22 @@ class Experience(ABC):
         """
 
     @abstractmethod
-    def batch(self, expected: Callable[[], Array], gae_lambda: float) -> Batch:
-        """What is to be learned from, which is forgotten then. `expected()` is the value of what is seen now, [N]."""
+    def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
+        """What is to be learned from, which is forgotten then: to be used before `look_again`, or the next `act`.
+
+        `expected()` is the value of what is seen now, [N]; None after the `act` on it.
+        """
+
+    @abstractmethod
+    def newest(self) -> npt.NDArray[Any]:
+        """After a `batch(None, ...)`: the inputs [N, ...] that were acted on last."""
+
+    @abstractmethod
+    def look_again(self, values: Array, weights: Array) -> None:
+        """After a `batch(None, ...)`: the values [N] of what was acted on last, by the parameters since.
+
+        `weights` float32 [N]: what these advantages count, for actions that other parameters have chosen.
+        """
 
 
 def what_came_of(
@@ -81,27 +104,37 @@ def what_came_of(
     if final_values is not None:
         truncated = step.truncated & ~step.terminated
         rewards[truncated] += gamma * final_values[truncated]
-    return rewards, gamma * ~(step.ended | step.first)
+    return rewards, gamma * ~step.restart
 
 
 class Rollout(Experience):
-    """T steps of N environments in preallocated arrays [T, N, ...]; full when all T are there."""
+    """T steps of N environments in preallocated arrays; full when all T are there.
+
+    What is acted on has T + 1 rows: the last is the first of the next rollout, where that is acted on before the batch.
+    """
 
     def __init__(self, length: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Policy) -> None:
         self.batch_shape = shape = (length, environments)
-        self.inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)
-        self.actions: npt.NDArray[Any] = np.zeros((*shape, *policy.action_shape), policy.action_dtype)
-        self.values: Array = np.zeros(shape, np.float32)
+        one_more = (length + 1, environments)
+        self.length = length
+        self.inputs: npt.NDArray[Any] = np.zeros((*one_more, *spec.inputs), input_dtype)
+        self.actions: npt.NDArray[Any] = np.zeros((*one_more, *policy.action_shape), policy.action_dtype)
+        self.values: Array = np.zeros(one_more, np.float32)
+        self.restart: Mask = np.zeros(one_more, np.bool_)
         self.rewards: Array = np.zeros(shape, np.float32)
         self.discounts: Array = np.zeros(shape, np.float32)
         self.mask: Array = np.zeros(shape, np.float32)
-        self.state: Array = np.zeros((environments, spec.state_size), np.float32)
-        self.restart: Mask = np.zeros(shape, np.bool_)
+        self.states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, before row T
+        self.weights: Array = np.ones(environments, np.float32)  # of the advantages of row 0
         self.steps = 0
 
     @property
     def full(self) -> bool:
-        return self.steps == len(self.actions)
+        return self.steps == self.length
+
+    @property
+    def row(self) -> int | None:
+        return None if self.full else self.steps
 
     def clear(self) -> None:
         self.steps = 0
@@ -110,8 +143,10 @@ class Rollout(Experience):
         self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
     ) -> None:
         t = self.steps
+        if t == 0 or t == self.length:
+            self.states[t and 1] = state
         if t == 0:
-            self.state[...] = state
+            self.weights[:] = 1.0
         self.inputs[t] = inputs
         self.actions[t] = actions
         self.values[t] = values
@@ -123,9 +158,30 @@ class Rollout(Experience):
         self.mask[t] = ~step.first
         self.steps += 1
 
-    def batch(self, expected: Callable[[], Array], gae_lambda: float) -> Batch:
-        """Views of the arrays: to be used before the next `act`."""
+    def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
         self.steps = 0
-        advantages = generalized_advantages(self.rewards, self.discounts, self.values, expected(), gae_lambda)
-        targets = advantages + self.values
-        return Batch(self.inputs, self.actions, advantages, targets, self.mask, self.state, self.restart)
+        bootstrap_value = self.values[-1] if expected is None else expected()
+        values = self.values[:-1]
+        advantages = generalized_advantages(self.rewards, self.discounts, values, bootstrap_value, gae_lambda)
+        targets = advantages + values
+        advantages[0] *= self.weights
+        return Batch(
+            inputs=self.inputs[:-1],
+            actions=self.actions[:-1],
+            advantages=advantages,
+            targets=targets,
+            mask=self.mask,
+            state=self.states[0],
+            restart=self.restart[:-1],
+        )
+
+    def newest(self) -> npt.NDArray[Any]:
+        newest: npt.NDArray[Any] = self.inputs[-1]
+        return newest
+
+    def look_again(self, values: Array, weights: Array) -> None:
+        """The last row is the first of the next rollout."""
+        for rows in (self.inputs, self.actions, self.restart, self.states):
+            rows[0] = rows[-1]
+        self.values[0] = values
+        self.weights[:] = weights

@@ -33,13 +33,15 @@ class Episodes(Experience):
 
     def __init__(self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Policy) -> None:
         self._longest = longest
-        shape = (min(FIRST_ROOM, longest), environments)
+        shape = (min(FIRST_ROOM, longest + 1), environments)  # one more is acted on before a batch is made
         self._inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)
         self._actions: npt.NDArray[Any] = np.zeros((*shape, *policy.action_shape), policy.action_dtype)
         self._values: Array = np.zeros(shape, np.float32)
         self._rewards: Array = np.zeros(shape, np.float32)
         self._discounts: Array = np.zeros(shape, np.float32)
-        self._state: Array = np.zeros((environments, spec.state_size), np.float32)
+        self._state: Array = np.zeros((environments, spec.state_size), np.float32)  # before the first step
+        self._newest_state = self._state  # before the last one that was acted on
+        self._weights: Array = np.ones(environments, np.float32)  # of the first steps' advantages
         self._columns = np.arange(environments)
         self._steps = np.zeros(environments, np.int64)
         self._ended: Mask = np.zeros(environments, np.bool_)
@@ -50,6 +52,7 @@ class Episodes(Experience):
 
     def clear(self) -> None:
         self._steps[:] = 0
+        self._ended[:] = False
 
     def act(
         self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
@@ -63,31 +66,56 @@ class Episodes(Experience):
         begins = self._steps == 0
         if begins.any():
             self._state[begins] = state[begins]
+            self._weights[begins] = 1.0
+        self._newest_state = state
 
     def outcome(self, step: Step, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         at = self._steps, self._columns
         self._rewards[at], self._discounts[at] = what_came_of(step, rewards, gamma, final_values)
         self._steps += ~step.first  # a void step is overwritten by the next one
-        self._ended = step.ended
+        self._ended[:] = step.ended
 
-    def batch(self, expected: Callable[[], Array], gae_lambda: float) -> Batch:
+    def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
+        """Copies of the columns."""
         ready = np.flatnonzero(self._ended | (self._steps >= self._longest))
         lengths = self._steps[ready]
-        self._steps[ready] = 0
         own = slice(lengths.max()), ready
         rewards, values = self._rewards[own], self._values[own]
         # An episode that has ended has said so by its last discount: nothing that stands behind it is looked at.
-        bootstrap_value = np.zeros(len(ready), np.float32) if self._ended[ready].all() else expected()[ready]
+        if expected is None:
+            bootstrap_value = self._values[lengths, ready]
+        else:
+            bootstrap_value = np.zeros(len(ready), np.float32) if self._ended[ready].all() else expected()[ready]
         advantages = generalized_advantages(rewards, self._discounts[own], values, bootstrap_value, gae_lambda)
-        return Batch(
+        targets = advantages + values
+        advantages[0] *= self._weights[ready]
+        batch = Batch(
             inputs=self._inputs[own],
             actions=self._actions[own],
             advantages=advantages,
-            targets=advantages + values,
+            targets=targets,
             mask=(np.arange(len(rewards))[:, None] < lengths).astype(np.float32),
             state=self._state[ready],
             restart=np.zeros(rewards.shape, np.bool_),
         )
+        self._steps[ready] = 0
+        self._ended[ready] = False
+        if expected is None:
+            for column in (self._inputs, self._actions, self._values):
+                column[0, ready] = column[lengths, ready]
+            self._state[ready] = self._newest_state[ready]
+            self._weights[ready] = 1.0
+        return batch
+
+    def newest(self) -> npt.NDArray[Any]:
+        newest: npt.NDArray[Any] = self._inputs[self._steps, self._columns]
+        return newest
+
+    def look_again(self, values: Array, weights: Array) -> None:
+        """Only where an episode begins: the others go on as they were acted on, as in all their steps before."""
+        begins = self._steps == 0
+        self._values[0, begins] = values[begins]
+        self._weights[begins] = weights[begins]
 
     def _grow(self) -> None:
         for name in ("_inputs", "_actions", "_values", "_rewards", "_discounts"):

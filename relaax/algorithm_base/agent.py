@@ -39,11 +39,13 @@ class AgentBase(ABC):
         agent = Agent(config, context)            # may run TensorFlow from here on
         actions = agent.reset(observations)
         while the connection lives:
+            # the actions are sent, and the environments step, while
+            agent.learn()
             actions = agent.step(step)            # or agent.reset(...) where the client starts all episodes anew
         agent.close()
 
-    `reset` abandons whatever was going on: no terminal, no bootstrap. `step` may push to and pull from the parameter
-    server through `context.bridge`; the exceptions of the bridge pass through. Any other exception ends this
+    `reset` abandons whatever was going on: no terminal, no bootstrap. `step` and `learn` may push to and pull from the
+    parameter server through `context.bridge`; the exceptions of the bridge pass through. Any other exception ends this
     connection with an error to its client, and nothing else.
     """
 
@@ -67,6 +69,13 @@ class AgentBase(ABC):
     @abstractmethod
     def step(self, step: Step) -> Leaves:
         """The outcome of the last actions in, the next actions out."""
+
+    def learn(self) -> None:  # noqa: B027 - an agent may do all of it in `step`
+        """Do what can wait until the actions are on their way: the environments step meanwhile.
+
+        Called after every `reset` and `step`. What an agent does here instead of in `step`, it does with parameters
+        and statistics as they were when it acted, and what it fetches here serves from the next `step` on.
+        """
 
     def close(self) -> None:  # noqa: B027 - nothing to do is a good default
         """The connection has ended."""

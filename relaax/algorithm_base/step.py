@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ class Step:
 
     `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...].
     `final_observations` is None where no episode ended.
+
+    `ended`: where an episode ended, either way. `restart`: where `observations` starts one.
     """
 
     rewards: npt.NDArray[np.float64]
@@ -36,11 +38,12 @@ class Step:
     truncated: Mask
     first: Mask
     final_observations: Leaves | None = None
+    ended: Mask = field(init=False)
+    restart: Mask = field(init=False)
 
-    @property
-    def ended(self) -> Mask:
-        """Where an episode ended, bool [N]."""
-        return self.terminated | self.truncated
+    def __post_init__(self) -> None:
+        self.ended = self.terminated | self.truncated
+        self.restart = self.ended | self.first
 
     @property
     def env_steps(self) -> int:

@@ -29,8 +29,12 @@ class Histogram:
     def add(self, value: float) -> None:
         """One sample; one that is not positive counts as the smallest there is."""
         bucket = LOWEST
-        if value > 0.0:
-            bucket = max(math.floor(math.log(min(value, _LARGEST)) * _PER_UNIT), LOWEST)
+        if value >= _LARGEST:
+            bucket = HIGHEST
+        elif value > 0.0:  # comparisons, for they cost less than calls
+            bucket = math.floor(math.log(value) * _PER_UNIT)
+            if bucket < LOWEST:
+                bucket = LOWEST
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
 
     def merge(self, counts: Iterable[tuple[int, int]]) -> None:

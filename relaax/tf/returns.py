@@ -57,12 +57,16 @@ def generalized_advantages(
     _check(r_t, discount_t, bootstrap_value)
     if v_t.shape != r_t.shape:
         raise ValueError(f"values of shape {r_t.shape} are needed, as the rewards, not {v_t.shape}")
+    # All deltas at once, which are then added up where they stand.
     advantages = np.empty_like(r_t)
-    advantage, next_value = np.zeros_like(bootstrap_value), bootstrap_value
-    for t in range(len(r_t) - 1, -1, -1):
-        delta = r_t[t] + discount_t[t] * next_value - v_t[t]
-        advantage = delta + discount_t[t] * lambda_ * advantage
-        advantages[t], next_value = advantage, v_t[t]
+    np.multiply(discount_t[:-1], v_t[1:], out=advantages[:-1])
+    np.multiply(discount_t[-1], bootstrap_value, out=advantages[-1])
+    advantages += r_t
+    advantages -= v_t
+    decay_t = discount_t * np.float32(lambda_)
+    rows, decays = list(advantages), list(decay_t)
+    for t in range(len(rows) - 2, -1, -1):
+        rows[t] += decays[t] * rows[t + 1]
     return advantages
 
 

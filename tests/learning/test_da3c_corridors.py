@@ -32,6 +32,7 @@ def trained(updates: int, **keys: Any) -> list[int]:
     actions = agent.reset(world.reset())
     while len(bridge.pushes) < updates:
         actions = agent.step(world.step(actions))
+        agent.learn()
     judge, _ = make_agent(
         DA3C,
         config,

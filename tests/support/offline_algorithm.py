@@ -17,7 +17,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, Step, TrainingEnded
 from relaax.rlx import Box, Discrete, Space
 
-ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID = range(7)
+ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL = range(9)
 SLOW_SECONDS = 1.2
 HELD = 99  # actions of a client that is let in when the file `hold` of the configuration has gone
 
@@ -49,8 +49,14 @@ class Agent(AgentBase):
     def step(self, step: Step) -> Leaves:
         return self._act(step.observations)
 
+    def learn(self) -> None:
+        if self._order == SLOW_TO_LEARN:
+            time.sleep(SLOW_SECONDS)
+        if self._order == LEARN_ALL:
+            raise TrainingEnded(1000)
+
     def _act(self, observations: Leaves) -> Leaves:
-        order = int(observations[0].reshape(-1)[0])
+        self._order = order = int(observations[0].reshape(-1)[0])
         if order == RAISE:
             raise RuntimeError("as it was told")
         if order == SLOW:

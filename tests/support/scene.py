@@ -42,10 +42,14 @@ class Script:
 
     def _take(self, actions: Leaves) -> None:
         self.actions.append(actions[0].copy())
+        self.agent.learn()
 
 
 class Scene(Script):
-    """A small actor-critic on observations [N, D], with parameters that the reference network knows as well."""
+    """A small actor-critic on observations [N, D], with parameters that the reference network knows as well.
+
+    In the paper's order, where nothing else is said.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Scene(Script):
             "entropy_beta": BETA,
             "value_loss_weight": WEIGHT,
             "RMSProp": {"gradient_norm_clipping": None},
+            "overlap": False,
             "network": {
                 "dense": [network.hidden],
                 "lstm_size": network.cells or 1,

@@ -92,5 +92,6 @@ def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds:
     for _ in range(steps):
         for i, (agent, world) in enumerate(zip(agents, worlds, strict=True)):
             actions[i] = agent.step(world.step(actions[i]))
+            agent.learn()
     assert np.isfinite(shard.pull()[1]).all()
     return shard

@@ -63,6 +63,7 @@ def train(
     actions = agent.reset(world.reset())
     while len(bridge.pushes) < updates:
         actions = agent.step(world.step(actions))
+        agent.learn()
     return bridge
 
 

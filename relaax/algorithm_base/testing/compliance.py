@@ -120,6 +120,7 @@ class AgentCompliance:
             actions = agent.reset(world.reset())
             for _ in range(self.patience):
                 actions = agent.step(world.step(actions))
+                agent.learn()
                 if len(bridge.pushes) > pushes:
                     pushes = len(bridge.pushes)
                     assert bridge.global_step == world.counted, "env_steps of all pushes are not the steps so far"

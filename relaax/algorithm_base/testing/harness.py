@@ -53,7 +53,9 @@ def live(
 ) -> None:
     """Let an agent live from a reset on, for so many steps or `until`. `edit` may change what the agent is told."""
     actions = agent.reset(environments.reset())
+    agent.learn()
     for number in range(steps):
         actions = agent.step(edit(number, environments.step(actions)))
+        agent.learn()
         if until():
             return

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 _LARGEST = np.finfo(np.float64).max
+_LARGE_SQUARE = 1e300
+"""A reward below its root is nothing beside `_LARGEST`: no sum overflows because of it."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -31,13 +33,18 @@ class EpisodeCounter:
         self._lengths[:] = 0
         self._partial[:] = False if partial is None else partial
 
-    def count(self, rewards: npt.NDArray[np.float64], valid: Mask) -> None:
-        """One step; it counts where `valid`. A sum that float64 cannot hold stays at the largest number that it can."""
+    def count(self, rewards: npt.NDArray[np.float64], valid: Mask | None) -> None:
+        """One step; it counts where `valid`, and everywhere where that is None.
+
+        A sum that float64 cannot hold stays at the largest number that it can.
+        """
+        if valid is not None:
+            rewards = np.where(valid, rewards, 0.0)
         with np.errstate(over="ignore"):
-            self.returns += np.where(valid, rewards, 0.0)
-        if not np.isfinite(self.returns).all():
-            np.clip(self.returns, -_LARGEST, _LARGEST, out=self.returns)
-        self._lengths += valid
+            self.returns += rewards
+            if rewards.dot(rewards) > _LARGE_SQUARE:
+                np.clip(self.returns, -_LARGEST, _LARGEST, out=self.returns)
+        self._lengths += 1 if valid is None else valid
 
     def begin(self, first: Mask, now: float) -> None:
         """An episode begins where `first`, later than the one before it ended."""

@@ -79,34 +79,39 @@ class Session:
         """The outcome of the last actions."""
         terminated = self._none if message.terminated is None else message.terminated
         truncated = self._none if message.truncated is None else message.truncated
-        first = self._none if message.first is None else message.first
-        ended = terminated | truncated
-        self._between = ended & self._next_step
-        self._episodes.count(message.reward, ~first)
-        if message.first is not None:
+        if message.first is None:
+            first = self._none
+            self._episodes.count(message.reward, None)
+        else:
+            first = message.first
+            self._episodes.count(message.reward, ~first)
             self._episodes.begin(first, self._clock())
-        self._report(ended, message.episodes)
-        return Actions(
-            self._agent.step(
-                AgentStep(
-                    rewards=message.reward,
-                    observations=message.observation,
-                    terminated=terminated,
-                    truncated=truncated,
-                    first=first,
-                    final_observations=self._final(message, ended) if self.episode_ended else None,
-                )
-            )
-        )
+        step = AgentStep(message.reward, message.observation, terminated, truncated, first)
+        if terminated is truncated:  # the client has sent neither
+            self._between = self._none
+            self.episode_ended = False
+        else:
+            self._between = step.ended & self._next_step
+            self.episode_ended = bool(step.ended.any())
+        if self._reports or self.episode_ended:
+            self._report(step.ended, message.episodes)
+        if self.episode_ended:
+            step.final_observations = self._final(message, step.ended)
+        return Actions(self._agent.step(step))
 
     def reset(self, message: Reset) -> EpisodeReturns:
         """The episode of every environment ends."""
         under_way = ~self._between
+        self.episode_ended = bool(under_way.any())
         self._episodes.count(message.reward, under_way)
         returns = self._episodes.returns.copy()
         self._report(under_way, message.episodes)
         self._ended_by_reset = message
         return EpisodeReturns(returns)
+
+    def learn(self) -> None:
+        """What the agent does while the environments step: to be called when actions were sent."""
+        self._agent.learn()
 
     def metrics(self, message: Metrics) -> None:
         """Scalars of the environment's own."""
@@ -114,7 +119,6 @@ class Session:
             self._bridge.scalar(f"client/{name}", value)
 
     def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
-        self.episode_ended = bool(ended.any())
         for episode in own if self._reports else ():
             now, begun = self._clock(), self._own_begun[episode.environment]
             self._own_begun[episode.environment] = now

@@ -28,6 +28,7 @@ from relaax.algorithm_base.worker_bridge import worker_bridge
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
 from relaax.rlx import (
+    Actions,
     Bye,
     Hello,
     Init,
@@ -250,6 +251,10 @@ class Worker:
             if answer is not None:
                 self._peer.send(answer)
                 measures.answered(message, answer, self._peer.read_at, time.perf_counter())
+            if isinstance(answer, Actions):
+                self._peer.works(True)
+                session.learn()
+                self._peer.works(False)
             if to_flush is not None:
                 to_flush.flush()
             if session.episode_ended and time.monotonic() > ends_at:

@@ -30,6 +30,7 @@ class Scene(Script):
             "entropy_beta": BETA,
             "value_loss_weight": WEIGHT,
             "RMSProp": {"gradient_norm_clipping": None},
+            "overlap": False,
         }
         self.theta = np.random.default_rng(7).normal(size=theta).astype(np.float32)
         if "network" in keys and keys["network"].get("convolutions"):

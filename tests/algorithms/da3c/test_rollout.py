@@ -129,6 +129,54 @@ def test_a_rollout_is_filled_anew() -> None:
     assert batch.mask.all()
 
 
+def act(made: Rollout, seen: float, done: int, value: float) -> None:
+    made.act(
+        np.full((2, 1), seen, np.float32),
+        np.full(2, done, np.int32),
+        np.full(2, value, np.float32),
+        np.full((2, 2), seen, np.float32),
+        np.array([False, True]),
+    )
+
+
+def test_what_was_acted_on_before_the_batch_ends_it_and_begins_the_next() -> None:
+    made = rollout(1)
+    act(made, 1, 10, 0)
+    assert made.row == 0
+    made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
+    assert made.row is None
+    act(made, 2, 20, 8)
+    batch = made.batch(None, 1.0)
+    assert batch.targets.tolist() == [[5.0, 6.0]]  # [1, 2] + 8/2
+    assert batch.actions.tolist() == [[10, 10]]
+    assert batch.state.tolist() == [[1, 1], [1, 1]]
+    assert made.row == 0
+    assert made.newest().tolist() == [[2], [2]]
+    made.look_again(np.array([3, 4], np.float32), np.array([1, 0.5], np.float32))
+    assert not made.full
+    made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
+    batch = made.batch(lambda: EVERYWHERE_8, 1.0)
+    assert batch.inputs[..., 0].tolist() == [[2, 2]]
+    assert batch.actions.tolist() == [[20, 20]]
+    assert batch.state.tolist() == [[2, 2], [2, 2]]
+    assert batch.restart.tolist() == [[False, True]]
+    assert batch.targets.tolist() == [[5.0, 6.0]]
+    assert batch.advantages.tolist() == [[2.0, 1.0]]  # 5 - 3, and half of 6 - 4
+
+
+def test_a_weight_is_that_of_one_rollout() -> None:
+    made = rollout(1)
+    act(made, 1, 10, 0)
+    made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
+    act(made, 2, 20, 8)
+    made.batch(None, 1.0)
+    made.look_again(np.zeros(2, np.float32), np.zeros(2, np.float32))
+    made.clear()
+    act(made, 3, 30, 0)
+    made.outcome(step([1, 2]), np.array([1.0, 2.0]), GAMMA, None)
+    assert made.batch(lambda: EVERYWHERE_8, 1.0).advantages.tolist() == [[5.0, 6.0]]
+
+
 def test_what_was_cleared_is_not_learned() -> None:
     made = rollout()
     made.act(np.zeros((2, 1), np.float32), np.zeros(2, np.int32), EVERYWHERE_8, np.zeros((2, 2)), np.ones(2, np.bool_))

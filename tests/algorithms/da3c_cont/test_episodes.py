@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import Box, load_algorithm
 from relaax.algorithm_base.testing import RandomEnvironments, live, make_agent
-from support.reference_actor_critic import Network, Stretch
+from support.reference_actor_critic import Network, Stretch, likelihood
 from support.scene import GAMMA, Scene
 
 DA3C_CONT = load_algorithm("da3c_cont", Path())
@@ -132,6 +132,40 @@ def test_no_length_of_an_episode_is_traced_again() -> None:
     live(agent, RandomEnvironments(VECTOR, FORCES, 3, end_probability=0.2, next_step=[True, False, False]), 100)
     lengths = {push.env_steps for push in bridge.pushes}
     assert len(lengths) > 3
-    functions = [value for value in vars(agent._model).values() if hasattr(value, "experimental_get_tracing_count")]
+    engine = agent._model._engine
+    functions = [value for value in vars(engine).values() if hasattr(value, "experimental_get_tracing_count")]
     assert len(functions) == 3
     assert all(function.experimental_get_tracing_count() <= 1 for function in functions)
+
+
+@pytest.mark.parametrize("network", [LSTM, FEED_FORWARD], ids=["lstm", "feed-forward"])
+def test_where_nothing_is_learned_it_makes_no_difference_that_the_environments_step_meanwhile(network: Network) -> None:
+    """Several that end at once, ends of every kind, and episodes longer than one may be."""
+    pushed = []
+    for overlap in (False, True):
+        s = scene(3, network, overlap=overlap, longest_episode=4)
+        live(s.agent, RandomEnvironments(VECTOR, FORCES, 3, next_step=[True, False, False]), 40)
+        pushed.append(s.bridge.pushes)
+    assert len(pushed[0]) > 15
+    assert [push.env_steps for push in pushed[0]] == [push.env_steps for push in pushed[1]]
+    for mine, reference in zip(*pushed, strict=True):
+        np.testing.assert_allclose(mine.gradient, reference.gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_an_episode_begins_with_an_action_of_the_parameters_before() -> None:
+    s = scene(learning_rate=0.5, overlap=True)
+    s.reset(O[0][:1])
+    s.step([1], O[1][:1])
+    s.step([4], O[2][:1], terminated=[0], final=F[:1])
+    s.step([0.5], O[3][:1])
+    s.step([2], O[4][:1], terminated=[0], final=F[:1])
+    s.expect(0, [Stretch(O[:2, 0], s.act(0, 0, 1), [4.6, 4.0])])
+    updated = s.bridge.pushes[1].base.parameters
+    assert not np.allclose(updated, s.theta)
+    # Everything but the first action is of the newest parameters.
+    then, now = (likelihood(s.network.run(theta, [O[2][0]])[0][0], s.act(0, 2)[0])[0] for theta in (s.theta, updated))
+    weight = np.exp(now - then)
+    assert 0.001 < weight < 0.9
+    values = [s.value(O[2 : 3 + t, 0], theta=updated) for t in range(2)]
+    advantages = [weight * (2.3 - values[0]), 2.0 - values[1]]
+    s.expect(1, [Stretch(O[2:4, 0], s.act(0, 2, 3), [2.3, 2.0], advantages=advantages)])

@@ -22,7 +22,7 @@ from relaax.server.rlx_server import worker
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
 from relaax.server.rlx_server.news import News
 from support.offline import ALGORITHM
-from support.offline_algorithm import CRASH, FINISH, HELD, ILLEGAL, PROCESS_ID, RAISE, SLOW
+from support.offline_algorithm import CRASH, FINISH, HELD, ILLEGAL, LEARN_ALL, PROCESS_ID, RAISE, SLOW, SLOW_TO_LEARN
 from support.offline_bridge import OfflineBridge
 from support.processes import Running, wait_until
 from support.rlx_line import Line
@@ -169,6 +169,33 @@ def test_a_client_that_waits_for_a_slow_agent_hears_that_work_goes_on(shared: Se
         with pytest.raises(TimeoutError):
             line.hear()
         assert line.pings == heard, "a client that does not wait needs no ping"
+
+
+def test_actions_do_not_wait_for_what_is_learned_from_them(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        assert line.step(SLOW_TO_LEARN) == 0
+        assert line.pings == 0
+        assert line.step() == 0, "and the next ones come"
+        assert line.pings >= 2, "who waits meanwhile hears that work goes on"
+        heard = line.pings
+        line.socket.settimeout(0.5)  # more than two heartbeats
+        with pytest.raises(TimeoutError):
+            line.hear()
+        assert line.pings == heard
+
+
+def test_the_end_of_training_while_the_environments_step_is_told_to_the_client(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line:
+        line.open()
+        assert line.init(LEARN_ALL) == 0
+        line.say(rlx.Step(np.ones(1), line.observation(0)))
+        assert line.expect(rlx.TrainingFinished).global_step == 1000
+        line.expect_end()
+    assert server.wait() == 0
 
 
 BROKEN = {

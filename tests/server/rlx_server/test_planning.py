@@ -1,0 +1,28 @@
+"""What of the configuration reaches a worker."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from relaax.bridge.channel import Target
+from relaax.configuration import RlxServerSection
+from relaax.server.rlx_server.planning import make_bridge
+from support.parameter_servers import gradient, registration, running
+
+
+@pytest.mark.parametrize(("bridge", "arrived"), [("grpc", 1), ("auto", 1 + 2**-12)])
+def test_a_workers_bridge_is_as_precise_as_its_wire(
+    bridge: str, arrived: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        monkeypatch.setattr(tf.config.threading, name, lambda threads: None)  # TensorFlow runs already, in other tests
+    settings = RlxServerSection.model_validate({"bridge": bridge, "wire_precision": "float16"})
+    with running() as server, contextlib.closing(make_bridge(settings, [Target(server.address)])) as worker:
+        worker.register(registration())
+        worker.pull()
+        worker.push(gradient(1 + 2**-12), env_steps=1)
+        np.testing.assert_array_equal(server.parameters, -gradient(arrived))
