@@ -72,8 +72,9 @@ class Pulled:
 class Pushed:
     """What became of a push. `discarded` is why the gradient was not applied, else None.
 
-    `pulled` holds the fresh parameters where they were asked for. After a roll-back of the model
-    (`discarded == "incarnation"`) the bridge has registered anew and `pulled` is always given.
+    `pulled` holds the fresh parameters where they were asked for: the same object as before where they and the
+    statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the bridge has registered
+    anew and `pulled` is always given.
     """
 
     discarded: str | None

@@ -6,8 +6,9 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 import grpc
 import numpy as np
@@ -30,6 +31,8 @@ from relaax.bridge.gathered import Gathered
 from relaax.bridge.link import Link
 from relaax.bridge.memory import keep_freed_memory
 from relaax.bridge.moments import Moments
+from relaax.bridge.precision import PRECISIONS
+from relaax.bridge.shared_memory import NoSharedMemory
 from relaax.bridge.statistics import statistics_from_messages, statistics_to_messages
 from relaax.bridge.wire import Carrier
 
@@ -42,6 +45,8 @@ _DISCARDED = {
     pb.DISCARD_LOSS: "loss",
 }
 _REPORT_INTERVAL = 1.0
+Way = Literal["auto", "grpc", "shared_memory", "hogwild"]
+PushAnswer = Carrier[pb.PushResponse]
 _MAX_REGISTRATIONS = 5
 
 
@@ -53,17 +58,28 @@ class GrpcBridge(BridgeBase):
     """A worker's way to the shards of a parameter server over gRPC.
 
     `servers`: where they are, shard 0 first; an address alone is a server without TLS and token. `timeout` is the
-    deadline of each call and `unavailable_after` how long a server may be away, both in seconds. Made in the process
-    that uses it: a channel does not survive a fork.
+    deadline of each call and `unavailable_after` how long a server may be away, both in seconds. `way`: vectors go
+    through gRPC too, or through memory where a shard shares this host ("auto") or must share it. For "hogwild" there is
+    `HogwildBridge`. `wire_precision`: one
+    of `relaax.bridge.precision.PRECISIONS`, in which vectors go through gRPC, both ways; gradients and parameters are
+    rounded to it. Made in the process that uses it: a channel does not survive a fork.
     """
 
     def __init__(
-        self, servers: Sequence[Target | str] | str, *, timeout: float = 15.0, unavailable_after: float = 60.0
+        self,
+        servers: Sequence[Target | str] | str,
+        *,
+        timeout: float = 15.0,
+        unavailable_after: float = 60.0,
+        way: Way = "grpc",
+        wire_precision: str = "float32",
     ) -> None:
         given = [servers] if isinstance(servers, str) else servers
         targets = [Target(server) if isinstance(server, str) else server for server in given]
         self._call = Calls(timeout, unavailable_after)
-        self._links = [Link(target, shard) for shard, target in enumerate(targets)]
+        self._way = way
+        self._wire_precision = wire_precision
+        self._links = [Link(target, shard, PRECISIONS[wire_precision]) for shard, target in enumerate(targets)]
         self._registration: Registration | None = None
         self._gathered = Gathered()
         self._unanswered_report: pb.ReportRequest | None = None
@@ -79,6 +95,11 @@ class GrpcBridge(BridgeBase):
     @property
     def global_step(self) -> int:
         return self._global_step
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether vectors go through memory, to and from every shard."""
+        return all(link.memory is not None for link in self._links)
 
     def register(self, registration: Registration) -> Registered:
         self._registration = registration
@@ -110,8 +131,6 @@ class GrpcBridge(BridgeBase):
                 continue
             first = responses[0]
             self._see(first.global_step, first.finished)
-            if self._pulled is not None and all(response.not_modified for response in responses):
-                return self._with_statistics(self._pulled, first.statistics)
             return self._take(carriers)
         raise self._no_end_of_incarnations()
 
@@ -124,31 +143,9 @@ class GrpcBridge(BridgeBase):
         loss: float | None = None,
         withheld: bool = False,
     ) -> Pushed:
-        if gradient is not None and (gradient.shape != (self._parameters,) or gradient.dtype != np.float32):
-            raise ValueError(
-                f"a gradient is float32 of shape ({self._parameters},), not {gradient.dtype} {gradient.shape}"
-            )
-        if gradient is not None and self._pulled is None:
-            raise RuntimeError("a gradient is computed on parameters: pull before the first push")
-        common = pb.PushRequest(
-            env_steps=env_steps,
-            want_parameters=want_parameters,
-            withheld=withheld,
-            report=self._gathered.take(),
-            statistics=statistics_to_messages(self._gathered.take_statistics()),
-        )
-        carriers, rolled_back = self._push(common, gradient)
-        responses = [carrier.message for carrier in carriers]
-        first = responses[0]
-        self._see(first.global_step, first.finished)
-        if rolled_back:
-            pulled = self._take(carriers)
-            return Pushed("incarnation", first.global_step, first.version, first.staleness, pulled)
-        discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
-        staleness = max(response.staleness for response in responses)
-        return Pushed(
-            discarded, first.global_step, first.version, staleness, self._take(carriers) if want_parameters else None
-        )
+        self._check(gradient)
+        carriers, rolled_back = self._push(self._common(env_steps, want_parameters, withheld), gradient)
+        return self._pushed(carriers, rolled_back, self._take if want_parameters else None)
 
     def scalar(self, name: str, value: float) -> None:
         self._gathered.scalar(name, value)
@@ -218,7 +215,56 @@ class GrpcBridge(BridgeBase):
         keep_freed_memory(4 * first.parameters)
         for link, response in zip(links, [first, *others], strict=True):
             link.take_range(response)
+            if self._way != "grpc":
+                self._share_memory(link, response)
         return first
+
+    def _share_memory(self, link: Link, response: pb.RegisterResponse) -> None:
+        try:
+            link.share_memory(response, self._worker_id)
+        except NoSharedMemory as why:
+            if self._way != "auto":
+                raise BridgeError(
+                    f"parameter server {link.address} cannot be reached through memory, and bridge is {self._way}: "
+                    f"{why}; run both on one host and in one network namespace, or set bridge to auto"
+                ) from None
+            _log.info("parameter server %s: by gRPC, memory is not shared: %s", link.address, why)
+        else:
+            asked = self._wire_precision
+            unused = "" if asked == "float32" else f", in float32: wire-precision {asked} is for a wire"
+            _log.info("parameter server %s: by shared memory%s", link.address, unused)
+
+    def _check(self, gradient: FlatVector | None) -> None:
+        if gradient is not None and (gradient.shape != (self._parameters,) or gradient.dtype != np.float32):
+            raise ValueError(
+                f"a gradient is float32 of shape ({self._parameters},), not {gradient.dtype} {gradient.shape}"
+            )
+        if gradient is not None and self._pulled is None:
+            raise RuntimeError("a gradient is computed on parameters: pull before the first push")
+
+    def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
+        """What is told to all shards, or to shard 0 for all."""
+        return pb.PushRequest(
+            env_steps=env_steps,
+            want_parameters=want_parameters,
+            withheld=withheld,
+            report=self._gathered.take(),
+            statistics=statistics_to_messages(self._gathered.take_statistics()),
+        )
+
+    def _pushed(
+        self, carriers: Sequence[PushAnswer], rolled_back: bool, take: Callable[[Sequence[PushAnswer]], Pulled] | None
+    ) -> Pushed:
+        """`take`: how parameters are had from the answers, where they are wanted."""
+        responses = [carrier.message for carrier in carriers]
+        first = responses[0]
+        self._see(first.global_step, first.finished)
+        if rolled_back:
+            pulled = self._take(carriers)
+            return Pushed("incarnation", first.global_step, first.version, first.staleness, pulled)
+        discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
+        staleness = max(response.staleness for response in responses)
+        return Pushed(discarded, first.global_step, first.version, staleness, take(carriers) if take else None)
 
     def _push(
         self, common: pb.PushRequest, gradient: FlatVector | None
@@ -239,7 +285,7 @@ class GrpcBridge(BridgeBase):
                 answers = self._call(calls[:1])
             if answers[0].message.discard != pb.DISCARD_INCARNATION:
                 common = pb.PushRequest()
-            rolled_back, common.want_parameters, gradient = True, True, None
+            rolled_back, common.want_parameters, common.applied, gradient = True, True, False, None
             self._register_again()
         raise self._no_end_of_incarnations()
 
@@ -264,13 +310,15 @@ class GrpcBridge(BridgeBase):
 
     def _take(self, carriers: Sequence[Carrier[pb.PushResponse] | Carrier[pb.PullResponse]]) -> Pulled:
         first = carriers[0].message
+        if self._pulled is not None and all(carrier.message.not_modified for carrier in carriers):
+            return self._with_statistics(self._pulled, first.statistics)
         if len(self._links) == 1:
             vector = self._links[0].received(carriers[0])
         else:
             vector = np.empty(self._parameters, np.float32)
             for link, carrier in zip(self._links, carriers, strict=True):
                 part, response = slice(link.start, link.end), carrier.message
-                if isinstance(response, pb.PullResponse) and response.not_modified and self._pulled is not None:
+                if response.not_modified and self._pulled is not None:
                     vector[part] = self._pulled.parameters[part]
                 else:
                     vector[part] = link.received(carrier)

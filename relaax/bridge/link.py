@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from typing import Any
 
 import grpc
@@ -12,7 +14,12 @@ from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.base import BridgeError, FlatVector
 from relaax.bridge.calls import Call
 from relaax.bridge.channel import Target, open_channel
-from relaax.bridge.wire import Carrier, CarrierStub, float32_of
+from relaax.bridge.precision import Narrower, widened
+from relaax.bridge.shared_memory import Method, NoSharedMemory, SharedMemory
+from relaax.bridge.wire import Carrier, CarrierStub
+
+_log = logging.getLogger(__name__)
+_TRY_AGAIN_SECONDS = 30.0
 
 
 def shard_range(parameters: int, shard: int, shards: int) -> tuple[int, int]:
@@ -23,14 +30,21 @@ def shard_range(parameters: int, shard: int, shards: int) -> tuple[int, int]:
 class Link:
     """One shard: its channel, its range `[start, end)` of the flat vector, the version that the worker has of it, and
     the number of the worker's last push. Shard 0 counts steps and gathers metrics for all of them.
+
+    `precision`: of vectors on the wire. In memory that is shared they are float32.
     """
 
-    def __init__(self, target: Target, shard: int = 0) -> None:
+    def __init__(self, target: Target, shard: int = 0, precision: pb.Precision = pb.PRECISION_UNSPECIFIED) -> None:
         self.target = target
         self.shard = shard
+        self._wire_precision = precision
+        self._narrowed = Narrower("numbers of a gradient")
         self.start = self.end = 0
         self.version: int | None = None
         self._push_id = 0
+        self._memory: SharedMemory | None = None
+        self._offered: tuple[pb.SharedMemoryOffer, str] | None = None
+        self._next_try = 0.0
         self._channel: grpc.Channel | None = None
         self._stub = self._open()
 
@@ -46,6 +60,8 @@ class Link:
 
     def register(self, request: pb.RegisterRequest) -> Call:
         """A worker introduces itself: its pushes are counted from 1, and it has no parameters."""
+        self._leave_memory()
+        self._offered = None
         self._push_id = 0
         self.version = None
         return Call(self._stub.Register, request, self.target)
@@ -75,8 +91,22 @@ class Link:
         if self.size != size:
             self._stub = self._open()
 
+    def share_memory(self, response: pb.RegisterResponse, worker_id: str) -> None:
+        """Push and pull through memory from now on, while that works. Raises NoSharedMemory where it does not yet."""
+        if not response.HasField("shared_memory"):
+            raise NoSharedMemory("it offers none")
+        self._offered = response.shared_memory, worker_id
+        self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
+        self._memory = SharedMemory(*self._offered, self.size)
+
+    @property
+    def memory(self) -> SharedMemory | None:
+        """The way through memory, where there is one."""
+        return self._memory
+
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
         """The shard's part of a push, under a number of its own."""
+        self._try_memory_again()
         self._push_id += 1
         request = pb.PushRequest(
             worker_id=worker_id,
@@ -86,35 +116,46 @@ class Link:
             global_step=common.global_step,
             want_parameters=common.want_parameters,
             withheld=common.withheld,
+            applied=common.applied,
+            precision=self._precision,
+            have_version=self.version,
         )
         if self.shard == 0:
             request.env_steps = common.env_steps
             request.report.CopyFrom(common.report)
             request.statistics.extend(common.statistics)
-        part = b"" if gradient is None else np.ascontiguousarray(gradient[self.start : self.end], "<f4")
-        return Call(self._stub.Push, Carrier(request, part), self.target)
+        part: Any = b""
+        if gradient is not None:
+            part = np.ascontiguousarray(gradient[self.start : self.end], "<f4")
+            part = self._narrowed(part, request.precision)
+        return Call(self._method(self._stub.Push), Carrier(request, part), self.target)
 
     def pull(self, worker_id: str, incarnation: int) -> Call:
         """Ask for the shard's range, unless the worker has it."""
-        request = pb.PullRequest(worker_id=worker_id, incarnation=incarnation)
-        if self.version is not None:
-            request.have_version = self.version
-        return Call(self._stub.Pull, request, self.target)
+        self._try_memory_again()
+        request = pb.PullRequest(
+            worker_id=worker_id, incarnation=incarnation, have_version=self.version, precision=self._precision
+        )
+        return Call(self._method(self._stub.Pull), request, self.target)
 
     def report(self, request: pb.ReportRequest) -> Call:
         """Metrics without a push."""
         return Call(self._stub.Report, request, self.target)
 
     def received(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """The parameters of the shard's range: a view of the response, read-only float32 of shape [size].
+        """The parameters of the shard's range: read-only float32 of shape [size], a view of the response where it holds
+        float32.
 
         Raises BridgeError where they are too many or too few.
         """
-        data = response.data
-        if len(data) != 4 * self.size:
-            raise BridgeError(f"parameter server {self.address} sent {len(data)} bytes for {self.size} numbers")
+        try:
+            vector = widened(response.data, response.message.precision)
+        except ValueError as error:
+            raise BridgeError(f"parameter server {self.address}: {error}") from None
+        if len(vector) != self.size:
+            raise BridgeError(f"parameter server {self.address} sent {len(vector)} numbers where {self.size} are its")
         self.version = response.message.version
-        return float32_of(data)
+        return vector
 
     def leave(self, request: pb.LeaveRequest, timeout: float) -> Any:
         """Say goodbye, without waiting: the answer is a gRPC future, or None where the channel is closed."""
@@ -123,13 +164,44 @@ class Link:
         return None
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the channel, and what there is beside it."""
+        self._leave_memory()
+        self._close_channel()
+
+    def _close_channel(self) -> None:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def _open(self) -> CarrierStub:
         """A stub on a new channel that takes messages as long as the range needs, and no longer ones."""
-        self.close()
+        self._close_channel()
         self._channel = open_channel(self.target, self.size)
         return CarrierStub(self._channel)
+
+    @property
+    def _precision(self) -> pb.Precision:
+        return pb.PRECISION_UNSPECIFIED if self._memory is not None else self._wire_precision
+
+    def _method(self, by_grpc: Any) -> Any:
+        return by_grpc if self._memory is None else Method(self._memory, by_grpc, self._lost)
+
+    def _lost(self, why: NoSharedMemory) -> None:
+        if self._memory is not None:
+            _log.info("parameter server %s: by gRPC for now, memory is no longer shared: %s", self.address, why)
+            self._leave_memory()
+            self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
+
+    def _try_memory_again(self) -> None:
+        """An offer holds as long as the shard's process: what went wrong may have been a moment's trouble."""
+        if self._memory is not None or self._offered is None or time.monotonic() < self._next_try:
+            return
+        self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
+        with contextlib.suppress(NoSharedMemory):
+            self._memory = SharedMemory(*self._offered, self.size)
+            _log.info("parameter server %s: by shared memory again", self.address)
+
+    def _leave_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None

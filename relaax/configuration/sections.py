@@ -143,6 +143,17 @@ class RlxServerSection(Section):
     parameter_server_patience: float = Field(
         60.0, gt=0, description="Seconds that a worker waits for a parameter server that is away."
     )
+    bridge: Literal["auto", "grpc", "shared_memory", "hogwild"] = Field(
+        "auto",
+        description="How gradients and parameters travel: auto is shared_memory where a shard of the parameter server "
+        "is on the workers' own host, and grpc else; shared_memory ends a worker where it is not. With hogwild workers "
+        "update the parameters there by themselves, without locks.",
+    )
+    wire_precision: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32",
+        description="Numbers of gradients and parameters on the wire, where they travel by grpc: of 16 bits, they are "
+        "rounded, and take half the bytes. The parameter server keeps float32.",
+    )
     status_bind: Address | None = Field(None, description="Where /healthz and /metrics (Prometheus) are served.")
     log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
     log_format: LogFormat = Field("text", description="text for people, json for machines: one object each line.")
@@ -166,6 +177,15 @@ class RlxServerSection(Section):
         256.0, ge=0, description="Megabytes that must stay available after a new worker has started."
     )
     max_frame_megabytes: float = Field(64.0, gt=0, le=1024, description="The longest message a client may send.")
+
+    @pydantic.model_validator(mode="after")
+    def _a_wire_to_be_precise_on(self) -> RlxServerSection:
+        if self.wire_precision != "float32" and self.bridge not in ("auto", "grpc"):
+            raise ValueError(
+                f"wire_precision {self.wire_precision} is for what travels by grpc, and bridge is {self.bridge}: set "
+                "bridge to grpc or auto, or leave wire_precision out"
+            )
+        return self
 
 
 class RunSection(Section):

@@ -20,11 +20,11 @@ def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
     """
     match spec:
         case RMSProp():
-            return _RMSProp(size, spec)
+            return Fused(size, "mean_square", kernels.rms_prop, 1.0 - spec.decay, spec.epsilon)
         case Momentum():
-            return _Momentum(size, spec)
+            return Fused(size, "momentum", kernels.momentum, 1.0 - spec.momentum)
         case AdaGrad():
-            return _AdaGrad(size, spec)
+            return Fused(size, "square_sum", kernels.ada_grad, spec.epsilon)
         case Adam():
             return _Adam(size, spec)
         case Add():
@@ -32,37 +32,23 @@ def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
     return spec.create(size)
 
 
-class _RMSProp(Slotted[HostVector]):
-    def __init__(self, size: int, spec: RMSProp) -> None:
-        super().__init__(HostVector.zeros, size, "mean_square")
-        self._numbers = np.float32(1.0 - spec.decay), np.float32(spec.epsilon)
-        self._kernel = kernels.compiled(kernels.rms_prop, 2, 3)
+class Fused(Slotted[HostVector]):
+    """An update by one pass over the parameters, one slot and the gradient, with some constants.
+
+    `function`: of `relaax.host.kernels`; its name and `numbers` say everything about the update.
+    """
+
+    def __init__(self, size: int, slot: str, function: kernels.Kernel, *numbers: float) -> None:
+        super().__init__(HostVector.zeros, size, slot)
+        self.function = function.__name__
+        self.numbers = tuple(np.float32(number) for number in numbers)
+        self._slot = slot
+        self._kernel = kernels.fused(function)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        mean_square = self.vectors["mean_square"].open()
-        self._kernel(parameters.open(), mean_square, gradient, np.float32(learning_rate), *self._numbers)
-
-
-class _Momentum(Slotted[HostVector]):
-    def __init__(self, size: int, spec: Momentum) -> None:
-        super().__init__(HostVector.zeros, size, "momentum")
-        self._share = np.float32(1.0 - spec.momentum)
-        self._kernel = kernels.compiled(kernels.momentum, 2, 2)
-
-    def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        mean = self.vectors["momentum"].open()
-        self._kernel(parameters.open(), mean, gradient, np.float32(learning_rate), self._share)
-
-
-class _AdaGrad(Slotted[HostVector]):
-    def __init__(self, size: int, spec: AdaGrad) -> None:
-        super().__init__(HostVector.zeros, size, "square_sum")
-        self._epsilon = np.float32(spec.epsilon)
-        self._kernel = kernels.compiled(kernels.ada_grad, 2, 2)
-
-    def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        square_sum = self.vectors["square_sum"].open()
-        self._kernel(parameters.open(), square_sum, gradient, np.float32(learning_rate), self._epsilon)
+        slot = self.vectors[self._slot].open()
+        values, copy = parameters.open_twice()
+        self._kernel(values, slot, copy, gradient, np.float32(learning_rate), *self.numbers)
 
 
 class _Adam(AdamSlots[HostVector]):
@@ -70,20 +56,21 @@ class _Adam(AdamSlots[HostVector]):
         super().__init__(HostVector.zeros, size)
         self._spec = spec
         self._numbers = np.float32(1.0 - spec.beta1), np.float32(1.0 - spec.beta2), np.float32(spec.epsilon)
-        self._kernel = kernels.compiled(kernels.adam, 3, 4)
+        self._kernel = kernels.compiled(kernels.adam, 4, 4)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
         self.updates += 1
         beta1, beta2 = self._spec.beta1, self._spec.beta2
         rate = learning_rate * math.sqrt(1.0 - beta2**self.updates) / (1.0 - beta1**self.updates)
         mean, mean_square = (self.vectors[name].open() for name in ("mean", "mean_square"))
-        self._kernel(parameters.open(), mean, mean_square, gradient, np.float32(rate), *self._numbers)
+        values, copy = parameters.open_twice()
+        self._kernel(values, mean, mean_square, copy, gradient, np.float32(rate), *self._numbers)
 
 
 class _Add(Slotted[HostVector]):
     def __init__(self, size: int) -> None:
         super().__init__(HostVector.zeros, size)
-        self._kernel = kernels.compiled(kernels.add, 1, 0)
+        self._kernel = kernels.compiled(kernels.add, 2, 0)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        self._kernel(parameters.open(), gradient)
+        self._kernel(*parameters.open_twice(), gradient)

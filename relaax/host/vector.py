@@ -2,62 +2,66 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import numpy.typing as npt
 
+from relaax.host.recycled import Empty, Recycled, own_memory
 from relaax.tf.vector import FlatVector, Vector
-
-_KEPT = 4
-_probe = [np.empty(0)]
-_ALONE = sys.getrefcount(_probe[0])
-"""References to an array that only its list knows, as Python counts them."""
 
 
 class HostVector(Vector):
     """An array of shape [size]. A snapshot is a copy, one for as long as nothing changes.
 
-    The memory of a snapshot that nobody has any more serves the next one: fresh memory costs several times what copying
-    costs.
+    The memory of a snapshot that nobody has any more serves the next one. `empty` makes that memory. After `move`
+    others may change the values too, at any time: every snapshot is then a copy of what they were while it was made.
     """
 
-    def __init__(self, values: FlatVector) -> None:
+    def __init__(self, values: FlatVector, empty: Empty = own_memory) -> None:
         self._values = np.array(values, np.float32)
         self._snapshot: FlatVector | None = None
-        self._memory: list[FlatVector] = []
+        self._memory = Recycled(len(self._values), empty)
+        self._moved = False
 
     @classmethod
     def zeros(cls, size: int) -> HostVector:
         """A vector of zeros, shape [size]."""
         return cls(np.zeros(size, np.float32))
 
+    def move(self, empty: Empty) -> npt.NDArray[np.float32]:
+        """Let the values lie in memory that `empty` makes; that array. Once: where they lie there, they stay."""
+        if not self._moved:
+            memory = empty(len(self._values))
+            np.copyto(memory, self._values)
+            self._values, self._moved = memory, True
+        return self._values
+
     def open(self) -> npt.NDArray[np.float32]:
         """The array itself, to be changed."""
         self._snapshot = None
         return self._values
 
+    def open_twice(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """The array itself, to be changed, and the memory of the next snapshot, to which all of it is to be written."""
+        values, memory = self.open(), self._memory.take()
+        self._snapshot = _read_only(memory)
+        return values, memory
+
     def snapshot(self) -> FlatVector:
-        if self._snapshot is None:
-            memory = self._free()
+        if self._snapshot is None or self._moved:
+            memory = self._memory.take()
             np.copyto(memory, self._values)
             self._snapshot = _read_only(memory)
         return self._snapshot
+
+    def forget(self, snapshot: FlatVector) -> None:
+        """Its memory serves no other snapshot: somebody may read it of whom nothing is known any more."""
+        self._memory.forget(snapshot)
 
     def shared(self) -> FlatVector:
         return _read_only(self._values)
 
     def assign(self, values: FlatVector) -> None:
         np.copyto(self.open(), values)
-
-    def _free(self) -> FlatVector:
-        for index in range(len(self._memory)):
-            if sys.getrefcount(self._memory[index]) == _ALONE:  # every view of it, and every view of those, counts
-                return self._memory[index]
-        memory = np.empty_like(self._values)
-        if len(self._memory) < _KEPT:
-            self._memory.append(memory)
-        return memory
 
 
 def _read_only(array: FlatVector) -> FlatVector:

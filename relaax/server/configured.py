@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.algorithm_base.config_class import config_class
 from relaax.configuration import (
     Configuration,
+    ConfigurationError,
     ParameterServerSection,
     RlxServerSection,
     find_configuration,
@@ -20,6 +21,8 @@ from relaax.configuration import (
 from relaax.server.address import require_loopback, require_private
 from relaax.server.native_messages import import_tensorflow
 from relaax.server.tokens import ENVIRONMENTS, WORKERS, asks_for_token
+
+_HOGWILD = ("rms_prop", "momentum", "adagrad")
 
 
 def configured(name: str, overrides: Sequence[str]) -> Configuration:
@@ -36,11 +39,32 @@ def whole(configuration: Configuration) -> Configuration:
     The addresses are looked at too. Raises AddressError.
     """
     require_private_ports(configuration.parameter_server, configuration.rlx_server)
-    if configuration.algorithm_config is not None:
-        return configuration
-    import_tensorflow()
-    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
-    return replace(configuration, algorithm_config=algorithm.configure(configuration.algorithm))
+    config = configuration.algorithm_config
+    if config is None:
+        import_tensorflow()
+        algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+        config = algorithm.configure(configuration.algorithm)
+    if isinstance(config, ConfigBase):
+        check_bridge(configuration.rlx_server, config)
+    return replace(configuration, algorithm_config=config)
+
+
+def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
+    """Refuse keys of the algorithm that promise what workers which update by themselves cannot keep.
+
+    Raises ConfigurationError.
+    """
+    if settings.bridge != "hogwild":
+        return
+    refused = None
+    if config.combine != "fifo":
+        refused = f"algorithm.combine: {config.combine} needs gradients in an order: set it to fifo"
+    elif config.max_staleness is not None:
+        refused = f"algorithm.max_staleness: {config.max_staleness} is for gradients that are discarded: leave it out"
+    elif config.optimizer not in _HOGWILD:
+        refused = f"algorithm.optimizer: {config.optimizer} is none of {', '.join(_HOGWILD)}: set one of these"
+    if refused:
+        raise ConfigurationError(f"relaax-rlx-server.bridge: hogwild has no locks; {refused}, or set bridge to auto")
 
 
 def require_private_ports(*sections: ParameterServerSection | RlxServerSection) -> None:

@@ -7,16 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.bridge import BridgeError, BridgeUnavailable, TrainingEnded
+from relaax.bridge import BridgeError, BridgeUnavailable, Moments, TrainingEnded
+from relaax.bridge.grpc_bridge import Way
 from relaax.server.parameter_server.reason import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until
 
+both_ways = pytest.mark.parametrize("way", ["grpc", "shared_memory"])
 
-def test_the_life_of_a_bridge() -> None:
-    with running() as server, bridge_to(server.address) as bridge:
+
+@both_ways
+def test_the_life_of_a_bridge(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
         registered = bridge.register(registration(environments=2, session_id="s"))
         assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
         pulled = bridge.pull()
@@ -30,8 +34,9 @@ def test_the_life_of_a_bridge() -> None:
         np.testing.assert_array_equal(pulled.parameters, np.zeros(SIZE))
 
 
-def test_a_push_without_a_gradient_or_without_an_answer() -> None:
-    with running() as server, bridge_to(server.address) as bridge:
+@both_ways
+def test_a_push_without_a_gradient_or_without_an_answer(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
         bridge.register(registration(frame_skip=4))
         bridge.pull()
         assert bridge.push(None, env_steps=3).version == 0
@@ -42,11 +47,12 @@ def test_a_push_without_a_gradient_or_without_an_answer() -> None:
         assert server.core.status().counters.frames == 24
 
 
-def test_a_stale_gradient_is_discarded_and_its_steps_count() -> None:
+@both_ways
+def test_a_stale_gradient_is_discarded_and_its_steps_count(way: Way) -> None:
     with (
         running(Models(max_staleness=0)) as server,
-        bridge_to(server.address) as slow,
-        bridge_to(server.address) as fast,
+        bridge_to(server.address, way=way) as slow,
+        bridge_to(server.address, way=way) as fast,
     ):
         for bridge in (slow, fast):
             bridge.register(registration())
@@ -58,8 +64,9 @@ def test_a_stale_gradient_is_discarded_and_its_steps_count() -> None:
         assert slow.push(gradient(np.nan), env_steps=1).discarded == "not_finite"
 
 
-def test_metrics_ride_on_the_push_and_are_counted_once() -> None:
-    with running() as server, bridge_to(server.address) as bridge:
+@both_ways
+def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
         bridge.register(registration())
         bridge.pull()
         for value in (10.0, 20.0):
@@ -85,6 +92,49 @@ def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.
         assert server.core.status().episodes == 3
 
 
+@both_ways
+@pytest.mark.parametrize("exploit", [False, True])
+def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, exploit: bool) -> None:
+    with (
+        running(Models(statistics={"rewards": 1})) as server,
+        bridge_to(server.address, way=way) as bridge,
+        bridge_to(server.address) as other,
+    ):
+        bridge.register(registration(exploit=exploit))
+        other.register(registration())
+        first = bridge.pull()
+        other.pull()
+        assert bridge.pull() is first
+        other.push(gradient(1), env_steps=1)
+        second = bridge.pull()
+        np.testing.assert_array_equal(second.parameters, -gradient(1))
+        assert (second.version, bridge.pull()) == (1, second)
+        # Statistics change without them.
+        other.statistic("rewards", Moments.of(np.array([[3.0]])))
+        other.push(None, env_steps=1)
+        third = bridge.pull()
+        assert third is not second
+        assert third.parameters is second.parameters
+        assert third.statistics["rewards"].count == 1
+
+
+@both_ways
+def test_a_push_that_changes_nothing_is_answered_without_parameters(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration())
+        assert bridge.push(None, env_steps=1).pulled is not None  # which the worker did not have
+        pulled = bridge.pull()
+        for nothing in (gradient(np.nan), None):
+            assert bridge.push(nothing, env_steps=1).pulled is pulled
+        changed = bridge.push(gradient(1), env_steps=1).pulled
+        assert changed is not None
+        np.testing.assert_array_equal(changed.parameters, -gradient(1))
+        bridge.push(gradient(1), env_steps=1, want_parameters=False)
+        late = bridge.push(None, env_steps=1).pulled
+        assert late is not None
+        np.testing.assert_array_equal(late.parameters, -gradient(2))
+
+
 def test_leaving_tells_the_rest_and_is_seen() -> None:
     with running() as server:
         with bridge_to(server.address) as bridge:
@@ -95,8 +145,9 @@ def test_leaving_tells_the_rest_and_is_seen() -> None:
         bridge.close()
 
 
-def test_an_exploit_worker_pulls_and_cannot_push() -> None:
-    with running() as server, bridge_to(server.address) as bridge:
+@both_ways
+def test_an_exploit_worker_pulls_and_cannot_push(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
         bridge.register(registration(exploit=True))
         assert bridge.pull().version == 0
         with pytest.raises(BridgeError, match="an exploit worker cannot push"):
@@ -154,10 +205,11 @@ def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None
         assert server.core.status().counters.env_steps == 5
 
 
-def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_the_lost_push() -> None:
+@both_ways
+def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_the_lost_push(way: Way) -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address) as bridge:
+        with bridge_to(address, way=way) as bridge:
             bridge.register(registration(session_id="s"))
             bridge.pull()
             bridge.push(gradient(1), env_steps=5)
@@ -173,10 +225,11 @@ def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_th
                 assert bridge.push(gradient(1), env_steps=1).discarded is None
 
 
-def test_pulls_and_reports_survive_a_new_incarnation_too() -> None:
+@both_ways
+def test_pulls_and_reports_survive_a_new_incarnation_too(way: Way) -> None:
     with running() as first:
         address = first.address
-        with bridge_to(address) as bridge:
+        with bridge_to(address, way=way) as bridge:
             bridge.register(registration(exploit=True))
             pulled = bridge.pull()
             first.stop()
@@ -206,9 +259,10 @@ def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> No
             np.testing.assert_array_equal(second.parameters, -gradient(1))
 
 
-def test_the_end_of_training_is_told_by_every_call() -> None:
+@both_ways
+def test_the_end_of_training_is_told_by_every_call(way: Way) -> None:
     with running(Models(max_global_step=10)) as server:
-        with bridge_to(server.address) as first, bridge_to(server.address) as second:
+        with bridge_to(server.address, way=way) as first, bridge_to(server.address, way=way) as second:
             for bridge in (first, second):
                 bridge.register(registration())
                 bridge.pull()
@@ -220,7 +274,7 @@ def test_the_end_of_training_is_told_by_every_call() -> None:
             with pytest.raises(TrainingEnded):
                 second.pull()
             assert server.version == 2
-            with bridge_to(server.address) as late, pytest.raises(TrainingEnded):
+            with bridge_to(server.address, way=way) as late, pytest.raises(TrainingEnded):
                 late.register(registration())
         assert server.join() == (Reason.FINISHED, True)
 
@@ -234,13 +288,14 @@ def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: 
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_eight_workers_at_once_lose_nothing() -> None:
+@both_ways
+def test_eight_workers_at_once_lose_nothing(way: Way) -> None:
     workers, pushes = 8, 25
     failures: list[BaseException] = []
 
     def work(address: str, number: int) -> None:
         try:
-            with bridge_to(address) as bridge:
+            with bridge_to(address, way=way) as bridge:
                 bridge.register(registration(session_id=str(number)))
                 bridge.pull()
                 for _ in range(pushes):

@@ -10,6 +10,7 @@ import pytest
 
 from relaax.bridge import BridgeError, GrpcBridge
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.grpc_bridge import Way
 from relaax.bridge.link import shard_range
 from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration
 from support.shards import Shards, sharded
@@ -49,8 +50,9 @@ def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
         bridge.register(registration())
 
 
-def test_a_push_is_discarded_where_any_part_was() -> None:
-    with sharded(2, Models(max_staleness=0)) as shards, bridge_to(shards.addresses) as bridge:
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+def test_a_push_is_discarded_where_any_part_was(way: Way) -> None:
+    with sharded(2, Models(max_staleness=0)) as shards, bridge_to(shards.addresses, way=way) as bridge:
         bridge.register(registration())
         bridge.pull()
         broken = ONES.copy()
@@ -64,8 +66,13 @@ def test_a_push_is_discarded_where_any_part_was() -> None:
         assert bridge.push(ONES, env_steps=3).staleness == 1
 
 
-def test_what_is_not_modified_is_not_sent_again() -> None:
-    with sharded(2) as shards, bridge_to(shards.addresses) as bridge, bridge_to(shards.addresses) as other:
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+def test_what_is_not_modified_is_not_sent_again(way: Way) -> None:
+    with (
+        sharded(2) as shards,
+        bridge_to(shards.addresses, way=way) as bridge,
+        bridge_to(shards.addresses, way=way) as other,
+    ):
         for each in (bridge, other):
             each.register(registration())
         pulled = bridge.pull()

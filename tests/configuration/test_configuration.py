@@ -139,10 +139,22 @@ def test_an_override_replaces_a_value_by_keys(file: Path) -> None:
         ("run.clients=no", "relaax-run.clients: "),
         ("run.client=3", "relaax-run: unknown key 'client'; did you mean 'clients'?"),
         ("rlx-server.bind=7001", "relaax-rlx-server.bind: '7001' cannot be used: an address is HOST:PORT"),
+        ("rlx-server.wire-precision=half", "relaax-rlx-server.wire_precision: 'half' cannot be used: input should be"),
     ],
 )
 def test_overrides_that_cannot_be_used(override: str, message: str, file: Path) -> None:
     assert refusal(file, override).startswith(message)
+
+
+def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
+    short = "rlx-server.wire_precision=bfloat16"
+    for bridge in ("grpc", "auto"):
+        assert load_configuration(file, [short, f"rlx-server.bridge={bridge}"]).rlx_server.wire_precision == "bfloat16"
+    assert load_configuration(file, ["rlx-server.bridge=shared_memory"]).rlx_server.wire_precision == "float32"
+    assert refusal(file, short, "rlx-server.bridge=shared_memory") == (
+        "relaax-rlx-server: wire_precision bfloat16 is for what travels by grpc, and bridge is shared_memory: set "
+        "bridge to grpc or auto, or leave wire_precision out"
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from relaax import rlx
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as rpc
 from relaax.bridge.channel import Target, open_channel
+from relaax.bridge.segments import SUPPORTED
 from relaax.client import Client, Failure
 from relaax.rlx import ErrorCode
 from support.keys import OTHER_TOKEN, Keys, strangers
@@ -124,6 +125,7 @@ def test_everybody_is_who_he_should_be_and_no_secret_shows_anywhere(guarded: Gua
     printed = guarded.processes.start(*RLX_SERVER, "--config", guarded.config("good"), "--print-config")
     assert printed.wait(120) == 0
     assert guarded.rlx_server.stop() == guarded.parameter_server.stop() == 0
+    assert ("by shared memory" in guarded.rlx_server.stderr) == SUPPORTED, "the offer came where tokens were shown"
     said = [running.report() for running in (guarded.rlx_server, guarded.parameter_server, printed)]
     written = [
         path.read_bytes()

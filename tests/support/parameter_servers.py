@@ -164,7 +164,7 @@ def running(
 
 
 @contextmanager
-def bridge_to(address: str | Sequence[str], **options: float) -> Iterator[GrpcBridge]:
+def bridge_to(address: str | Sequence[str], **options: Any) -> Iterator[GrpcBridge]:
     """A bridge that is closed when the block ends."""
     bridge = GrpcBridge(address, **options)
     try:

@@ -67,6 +67,7 @@ class Service:
             *RLX_SERVER,
             *("--config", self.config, "--bind", bind or self.address),
             *("--parameter-server", parameter_server or self.parameter_server_address),
+            *(("--bridge", "grpc") if parameter_server else ()),  # memory would lead past a proxy
         )
 
     @property

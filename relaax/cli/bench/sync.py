@@ -1,7 +1,7 @@
 """Times a worker's push and pull against bare calls of the same bytes, one after the other, in a process of its own.
 
 `python -m relaax.cli.bench.sync PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE SECONDS OUTPUT`. The output: JSON
-with `sync_ms` and `raw_grpc_ms`, all of them.
+with `sync_ms` (by gRPC), `shared_memory_ms` (none where server and worker share no host) and `raw_grpc_ms`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from relaax.cli.bench.raw_server import METHOD
 from relaax.server.tokens import WORKERS, read_token
 
 WARM_UP = 20
+LONG = 5_000_000
 DEADLINE = 60.0
 ENV_STEPS = 1  # what a push stands for changes no speed: it is counted only
 
@@ -51,25 +52,35 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 
 def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
-    """Alternate for so many seconds, 100 of each at least."""
-    bridge = GrpcBridge([Target(shard, read_token(None, "", WORKERS) or "") for shard in server.split(",")])
+    """Alternate for so many seconds, 100 of each at least; 10 of long vectors, which take a second each."""
+    targets = [Target(shard, read_token(None, "", WORKERS) or "") for shard in server.split(",")]
+    bridge, local = GrpcBridge(targets), GrpcBridge(targets, way="auto")
     registered = bridge.register(Registration(fingerprint))
     bridge.pull()
+    local.register(Registration(fingerprint))
+    local.pull()
     gradient = np.random.default_rng(0).normal(scale=1e-3, size=registered.parameters).astype(np.float32)
     request = request_of(registered.parameters)
     sync: list[float] = []
+    shared: list[float] = []
     raw: list[float] = []
     with grpc.insecure_channel(raw_server, options=client_options(registered.parameters)) as channel:
         bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)  # bytes, as they are
         answer = bare(request, timeout=DEADLINE)
         ends = time.monotonic() + seconds
-        while len(sync) < WARM_UP + 100 or time.monotonic() < ends:
+        is_long = registered.parameters > LONG
+        warm_up, least = (WARM_UP // 10, 10) if is_long else (WARM_UP, 100)
+        while len(sync) < warm_up + least or time.monotonic() < ends:
             sync.append(milliseconds(lambda: bridge.push(gradient, ENV_STEPS)))
+            if local.shares_memory:
+                shared.append(milliseconds(lambda: local.push(gradient, ENV_STEPS)))
             raw.append(milliseconds(lambda: bare(request, timeout=DEADLINE)))
-    bridge.close()
+    for each in (bridge, local):
+        each.close()
     return {
-        "sync_ms": sync[WARM_UP:],
-        "raw_grpc_ms": raw[WARM_UP:],
+        "sync_ms": sync[warm_up:],
+        "shared_memory_ms": shared[warm_up:],
+        "raw_grpc_ms": raw[warm_up:],
         "parameters": registered.parameters,
         "request_bytes": len(request),
         "response_bytes": len(answer),

@@ -66,7 +66,7 @@ class Fifo(CombinerSpec):
     """First in, first out: every gradient is an update, in the order in which they come (Mnih et al. 2016)."""
 
     def create(self, size: int) -> Combiner:
-        return _Fifo()
+        return Uncombined()
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ class DelayCompensated(CombinerSpec):
         return _DelayCompensated(self.strength, self.reach)
 
 
-class _Fifo(Combiner):
+class Uncombined(Combiner):
+    """Every gradient is applied as it comes."""
+
     def reaches(self, base_version: int) -> bool:
         return True
 

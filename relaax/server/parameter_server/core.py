@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from relaax.bridge.segments import Segments
 from relaax.checkpoint import Checkpoint
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
@@ -53,6 +54,8 @@ class ParameterServer:
         self.gate = gate or Gate()
         # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
+        self.segments = Segments()
+        """Where snapshots lie, so that workers of this host can read them."""
         self.metrics = Aggregator()
         self.figures = Figures(clock)
         self.registry = registry or Registry()
@@ -117,7 +120,7 @@ class ParameterServer:
         model = None
         if checkpoint is not None:
             check_origin(checkpoint, fingerprint)
-            model = make_model(self._model_factory, fingerprint, self.place)
+            model = make_model(self._model_factory, fingerprint, self.place, self.segments.empty)
             restore_shard(model.shard, self.place, model.parameters, checkpoint)
         with self._lock:
             self.incarnation = incarnation
@@ -136,7 +139,8 @@ class ParameterServer:
         with self._lock:
             model = self._model
             if model is None:
-                model = self._model = make_model(self._model_factory, fingerprint, self.place)
+                model = make_model(self._model_factory, fingerprint, self.place, self.segments.empty)
+                self._model = model
                 _log.info("new model: %d parameters", model.shard.size)
             if self._begun is None:
                 self._begun = self._clock()
@@ -155,7 +159,7 @@ class ParameterServer:
         if self.finished:
             return model.shard.repeat(push.worker, push.push_id)
         applied = model.shard.push(push)
-        if push.gradient is not None and not applied.repeated:
+        if (push.gradient is not None or push.applied) and not applied.repeated:
             self.metrics.staleness(applied.outcome.staleness)
         self._tell_if_finished()
         return applied

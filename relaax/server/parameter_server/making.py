@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from relaax.bridge.memory import keep_freed_memory
 from relaax.bridge.options import MAX_PARAMETERS
+from relaax.host.recycled import Empty, own_memory
 from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.shard import Shard
@@ -25,8 +26,11 @@ class Model:
     parameters: int
 
 
-def make_model(factory: ModelFactory, fingerprint: str, place: Place) -> Model:
-    """The model before its first update: of its vector, the range that the shard owns. Raises ModelRefused."""
+def make_model(factory: ModelFactory, fingerprint: str, place: Place, empty: Empty = own_memory) -> Model:
+    """The model before its first update: of its vector, the range that the shard owns. Raises ModelRefused.
+
+    `empty` makes the memory of snapshots.
+    """
     spec = factory(fingerprint)
     parameters = len(spec.initial)
     if parameters < place.count:
@@ -50,5 +54,6 @@ def make_model(factory: ModelFactory, fingerprint: str, place: Place) -> Model:
         statistics=spec.statistics,
         combine=spec.combine,
         on_device=computes_on_gpu(),
+        empty=empty,
     )
     return Model(fingerprint, spec, shard, parameters)

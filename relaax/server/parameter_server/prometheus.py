@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.health import Health
+from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.progress import Status
 from relaax.server.status import StatusServer
 
@@ -25,12 +27,18 @@ class View:
     status: Status
     serving: bool
     calls: Mapping[tuple[str, str], int]
+    pushes: Mapping[str, int]
+    by_memory: int
     checkpoint_failures: int
     uptime: float
 
 
 def _discarded(view: View) -> dict[tuple[str, ...], float]:
     return {(reason,): count for reason, count in view.status.counters.discarded_for.items()}
+
+
+def _pushes(view: View) -> dict[tuple[str, ...], float]:
+    return {(bridge,): count for bridge, count in view.pushes.items()}
 
 
 _FAMILIES: tuple[Family[View], ...] = (
@@ -61,19 +69,34 @@ _FAMILIES: tuple[Family[View], ...] = (
     ),
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
     Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
+    Family("pushes_total", "pushes answered, by the way they came", _pushes, ("bridge",)),
+    Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.by_memory),
 )
 FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
 
 
 def status_server(
-    address: str, core: ParameterServer, health: Health, calls: CallCounter, checkpointer: Checkpointer | None
+    address: str,
+    core: ParameterServer,
+    health: Health,
+    calls: Mapping[str, CallCounter],
+    offers: Offers,
+    checkpointer: Checkpointer | None,
 ) -> StatusServer:
-    """Bound to `address`, not started. Raises AddressError."""
+    """Bound to `address`, not started. `calls`: by the ways they come. Raises AddressError."""
     begun = time.monotonic()
 
     def view() -> View:
         failures = checkpointer.failures if checkpointer else 0
-        return View(core.status(), health.serving, calls.calls, failures, time.monotonic() - begun)
+        return View(
+            core.status(),
+            health.serving,
+            sum((Counter(counter.calls) for counter in calls.values()), Counter()),
+            {bridge: counter.calls.get(("Push", "OK"), 0) for bridge, counter in calls.items()},
+            offers.connected(),
+            failures,
+            time.monotonic() - begun,
+        )
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
         status = core.status()

@@ -10,8 +10,9 @@ import numpy as np
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.options import MESSAGE_OVERHEAD
+from relaax.bridge.precision import check_precision, widened
 from relaax.bridge.statistics import statistics_from_messages
-from relaax.bridge.wire import Carrier, float32_of
+from relaax.bridge.wire import Carrier
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.server.parameter_server.shard import Push
@@ -25,7 +26,7 @@ _MAX_ENTRIES = 65_536
 
 
 def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
-    """The request as a value; its gradient is a view of the request's bytes. Raises ValueError."""
+    """The request as a value; its gradient is a view of the request's bytes if they are float32. Raises ValueError."""
     request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
         raise ValueError(f"{request.env_steps} environment steps in one push are too many")
@@ -33,11 +34,13 @@ def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
         worker=request.worker_id,
         push_id=request.push_id,
         base_version=request.base_version,
-        gradient=float32_of(data) if len(data) else None,
+        gradient=widened(data, request.precision) if len(data) else None,
         env_steps=request.env_steps,
         frames=request.env_steps * frame_skip,
         global_step=request.global_step,
         withheld=request.withheld,
+        applied=request.applied,
+        want_parameters=request.want_parameters and not request.applied,
         statistics=statistics_from_messages(request.statistics),
     )
 
@@ -59,6 +62,20 @@ def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContex
         wrong = f"a fingerprint of {len(request.fingerprint)} characters; {MESSAGE_OVERHEAD} are the most"
     if wrong:
         refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
+
+
+def check_push(request: pb.PushRequest, context: grpc.ServicerContext) -> None:
+    """End the call where the report that comes with it may not be taken in, or the precision is none."""
+    check_asked(request.precision, context)
+    check_report(request.report, context)
+
+
+def check_asked(precision: pb.Precision, context: grpc.ServicerContext) -> None:
+    """End the call where parameters are asked for in a precision that is none."""
+    try:
+        check_precision(precision)
+    except ValueError as error:
+        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
 def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> None:

@@ -23,6 +23,8 @@ from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.credentials import Credentials
 from relaax.server.parameter_server.health import Health
+from relaax.server.parameter_server.local import LocalServer
+from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.prometheus import status_server
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.service import Service
@@ -79,7 +81,10 @@ class Server:
             interceptors=[calls, *guards],  # the first sees what those after it refuse
             options=server_options(parameters),
         )
-        add_to_server(Service(core), self._grpc)
+        offers, local_calls = Offers(), CallCounter()
+        service = Service(core, offers)
+        add_to_server(service, self._grpc)
+        self._local = LocalServer(service, core, offers, local_calls)
         if isinstance(shards, Leader):
             coordination_pb2_grpc.add_CoordinationServiceServicer_to_server(shards.members, self._grpc)
             shards.save_now = self._save_now
@@ -89,7 +94,9 @@ class Server:
         self.address = self._bind(address)
         self._status = None
         if status_bind is not None:
-            self._status = status_server(status_bind, core, self.health, calls, checkpointer)
+            self._status = status_server(
+                status_bind, core, self.health, {"grpc": calls, "shared_memory": local_calls}, offers, checkpointer
+            )
 
     @property
     def status_address(self) -> str | None:
@@ -100,6 +107,7 @@ class Server:
         """Begin to answer."""
         if self._status:
             self._status.start()
+        self._local.start()
         self._grpc.start()
         if self._shards:
             self._shards.start()  # it serves when all shards are there
@@ -125,17 +133,17 @@ class Server:
         """No more updates, then the last checkpoint, which so holds every update that was acknowledged."""
         if isinstance(self._shards, Follower):
             safe = self._shards.leave()
-            self._grpc.stop(self._timing.drain).wait()
+            self._stop_calls()
             return safe
         if isinstance(self._shards, Leader):
             self._shards.close_for_good("the parameter server is ending")
         else:
-            self._grpc.stop(self._timing.drain).wait()
+            self._stop_calls()
         safe = reason is not Reason.SUPERSEDED and self._save_last()
         if isinstance(self._shards, Leader):
             if reason is not Reason.SUPERSEDED:  # else they are another's now, and wait for it
                 self._shards.end(safe)
-            self._grpc.stop(self._timing.drain).wait()
+            self._stop_calls()
         self._close_metrics()
         return safe
 
@@ -150,9 +158,15 @@ class Server:
                 break  # somebody wants it to end now
         if isinstance(self._shards, Leader):
             self._shards.end(safe)
-        self._grpc.stop(self._timing.drain).wait()
+        self._stop_calls()
         self._close_metrics()
         return safe
+
+    def _stop_calls(self) -> None:
+        """Answer what is asked now, and nothing more."""
+        stopped = self._grpc.stop(self._timing.drain)
+        self._local.stop(self._timing.drain)
+        stopped.wait()
 
     def _save_last(self) -> bool:
         if self._checkpointer is None:

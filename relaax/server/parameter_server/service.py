@@ -10,14 +10,24 @@ import grpc
 
 from relaax import __version__
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.precision import Narrower
 from relaax.bridge.statistics import statistics_to_messages
 from relaax.bridge.wire import Carrier
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.gate import Away
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.registry import Worker
-from relaax.server.parameter_server.requests import MAX_TEXT, check_registration, check_report, push_of, refuse
+from relaax.server.parameter_server.requests import (
+    MAX_TEXT,
+    check_asked,
+    check_push,
+    check_registration,
+    check_report,
+    push_of,
+    refuse,
+)
 from relaax.server.parameter_server.shard import Applied, PushRefused
 
 _log = logging.getLogger(__name__)
@@ -29,8 +39,11 @@ class Service:
     Long vectors come and go beside their messages: see `relaax.bridge.wire`.
     """
 
-    def __init__(self, core: ParameterServer) -> None:
+    def __init__(self, core: ParameterServer, offers: Offers | None = None) -> None:
+        """`offers`: of a way through memory, made to each worker that registers."""
         self._core = core
+        self._offers = offers
+        self._narrowed = Narrower("parameters")
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
         check_registration(request, context)
@@ -40,11 +53,12 @@ class Service:
     def Push(  # noqa: N802
         self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
     ) -> Carrier[pb.PushResponse]:
-        check_report(carrier.message.report, context)
+        check_push(carrier.message, context)
         with self._passing(context, update=True):
             return self._push(carrier, context)
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
+        check_asked(request.precision, context)
         if request.vector:
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
         with self._passing(context):
@@ -93,6 +107,7 @@ class Service:
             staleness_p95=status.staleness_p95,
             version=__version__,
             description=self._core.description,
+            workers_by_shared_memory=self._offers.connected() if self._offers else 0,
         )
 
     @contextlib.contextmanager
@@ -129,6 +144,7 @@ class Service:
             actors=worker.actors,
             global_step=self._core.global_step,
             finished=self._core.is_over_for(exploit),
+            shared_memory=self._offers.offer(worker.worker_id) if self._offers else None,
         )
 
     def _push(self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext) -> Carrier[pb.PushResponse]:
@@ -148,7 +164,7 @@ class Service:
             return Carrier(pb.PushResponse(global_step=self._core.global_step, finished=True))
         if not applied.repeated:
             self._take_in(request.report, worker, request.env_steps)
-        return self._answer(applied, request.want_parameters)
+        return self._answer(applied, request, request.have_version if request.HasField("have_version") else None)
 
     def _pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
         model = self._core.model
@@ -160,11 +176,12 @@ class Service:
         response = pb.PullResponse(
             not_modified=not modified,
             version=counters.version,
+            precision=request.precision,
             global_step=counters.env_steps,
             finished=self._core.is_over_for(worker.exploit),
             statistics=statistics_to_messages(statistics),
         )
-        return Carrier(response, parameters) if modified else Carrier(response)
+        return Carrier(response, self._narrowed(parameters, request.precision)) if modified else Carrier(response)
 
     def _report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         worker = self._core.registry.hear(request.worker_id)
@@ -182,19 +199,27 @@ class Service:
         model = self._core.model
         applied = model.shard.repeat(request.worker_id, request.push_id) if model else None
         if applied is not None:
-            return self._answer(applied, request.want_parameters)
+            return self._answer(applied, request, None)  # versions of another incarnation are others
         return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))
 
-    def _answer(self, applied: Applied, want_parameters: bool) -> Carrier[pb.PushResponse]:
+    def _answer(self, applied: Applied, request: pb.PushRequest, have_version: int | None) -> Carrier[pb.PushResponse]:
+        wanted, version = request.want_parameters, applied.counters.version
+        not_modified = wanted and have_version == version
         response = pb.PushResponse(
             discard=_DISCARDS[applied.outcome.discard],
             global_step=applied.counters.env_steps,
-            version=applied.counters.version,
+            version=version,
             finished=self._core.finished,
             staleness=applied.outcome.staleness,
-            statistics=statistics_to_messages(applied.statistics) if want_parameters else (),
+            statistics=statistics_to_messages(applied.statistics) if wanted else (),
+            precision=request.precision,
+            not_modified=not_modified,
         )
-        return Carrier(response, applied.parameters) if want_parameters else Carrier(response)
+        if request.applied and self._core.model is not None:
+            response.learning_rate = self._core.model.spec.schedule(response.global_step)
+        if not wanted or not_modified or applied.parameters is None:
+            return Carrier(response)
+        return Carrier(response, self._narrowed(applied.parameters, request.precision))
 
     def _take_in(self, report: pb.MetricsReport, worker: Worker, env_steps: int = 0) -> None:
         self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from relaax.algorithm_base.schedule import Schedule
 from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments
 from relaax.host import optimizers as host_optimizers
+from relaax.host.optimizers import Fused
+from relaax.host.recycled import Empty, own_memory
 from relaax.host.vector import HostVector
-from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo
+from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo, Uncombined
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
@@ -24,6 +28,10 @@ from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.tf.vector import FlatVector, Vector, is_finite
 
 Statistics = Mapping[str, Moments]
+
+
+class CannotShare(Exception):
+    """Workers cannot change the shard's parameters by themselves. The message says why, of "it"."""
 
 
 class PushRefused(Exception):
@@ -36,7 +44,7 @@ class Push:
 
     `global_step` is what the worker last saw: the learning rate is annealed by it, so that all shards use the same.
     `statistics` are samples, to be merged with those of other pushes. `withheld`: the worker keeps a gradient back
-    because its loss is an outlier.
+    because its loss is an outlier. `applied`: the worker has applied it in memory that the shard shares with it.
     """
 
     worker: str
@@ -48,17 +56,30 @@ class Push:
     global_step: int
     statistics: Statistics = field(default_factory=dict)
     withheld: bool = False
+    applied: bool = False
+    want_parameters: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The answer to a push. `parameters` are those of `counters.version`; they and `statistics` never change."""
+    """The answer to a push. `parameters` are those of `counters.version`, None where they were not wanted; they and
+    `statistics` never change.
+    """
 
     outcome: Outcome
     repeated: bool
     counters: Counters
-    parameters: FlatVector
+    parameters: FlatVector | None
     statistics: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a worker needs to apply gradients by itself: parameters and slots, and the update (see `Fused`)."""
+
+    vectors: tuple[FlatVector, ...]
+    function: str
+    numbers: tuple[np.float32, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,7 @@ class Shard:
     """Owns `[start, start + len(initial))` of the flat vector. Does not know how many shards there are.
 
     Thread-safe. Whatever is handed out is immutable. `on_device`: the vector and its optimizer are where TensorFlow
-    computes, such as on a GPU, and not in the host's memory.
+    computes, such as on a GPU, and not in the host's memory. `empty` makes the memory of snapshots, in the host's.
     """
 
     def __init__(
@@ -95,10 +116,11 @@ class Shard:
         statistics: Mapping[str, int] = MappingProxyType({}),
         combine: CombinerSpec = _FIFO,
         on_device: bool = False,
+        empty: Empty = own_memory,
     ) -> None:
         self.start = start
         self.size = len(initial)
-        self._parameters: Vector = FlatVariable(initial) if on_device else HostVector(initial)
+        self._parameters: Vector = FlatVariable(initial) if on_device else HostVector(initial, empty)
         create = optimizer.create if on_device else partial(host_optimizers.create, optimizer)
         self._optimizer: Optimizer[Any] = create(self.size)
         self._combiner = combine.create(self.size)
@@ -109,6 +131,7 @@ class Shard:
         self._ledger = Ledger()
         # Replaced, never changed: what was handed out stays as it is.
         self._statistics: Statistics = MappingProxyType({name: Moments.zeros(n) for name, n in statistics.items()})
+        self._shared = False
         self._prepared: Copies | None = None
         self._lock = threading.Lock()
 
@@ -129,7 +152,7 @@ class Shard:
             repeated = outcome is not None
             if outcome is None:
                 outcome = self._count(push, finite)
-            return self._applied(outcome, repeated)
+            return self._applied(outcome, repeated, push.want_parameters)
 
     def repeat(self, worker: str, push_id: int) -> Applied | None:
         """The answer to a push that was counted before; None, and nothing changes, where it was not."""
@@ -138,12 +161,38 @@ class Shard:
                 return None
             outcome = self._ledger.repeated(worker, push_id)
             assert outcome is not None
-            return self._applied(outcome, repeated=True)
+            return self._applied(outcome, repeated=True, want_parameters=True)
 
     def pull(self) -> tuple[Counters, FlatVector, Statistics]:
         """The counters, and the parameters and statistics that go with them."""
         with self._lock:
             return self._counters, self._parameters.snapshot(), self._statistics
+
+    def share(self, empty: Empty) -> Shared:
+        """Let workers change parameters and slots by themselves from now on, in memory that `empty` makes (hogwild).
+
+        Raises CannotShare where the shard promises what then nobody could keep.
+        """
+        with self._lock:
+            if not isinstance(self._parameters, HostVector):
+                raise CannotShare("its parameters are on a GPU")
+            if not isinstance(self._optimizer, Fused):
+                raise CannotShare("its optimizer is none of rms_prop, momentum and adagrad")
+            if not isinstance(self._combiner, Uncombined):
+                raise CannotShare("it combines gradients (algorithm.combine)")
+            if self._max_staleness is not None:
+                raise CannotShare("it discards stale gradients (algorithm.max_staleness)")
+            vectors = (self._parameters, *self._optimizer.vectors.values())
+            self._shared = True
+            moved = tuple(vector.move(empty) for vector in vectors)
+            return Shared(moved, self._optimizer.function, self._optimizer.numbers)
+
+    def forget_snapshots(self, snapshots: Iterable[FlatVector]) -> None:
+        """Parameters that were handed out, and whose readers have gone without a word: they stay as they are."""
+        with self._lock:
+            for snapshot in snapshots:
+                if isinstance(self._parameters, HostVector):
+                    self._parameters.forget(snapshot)
 
     def forget(self, worker: str) -> None:
         """The worker will push no more."""
@@ -217,11 +266,14 @@ class Shard:
         """Parameters and slots, shared with whoever updates them: to be let go of before the next push."""
         return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots(), **self._combiner.slots()}
 
-    def _applied(self, outcome: Outcome, repeated: bool) -> Applied:
-        return Applied(outcome, repeated, self._counters, self._parameters.snapshot(), self._statistics)
+    def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> Applied:
+        parameters = self._parameters.snapshot() if want_parameters else None
+        return Applied(outcome, repeated, self._counters, parameters, self._statistics)
 
     def _check(self, push: Push) -> bool:
         """Whether the gradient can be applied. Outside the lock: it reads the whole vector."""
+        if push.applied and (push.gradient is not None or push.withheld or not self._shared):
+            raise PushRefused("a gradient that was applied is not sent, and memory for it is shared before")
         if push.gradient is None:
             return True
         if push.withheld:
@@ -237,7 +289,9 @@ class Shard:
             raise PushRefused(f"base version {push.base_version} is yet to come, the version is {before.version}")
         statistics = self._merged(push.statistics)
         discard, version = Discard.NONE, before.version
-        if push.gradient is None:
+        if push.applied:
+            version += 1
+        elif push.gradient is None:
             staleness = 0
             if push.withheld:
                 discard = Discard.LOSS

@@ -60,6 +60,12 @@ def serve(
             help="Where the parameter server is; of several shards all, with commas between them, shard 0 first.",
         ),
     ] = None,
+    bridge: Annotated[
+        str | None, typer.Option(help="How gradients and parameters travel: auto, grpc, shared_memory or hogwild.")
+    ] = None,
+    wire_precision: Annotated[
+        str | None, typer.Option(help="Of gradients and parameters by grpc: float32, float16 or bfloat16.")
+    ] = None,
     status_bind: StatusBindOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
@@ -79,6 +85,8 @@ def serve(
     given = {
         "rlx-server.bind": bind,
         "rlx-server.parameter_server": parameter_server,
+        "rlx-server.bridge": bridge,
+        "rlx-server.wire_precision": wire_precision,
         "rlx-server.status_bind": status_bind,
         "rlx-server.log_level": log_level,
         "rlx-server.log_format": log_format,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.server.configured import check_bridge
 from relaax.server.native_messages import import_tensorflow
 from relaax.server.rlx_server.worker import WorkerPlan
 from relaax.server.targets import targets
@@ -22,8 +23,12 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     Raises ConfigurationError.
     """
     import_tensorflow()
+    from relaax.bridge.precision import prepare
+
+    prepare(settings.wire_precision)  # compiled before there are workers, it is there for all of them
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure(section)
+    check_bridge(settings, config)
     servers = targets(settings)
     return WorkerPlan(settings, algorithm, config, _device(settings, config), lambda: make_bridge(settings, servers))
 
@@ -50,4 +55,13 @@ def make_bridge(settings: RlxServerSection, servers: Sequence[Target]) -> Bridge
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    return GrpcBridge(servers, unavailable_after=settings.parameter_server_patience)
+    if settings.bridge == "hogwild":
+        from relaax.bridge.hogwild import HogwildBridge
+
+        return HogwildBridge(servers, unavailable_after=settings.parameter_server_patience)
+    return GrpcBridge(
+        servers,
+        unavailable_after=settings.parameter_server_patience,
+        way=settings.bridge,
+        wire_precision=settings.wire_precision,
+    )

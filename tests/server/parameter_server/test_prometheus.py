@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from relaax.bridge import BridgeError
+from relaax.bridge.segments import SUPPORTED
 from relaax.server.parameter_server.prometheus import FAMILIES
 from support.metrics_page import documented_for_prometheus
 from support.parameter_server_processes import start, trained, worker, write_configuration
@@ -27,7 +28,7 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
     code, before = health(url)
     assert (code, before["serving"], before["server"]) == (200, True, "relaax-parameter-server")
     assert f"{PREFIX}mean_return" not in scraped(url), "there is none yet"
-    with bridge_to(address) as bridge:
+    with bridge_to(address, way="auto") as bridge:
         bridge.register(worker(config))
         trained(bridge, 3)
         bridge.episode(12.5, 7)
@@ -43,6 +44,9 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
     assert values[f"{PREFIX}workers"] == 1
     assert values[f'{PREFIX}discarded_total{{reason="stale"}}'] == 0
     assert values[f'{PREFIX}calls_total{{code="OK",method="Push"}}'] == 4
+    assert values[f'{PREFIX}pushes_total{{bridge="shared_memory"}}'] == 4 * SUPPORTED
+    assert values[f'{PREFIX}pushes_total{{bridge="grpc"}}'] == 4 * (not SUPPORTED)
+    assert values[f"{PREFIX}workers_by_shared_memory"] == SUPPORTED
     refused = [name for name in values if 'method="Register"' in name and 'code="OK"' not in name]
     assert len(refused) == 1 and values[refused[0]] == 1
     assert values[f"{PREFIX}checkpoint_failures_total"] == 0

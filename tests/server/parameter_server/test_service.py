@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -88,6 +89,14 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
     [
         ({"gradient": bytes(4 * (SIZE + 1))}, "INVALID_ARGUMENT", "a gradient of 8 elements is needed, not 9"),
         ({"gradient": bytes(5)}, "INVALID_ARGUMENT", "not 5 bytes"),
+        ({"gradient": bytes(2 * SIZE + 1), "precision": 1}, "INVALID_ARGUMENT", "not 17 bytes"),
+        (
+            {"gradient": bytes(4 * SIZE), "precision": 1},
+            "INVALID_ARGUMENT",
+            "a gradient of 8 elements is needed, not 16",
+        ),
+        ({"precision": 3}, "INVALID_ARGUMENT", "precision 3 is none"),
+        ({"precision": 3, "gradient": b""}, "INVALID_ARGUMENT", "precision 3 is none"),
         ({"push_id": 2}, "FAILED_PRECONDITION", "push 2 after push 0"),
         ({"push_id": 0}, "FAILED_PRECONDITION", "push 0 after push 0"),
         ({"base_version": 1}, "INVALID_ARGUMENT", "yet to come"),
@@ -164,6 +173,40 @@ def test_pulls(stub: Stub, incarnation: int) -> None:
     assert pull(worker_id="1" * 32).incarnation_ended
     code, details = refused(lambda: pull(vector="target"))
     assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "there is no vector named 'target'")
+    code, details = refused(lambda: pull(precision=-1))
+    assert (code, details[:20]) == (grpc.StatusCode.INVALID_ARGUMENT, "precision -1 is none")
+
+
+def test_a_push_that_changes_nothing_is_not_answered_with_what_the_worker_has(stub: Stub, incarnation: int) -> None:
+    def push(number: int, **changes: Any) -> pb.PushResponse:
+        return stub.Push(update(incarnation, **{"push_id": number, "want_parameters": True, **changes}))
+
+    nan = gradient(np.nan).tobytes()
+    has_it = push(1, have_version=0, gradient=nan)
+    assert (has_it.not_modified, has_it.parameters, has_it.discard) == (True, b"", pb.DISCARD_NOT_FINITE)
+    assert push(1, have_version=0, gradient=nan) == has_it
+    assert push(2, gradient=nan).parameters == bytes(4 * SIZE)
+    changed = push(3, have_version=0)
+    assert (changed.not_modified, changed.version, changed.parameters) == (False, 1, gradient(-1).tobytes())
+    assert push(4, have_version=0, gradient=b"").parameters == gradient(-1).tobytes()
+    silent = push(5, have_version=1, gradient=b"", want_parameters=False)
+    assert (silent.not_modified, silent.parameters) == (False, b"")
+
+
+def test_versions_of_another_incarnation_are_others(tmp_path: Path) -> None:
+    changes = {"have_version": 0, "want_parameters": True, "gradient": gradient(np.nan).tobytes()}
+    with running(directory=tmp_path) as first, grpc.insecure_channel(first.address) as channel:
+        stub: Stub = pb_grpc.ParameterServerServiceStub(channel)
+        push = update(stub.Register(introduction()).incarnation, **changes)
+        assert stub.Push(push).not_modified
+        first.stop()
+    with running(directory=tmp_path) as second, grpc.insecure_channel(second.address) as channel:
+        stub = pb_grpc.ParameterServerServiceStub(channel)
+        repeated = stub.Push(push)  # which the checkpoint's ledger holds
+        assert (repeated.discard, repeated.not_modified) == (pb.DISCARD_NOT_FINITE, False)
+        assert repeated.parameters == bytes(4 * SIZE)
+        pull = pb.PullRequest(worker_id=WORKER, incarnation=push.incarnation, have_version=0)
+        assert stub.Pull(pull) == pb.PullResponse(incarnation_ended=True)
 
 
 def test_a_repeated_report_is_counted_once(server: Running, stub: Stub, incarnation: int) -> None:

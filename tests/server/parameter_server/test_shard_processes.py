@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from relaax.bridge import BridgeUnavailable, GrpcBridge, Pushed, TrainingEnded
+from relaax.bridge.segments import SUPPORTED
 from relaax.checkpoint import CheckpointManager, LocalStore
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
@@ -33,8 +34,9 @@ def push(bridge: GrpcBridge, size: int) -> Pushed:
 @pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, config: Path, killed: int) -> None:
     shards = ShardProcesses(processes, config, 2, ("--set", "relaax-parameter-server.checkpoint_interval=0.2"))
-    with bridge_to(shards.addresses, unavailable_after=200.0) as bridge:
+    with bridge_to(shards.addresses, unavailable_after=200.0, way="auto") as bridge:
         bridge.register(worker(config))
+        assert bridge.shares_memory == SUPPORTED
         size = len(trained(bridge, 3))
         shards.running[killed].kill()
         # The next push waits for the shard, and finds all of them at a checkpoint that was published.
@@ -48,6 +50,7 @@ def test_a_killed_shard_comes_back_and_the_run_goes_on(processes: Processes, con
         assert pushed[0].global_step - 10 in published | {0}
         after = push(bridge, size)
         assert (after.discarded, after.global_step) == (None, pushed[0].global_step + 10)
+        assert bridge.shares_memory == SUPPORTED, "with all shards again"
     assert shards.signal_all(signal.SIGTERM) == [0, 0]
     restored = checkpoints(config).restore()
     assert restored is not None

@@ -1,0 +1,123 @@
+"""The bridge of workers that update the parameters by themselves, in memory and without locks (Hogwild!).
+
+Recht et al. 2011, and as A3C does it (Mnih et al. 2016, sections 4 and 4.1): several workers may write to an element at
+the same time, and then one of their updates of it is lost. What else is given up stands in docs/operating.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.base import BridgeError, FlatVector, Pulled, Pushed
+from relaax.bridge.channel import Target
+from relaax.bridge.grpc_bridge import GrpcBridge, PushAnswer
+from relaax.bridge.link import Link
+from relaax.bridge.shared_memory import NoSharedMemory, SharedMemory
+from relaax.host import kernels
+from relaax.host.recycled import Recycled, own_memory
+from relaax.tf.vector import is_finite
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveShard:
+    """The vectors of a shard that everybody writes to, and the update with its constants."""
+
+    parameters: FlatVector
+    slot: FlatVector
+    kernel: kernels.Kernel
+    numbers: Sequence[np.float32]
+
+    def apply(self, gradient: FlatVector, learning_rate: float, copy: FlatVector) -> None:
+        """One pass over parameters, slot and gradient. `copy` gets what the parameters then are."""
+        self.kernel(self.parameters, self.slot, copy, gradient, np.float32(learning_rate), *self.numbers)
+
+
+def live_shard(memory: SharedMemory) -> tuple[LiveShard, float]:
+    """The shard at the other end of a connection, and the learning rate now. Raises NoSharedMemory."""
+    message, parameters = memory.live(0)
+    fused = kernels.FUSED.get(message.optimizer)
+    if fused is None or message.vectors != 2 or len(message.numbers) != fused[1]:
+        raise NoSharedMemory(f"its optimizer {message.optimizer!r} is not known here")
+    _, slot = memory.live(1)
+    numbers = [np.float32(number) for number in message.numbers]
+    return LiveShard(parameters, slot, kernels.fused(fused[0]), numbers), message.learning_rate
+
+
+class HogwildBridge(GrpcBridge):
+    """Applies gradients to the shards' memory, then tells them: steps, metrics and statistics count as always.
+
+    Every shard must be on this host. Where a connection was lost the worker registers again; there is no other way for
+    its gradients.
+    """
+
+    def __init__(
+        self, servers: Sequence[Target | str] | str, *, timeout: float = 15.0, unavailable_after: float = 60.0
+    ) -> None:
+        super().__init__(servers, timeout=timeout, unavailable_after=unavailable_after, way="hogwild")
+        self._live: dict[int, LiveShard] = {}
+        self._rate = 0.0
+        self._copies: Recycled | None = None
+
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
+        self._check(gradient)
+        if gradient is None or not is_finite(gradient):  # the shard discards and counts what is not finite
+            return super().push(gradient, env_steps, want_parameters, loss=loss, withheld=withheld)
+        if not self.shares_memory and self._connected_anew():
+            return replace(super().push(None, env_steps), discarded="incarnation")
+        if self._copies is None:
+            self._copies = Recycled(self._parameters, own_memory)
+        parameters = self._copies.take()
+        for link in self._links:
+            part = slice(link.start, link.end)
+            self._live[link.shard].apply(gradient[part], self._rate, parameters[part])
+        parameters = parameters.view()
+        parameters.flags.writeable = False
+        common = self._common(env_steps, want_parameters, withheld)
+        common.applied = True
+        carriers, rolled_back = self._push(common, None)
+        if not rolled_back:
+            self._rate = carriers[0].message.learning_rate
+        return self._pushed(carriers, rolled_back, partial(self._taken, parameters) if want_parameters else None)
+
+    def _connected_anew(self) -> bool:
+        """Register again. Whether another incarnation was met, to which the gradient does not belong."""
+        before, pulled = self._incarnation, self._pulled
+        self._register_again()
+        if self._incarnation != before:
+            return True
+        self._pulled = pulled
+        return False
+
+    def _share_memory(self, link: Link, response: pb.RegisterResponse) -> None:
+        super()._share_memory(link, response)
+        assert link.memory is not None, "else there was an error"
+        try:
+            self._live[link.shard], rate = live_shard(link.memory)
+        except NoSharedMemory as why:
+            raise BridgeError(f"parameter server {link.address} cannot do with bridge hogwild: {why}") from None
+        _log.info("parameter server %s: updated in that memory, without locks", link.address)
+        if link.shard == 0:
+            self._rate = rate
+
+    def _taken(self, parameters: FlatVector, carriers: Sequence[PushAnswer]) -> Pulled:
+        """`parameters` are those of the worker's own update, with what others have made of them by then."""
+        for link, carrier in zip(self._links, carriers, strict=True):
+            link.version = carrier.message.version
+        first = carriers[0].message
+        return self._hold(parameters, first.version, first.statistics)

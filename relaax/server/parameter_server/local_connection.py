@@ -1,0 +1,218 @@
+"""One worker of this host: its questions, its gradient's memory, and the snapshots that it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from typing import Any, NoReturn
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import segments
+from relaax.bridge.base import FlatVector
+from relaax.bridge.frames import (
+    HELLO,
+    LIVE,
+    PROOF_BYTES,
+    PULL,
+    PUSH,
+    WORKER_ID_BYTES,
+    BrokenFrame,
+    Frame,
+    FrameSocket,
+)
+from relaax.bridge.wire import Carrier
+from relaax.host.recycled import Recycled
+from relaax.server.parameter_server.call_counter import CallCounter
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.offers import Offers
+from relaax.server.parameter_server.service import Service
+from relaax.server.parameter_server.shard import CannotShare
+
+_log = logging.getLogger(__name__)
+_NUMBER_BYTES = 4
+
+
+def shake_hands(frames: FrameSocket, core: ParameterServer, offers: Offers) -> tuple[str, FlatVector]:
+    """Let a worker in: its id, and the memory that it writes gradients to, as long as the shard's vector.
+
+    Raises OSError, and BrokenFrame where it is not a registered worker that shows its proof.
+    """
+    frame, descriptor = frames.receive()
+    if descriptor is not None:
+        os.close(descriptor)
+    if frame.kind != HELLO or len(frame.message) != WORKER_ID_BYTES + PROOF_BYTES:
+        raise BrokenFrame("the first frame is no introduction")
+    worker_id = frame.message[:WORKER_ID_BYTES].decode("ascii", "replace")
+    proof = offers.accepted(worker_id, frame.message[WORKER_ID_BYTES:])
+    model = core.model
+    if proof is None or model is None or core.registry.hear(worker_id) is None:
+        raise BrokenFrame("it did not prove to be a worker")
+    if frame.vector != _NUMBER_BYTES * model.shard.size:
+        raise BrokenFrame(f"memory of {frame.vector} bytes was asked for, for {model.shard.size} numbers")
+    handed, memory = segments.make(model.shard.size, at_once=False)  # some workers never push
+    try:
+        frames.send(Frame(0, proof, frame.vector), handed)
+    finally:
+        os.close(handed)
+    return worker_id, memory
+
+
+class LocalConnection:
+    """Answers the questions of one worker, one after the other, in the thread that calls `serve`.
+
+    What it was sent stays as it is until the worker says that it needs it no more.
+    """
+
+    def __init__(
+        self,
+        frames: FrameSocket,
+        memory: FlatVector,
+        service: Service,
+        core: ParameterServer,
+        calls: CallCounter,
+    ) -> None:
+        """`memory`: where the worker writes its gradients; what is in it counts when the worker says so."""
+        self.frames = frames
+        self._gradient = memory.data.cast("B").toreadonly()
+        self._servicer = service
+        self._core = core
+        self._segments = core.segments
+        self._calls = calls
+        self._copies = Recycled(memory.size, core.segments.empty)
+        self._held: dict[int, FlatVector] = {}  # segments that the worker reads
+        self._sent: set[int] = set()  # segments that it has descriptors of
+        self._freed = core.segments.freed
+
+    def serve(self) -> None:
+        """Until the worker goes. Raises BrokenFrame and OSError."""
+        try:
+            while True:
+                frame, descriptor = self.frames.receive()
+                if descriptor is not None:
+                    os.close(descriptor)
+                if frame.kind == LIVE:
+                    self._hand_over(frame.segment)
+                else:
+                    self._answer(frame)
+        finally:
+            # The worker may be there still, and go on by gRPC with the parameters that it has.
+            if self._core.model is not None:
+                self._core.model.shard.forget_snapshots(self._held.values())
+            self._held.clear()
+
+    def ask_no_more(self) -> None:
+        """Let `serve` end once it has answered what it was asked."""
+        with contextlib.suppress(OSError):
+            self.frames.socket.shutdown(socket.SHUT_RD)
+
+    def close(self) -> None:
+        """Let `serve` end now; called by any thread."""
+        with contextlib.suppress(OSError):
+            self.frames.socket.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, frame: Frame) -> None:
+        for number in frame.numbers:
+            self._held.pop(number, None)
+        if frame.kind not in (PUSH, PULL) or frame.vector > len(self._gradient):
+            raise BrokenFrame(f"kind {frame.kind} with a vector of {frame.vector} bytes is no question")
+        code = grpc.StatusCode.UNKNOWN
+        try:
+            carrier = self._call(frame)
+            code = grpc.StatusCode.OK
+        except _Aborted as aborted:
+            code, sentence = aborted.code, aborted.sentence
+        except DecodeError as error:
+            code, sentence = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except Exception as error:
+            _log.exception("a question of a local worker failed")
+            sentence = f"{type(error).__name__}: {error}"
+        finally:
+            self._calls.count("Push" if frame.kind == PUSH else "Pull", code)
+        if code is grpc.StatusCode.OK:
+            self._send(carrier)
+        else:
+            self.frames.send(Frame(code.value[0], sentence.encode()))
+
+    def _hand_over(self, index: int) -> None:
+        """One of the shard's own vectors, or why the worker gets none."""
+        model = self._core.model
+        try:
+            if model is None:
+                raise CannotShare("it has no model yet")
+            shared = model.shard.share(self._segments.writable)
+            if index >= len(shared.vectors):
+                raise BrokenFrame(f"vector {index} of {len(shared.vectors)} was asked for")
+            segment = self._segments.find(shared.vectors[index])
+            if segment is None:
+                raise CannotShare("it has no more memory to share")
+        except CannotShare as error:
+            self.frames.send(Frame(grpc.StatusCode.FAILED_PRECONDITION.value[0], str(error).encode()))
+            return
+        message = pb.LiveVectors(
+            optimizer=shared.function,
+            numbers=[float(number) for number in shared.numbers],
+            learning_rate=model.spec.schedule(self._core.global_step),
+            vectors=len(shared.vectors),
+        )
+        self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
+
+    def _call(self, frame: Frame) -> Carrier[Any]:
+        context: Any = _Context()
+        if frame.kind == PUSH:
+            push = pb.PushRequest.FromString(frame.message)
+            return self._servicer.Push(Carrier(push, self._gradient[: frame.vector]), context)
+        return self._servicer.Pull(pb.PullRequest.FromString(frame.message), context)
+
+    def _send(self, carrier: Carrier[Any]) -> None:
+        head, vector = carrier.message.SerializeToString(), memoryview(carrier.data).nbytes
+        if not vector:
+            self.frames.send(Frame(0, head))
+            return
+        array, segment = self._shared(carrier.data, vector)
+        self._held[segment.number] = array
+        descriptor = None if segment.number in self._sent else segment.descriptor
+        self._sent.add(segment.number)
+        self.frames.send(Frame(0, head, vector, segment.number, self._gone()), descriptor)
+
+    def _shared(self, data: Any, vector: int) -> tuple[FlatVector, segments.Segment]:
+        """The vector where a worker can read it: most often it is there, else it is copied."""
+        segment = self._segments.find(data) if isinstance(data, np.ndarray) else None
+        if segment is not None:
+            return data, segment
+        copy = self._copies.take()
+        copy.data.cast("B")[:vector] = memoryview(data).cast("B")
+        segment = self._segments.find(copy)
+        if segment is None:
+            raise BrokenFrame("there is no more memory to share")
+        return copy, segment
+
+    def _gone(self) -> list[int]:
+        """Segments that the worker has, and that nobody will be answered with again."""
+        freed = self._segments.freed
+        if freed == self._freed:
+            return []
+        self._freed = freed
+        gone = self._sent - self._segments.alive
+        self._sent -= gone
+        return list(gone)
+
+
+class _Aborted(Exception):
+    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+class _Context:
+    """What the service needs of a call's context."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
+        """End the call."""
+        raise _Aborted(code, details)

@@ -1,0 +1,45 @@
+"""What a worker is told when it registers, so that it can come through memory where it shares the host."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.frames import PROOF_BYTES
+
+
+class Offers:
+    """Names the socket, and derives what worker and shard show each other there from a secret of this process.
+
+    The socket's name can be read by every user of the host, the proofs by nobody: they go to a worker that was let in,
+    as part of the answer to its registration.
+    """
+
+    def __init__(self) -> None:
+        self.socket = b"relaax-" + secrets.token_hex(16).encode()
+        self.open = False
+        """Whether somebody listens there. While nobody does, nothing is offered."""
+        self.connected: Callable[[], int] = lambda: 0
+        """How many workers have accepted, and are there now."""
+        self._secret = secrets.token_bytes(PROOF_BYTES)
+
+    def offer(self, worker_id: str) -> pb.SharedMemoryOffer | None:
+        """For this worker and no other."""
+        if not self.open:
+            return None
+        return pb.SharedMemoryOffer(
+            socket=self.socket,
+            worker_proof=self._proof(b"worker", worker_id),
+            shard_proof=self._proof(b"shard", worker_id),
+        )
+
+    def accepted(self, worker_id: str, worker_proof: bytes) -> bytes | None:
+        """What the shard shows this worker; None where the worker's own proof is not right."""
+        if not hmac.compare_digest(worker_proof, self._proof(b"worker", worker_id)):
+            return None
+        return self._proof(b"shard", worker_id)
+
+    def _proof(self, role: bytes, worker_id: str) -> bytes:
+        return hmac.digest(self._secret, role + worker_id.encode(), "sha256")

@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""What 16 bits a number on the wire cost in learning, and save in bytes and time.
+
+CartPole by da3c through the real ports and gRPC, until it is solved, with several seeds for each precision; then pushes
+that take the parameters with the answer, in turns, each precision by a worker of its own at one real parameter server.
+Writes wire-precision.md, .csv and .png. A run that is in the folder of runs already is not run again, so that a study
+that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from relaax.bridge import GrpcBridge, Registration
+from relaax.bridge.precision import PRECISIONS
+from support.long_vector import configuration, fingerprint_of
+from support.processes import Processes
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "config" / "da3c_gym_cartpole.yaml"
+NAME = "wire-precision"
+SEEN = "## What is seen\n"
+TARGET = 475
+TOGETHER = 25
+"""Pushes of one precision, after which it is the next one's turn."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Pushes in one precision: quartiles of milliseconds, milliseconds of processor on both ends, bytes both ways."""
+
+    parameters: int
+    precision: str
+    quartiles: list[float]
+    processor: float
+    sent: int
+
+
+def folder_of(runs: Path, precision: str, seed: int) -> Path:
+    """Where a run is kept."""
+    return runs / f"{precision}-{seed}"
+
+
+def trained(runs: Path, precision: str, seed: int, steps: int) -> dict[str, Any]:
+    """The summary of a run, which is made where it is not there. Raises CalledProcessError where it fails."""
+    folder = folder_of(runs, precision, seed)
+    summary = folder / "summary.json"
+    if not summary.is_file():
+        settings = ["rlx-server.bridge=grpc", f"rlx-server.wire_precision={precision}"]
+        command = [
+            *(sys.executable, "-m", "relaax.cli.main", "run", str(CONFIG), "--no-progress", "--fresh"),
+            *("--run-dir", str(folder), "--seed", str(seed), "--max-steps", str(steps)),
+            *("--target-return", str(TARGET)),
+            *(part for setting in settings for part in ("--set", setting)),
+        ]
+        code = subprocess.run(command, cwd=ROOT).returncode
+        if code not in (0, 3):  # 3: it ended before it was solved, which is a result
+            raise subprocess.CalledProcessError(code, command)
+    found: dict[str, Any] = json.loads(summary.read_text("utf-8"))
+    return found
+
+
+def exchanged(parameters: int, seconds: float) -> list[Exchange]:
+    """All precisions in turns, each for a third of the time."""
+    with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes, ExitStack() as stack:
+        path = configuration(Path(name), parameters)
+        running, address = processes.start_server("relaax-parameter-server", "--config", path)
+        server, worker = psutil.Process(running.process.pid), psutil.Process()
+        bridges = {
+            precision: stack.enter_context(closing(GrpcBridge(address, wire_precision=precision, timeout=60.0)))
+            for precision in PRECISIONS
+        }
+        for bridge in bridges.values():
+            bridge.register(Registration(fingerprint_of(path)))
+            bridge.pull()
+        gradient = np.random.default_rng(0).normal(scale=1e-3, size=parameters).astype(np.float32)
+        times: dict[str, list[float]] = {precision: [] for precision in bridges}
+        processor = dict.fromkeys(bridges, 0.0)
+        for _ in range(TOGETHER):  # they warm up
+            for bridge in bridges.values():
+                bridge.push(gradient, 1)
+        ends = time.monotonic() + seconds
+        while not times["float32"] or time.monotonic() < ends:
+            for precision, bridge in bridges.items():
+                before = processor_seconds(server, worker)
+                for _ in range(TOGETHER):
+                    begun = time.perf_counter()
+                    bridge.push(gradient, 1)
+                    times[precision].append((time.perf_counter() - begun) * 1e3)
+                processor[precision] += processor_seconds(server, worker) - before
+    return [
+        Exchange(
+            parameters,
+            precision,
+            statistics.quantiles(found, n=4),
+            processor[precision] / len(found) * 1e3,
+            2 * parameters * (4 if precision == "float32" else 2),
+        )
+        for precision, found in times.items()
+    ]
+
+
+def processor_seconds(*processes: psutil.Process) -> float:
+    """Of all of them, so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def table_of_runs(precisions: Sequence[str], found: dict[tuple[str, int], dict[str, Any]]) -> str:
+    """One row for each precision: steps until it is solved, by seed, and the median."""
+    seeds = sorted({seed for _, seed in found})
+    lines = [
+        f"| | {' | '.join(f'seed {seed}' for seed in seeds)} | median | solved |",
+        "|---|" + "---|" * (len(seeds) + 2),
+    ]
+    for precision in precisions:
+        runs = [found[precision, seed] for seed in seeds]
+        steps = [run["env_steps"] for run in runs]
+        solved = sum(run["status"] == "target_reached" for run in runs)
+        row = [*(f"{n:,}" for n in steps), f"**{statistics.median(steps):,.0f}**", f"{solved} of {len(runs)}"]
+        lines.append(f"| {precision} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def table_of_exchanges(found: list[Exchange]) -> str:
+    """One row for each length and precision."""
+    lines = [
+        "| parameters | | quartiles, ms | ratio of medians | processor, both ends, ms | megabytes | at 1 Gbit/s, ms |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    medians = {exchange.parameters: exchange.quartiles[1] for exchange in found if exchange.precision == "float32"}
+    for exchange in found:
+        wire = exchange.sent * 8 / 1e9 * 1e3
+        row = [
+            f"{exchange.parameters:,}",
+            exchange.precision,
+            "  ".join(f"{value:.2f}" for value in exchange.quartiles),
+            f"{exchange.quartiles[1] / medians[exchange.parameters]:.2f}",
+            f"{exchange.processor:.2f}",
+            f"{exchange.sent / 1e6:.2f}",
+            f"{wire:.1f}",
+        ]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def page(options: argparse.Namespace, command: str, runs: str, exchanges: str, seen: str) -> str:
+    """The page of the results."""
+    return f"""# Gradients and parameters in 16 bits
+
+`relaax-rlx-server.wire-precision` rounds gradients on their way to the parameter server, and parameters on their way
+back; the parameter server keeps float32. It is for what travels by gRPC.
+
+```sh
+{command}
+```
+
+On a machine with {options.machine}, which runs the servers and all environments too.
+
+## Learning
+
+CartPole-v1 by da3c with the settings of `config/da3c_gym_cartpole.yaml` and `bridge: grpc`: environment steps until
+the mean return of the last 100 training episodes reached {TARGET}, at most {options.steps:,}.
+
+{runs}
+
+![Mean return of the last 100 episodes against environment steps]({NAME}.png)
+
+## Bytes and time
+
+A push that takes the parameters with its answer, over loopback: one parameter server, a worker for each precision,
+{TOGETHER} pushes each in turns. Bytes are those of the vectors, both ways. The last column is arithmetic: what a
+network of that speed takes for these bytes alone, at full speed.
+
+{exchanges}
+
+{SEEN}
+{seen}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precisions", nargs="+", choices=list(PRECISIONS), default=list(PRECISIONS), help="all")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=300, help="the first of them (%(default)s)")
+    parser.add_argument("--steps", type=int, default=200_000, help="after which a run is given up (%(default)s)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[677_747, 5_000_000], help="of vectors (678 k, 5 M)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of pushes of each length (%(default)s)")
+    parser.add_argument("--machine", default="2 cores", help="what the page says of the machine (%(default)s)")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / NAME, help="folder of the runs (runs/...)")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
+    options = parser.parse_args(arguments)
+    options.output.mkdir(parents=True, exist_ok=True)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for seed in seeds:
+        for precision in options.precisions:
+            found[precision, seed] = run = trained(options.runs, precision, seed, options.steps)
+            print(f"{precision}, seed {seed}: {run['status']} after {run['env_steps']:,} steps, {run['seconds']:.0f} s")
+    exchanges = [exchange for length in options.lengths for exchange in exchanged(length, options.seconds)]
+    text = options.output / f"{NAME}.md"
+    before = text.read_text("utf-8") if text.is_file() else ""
+    seen = before.partition(SEEN)[2].strip() or "-"
+    command = " ".join(["python tests/benchmarks/wire_precision.py", *arguments])
+    runs = table_of_runs(options.precisions, found)
+    text.write_text(page(options, command, runs, table_of_exchanges(exchanges), seen), encoding="utf-8")
+    drawing = [
+        *(sys.executable, "-m", "relaax.cli.main", "plot", "--target", str(TARGET)),
+        *("--output", str(options.output / f"{NAME}.png"), "--csv", str(options.output / f"{NAME}.csv")),
+    ]
+    for precision in options.precisions:
+        drawing += ["--group", f"{precision}={folder_of(options.runs, precision, 0).with_name(f'{precision}-*')}"]
+    subprocess.run(drawing, check=True)
+    print(f"written into {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
