@@ -14,6 +14,9 @@ export WORKERS
 # Further options for pytest: make test PYTEST_ARGS="-k checkpoint"
 PYTEST_ARGS ?=
 export PYTEST_ARGS
+# Further options of the studies: make speed SPEED_ARGS="--only latency --rounds 1"
+SPEED_ARGS ?=
+GROWTH_ARGS ?=
 
 STAMP := $(VENV)/setup.stamp
 GENERATED := relaax/rlx/rlx_pb2.py relaax/bridge/parameter_server_pb2.py relaax/bridge/parameter_server_pb2_grpc.py \
@@ -26,7 +29,7 @@ else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
 STALE := always
 endif
 
-.PHONY: help setup run test test-slow test-slow-short benchmarks format docs protocol-baseline images-check wheel clean always
+.PHONY: help setup run test test-slow test-slow-short benchmarks speed growth format docs protocol-baseline images-check wheel clean always
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +54,12 @@ test-slow-short: setup ## run the slow tests in their short form
 
 benchmarks: setup ## time the hot functions, into benchmarks.json
 	@TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 $(BIN)/pytest tests/benchmarks -m slow --benchmark-enable --benchmark-json=benchmarks.json $(PYTEST_ARGS)
+
+speed: setup ## measure speed beside the environments alone and beside peers, into docs/results (hours)
+	@$(BIN)/python tests/benchmarks/speed.py $(SPEED_ARGS)
+
+growth: setup ## measure how cost grows with work, into docs/results (hours)
+	@$(BIN)/python tests/benchmarks/growth.py $(GROWTH_ARGS)
 
 format: setup ## format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix-only .

@@ -57,6 +57,7 @@ ROLLOUT = "tests/algorithms/da3c/test_rollout.py"
 AGENT = "tests/algorithms/da3c/test_agent.py"
 CONTRACT = "tests/algorithms/da3c/test_contract.py"
 LSTM = "tests/algorithms/da3c/test_lstm.py"
+MODEL = "tests/algorithms/da3c/test_model.py"
 LEARNING = "tests/learning/test_da3c_corridors.py"
 RECALL = "tests/learning/test_da3c_recall.py"
 CONT_GRADIENT = "tests/algorithms/da3c_cont/test_gradient.py"
@@ -66,7 +67,8 @@ DOCKING = "tests/learning/test_da3c_cont_docking.py"
 SHARD = "tests/server/parameter_server/test_shard.py"
 COMBINING = "tests/server/parameter_server/test_combining.py"
 
-MODEL_PY = "algorithms/da3c/model.py"
+HOST_PY = "algorithms/da3c/host_model.py"
+TENSORFLOW_PY = "algorithms/da3c/tensorflow_model.py"
 ROLLOUT_PY = "algorithms/da3c/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "algorithms/da3c/normalization.py"
@@ -84,7 +86,11 @@ _POLICY_SIGN = (
     "return -log_probability_t * tf.stop_gradient(advantage_t)",
     "return log_probability_t * tf.stop_gradient(advantage_t)",
 )
-_VALUE_SIGN = (MODEL_PY, "+ config.value_loss_weight * value", "- config.value_loss_weight * value")
+_HOST_POLICY_SIGN = (
+    ("relaax/tf/policies.py", "logs += advantage_t[:, None]", "logs -= advantage_t[:, None]"),
+    ("relaax/tf/policies.py", "logs[taken] -= advantage_t", "logs[taken] += advantage_t"),
+)
+_VALUE_SIGN = (HOST_PY, '["value"] = (error * share', '["value"] = (-error * share')
 _NO_BOOTSTRAP = (
     "relaax/tf/returns.py",
     "np.zeros_like(bootstrap_value), bootstrap_value",
@@ -100,8 +106,8 @@ _LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_a
 ERRORS = (
     # Losses.
     planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], "tests/tf/test_losses.py"),
-    planted("policy-sign-pushed", "the same, seen in what is pushed", [_POLICY_SIGN], GRADIENT),
-    planted("policy-sign-learned", "the same, seen in what is learned", [_POLICY_SIGN], LEARNING),
+    planted("policy-sign-pushed", "the same on the host, in what is pushed", _HOST_POLICY_SIGN, GRADIENT),
+    planted("policy-sign-learned", "the same on the host, in what is learned", _HOST_POLICY_SIGN, LEARNING),
     planted("value-sign", "the value loss has the wrong sign", [_VALUE_SIGN], GRADIENT),
     planted("value-sign-learned", "the same, seen in what is learned", [_VALUE_SIGN], LEARNING),
     planted(
@@ -119,8 +125,52 @@ ERRORS = (
     planted(
         "entropy-sign",
         "the entropy is punished",
-        [(MODEL_PY, "- config.entropy_beta * entropy", "+ config.entropy_beta * entropy")],
+        [(HOST_PY, "share * np.float32(config.entropy_beta)", "-share * np.float32(config.entropy_beta)")],
         GRADIENT,
+    ),
+    planted(
+        "value-sign-in-tensorflow",
+        "the value loss has the wrong sign where there is an LSTM",
+        [(TENSORFLOW_PY, "+ config.value_loss_weight * value", "- config.value_loss_weight * value")],
+        LSTM,
+        MODEL,
+    ),
+    planted(
+        "entropy-sign-in-tensorflow",
+        "the entropy is punished where there is an LSTM",
+        [(TENSORFLOW_PY, "- config.entropy_beta * entropy", "+ config.entropy_beta * entropy")],
+        LSTM,
+        MODEL,
+    ),
+    planted(
+        "old-activations",
+        "a gradient begins with what was computed with other parameters",
+        [
+            (
+                HOST_PY,
+                "set_parameters(parameters, self._pixels)\n        self._kept.clear()\n",
+                "set_parameters(parameters, self._pixels)\n",
+            )
+        ],
+        MODEL,
+    ),
+    planted(
+        "activations-of-another-batch",
+        "a gradient begins with what was computed for the batch before",
+        [(HOST_PY, "        self._kept.clear()  # the next rows are others\n", "")],
+        MODEL,
+    ),
+    planted(
+        "clipping-on-the-host",
+        "long gradients stay as long as they are",
+        [(HOST_PY, "if limit is not None and not norm <= limit:", "if False:")],
+        MODEL,
+    ),
+    planted(
+        "shift-of-a-convolution",
+        "a convolution adds up the wrong blocks",
+        [("relaax/host/convolution.py", "outputs[at + i] += products[by + i]", "outputs[at + i] -= products[by + i]")],
+        "tests/host/test_convolution.py",
     ),
     planted(
         "entropy-formula",
@@ -201,8 +251,9 @@ ERRORS = (
     planted(
         "norm-always-scaled",
         "short gradients are made long",
-        [("relaax/tf/losses.py", "limit / tf.maximum(norm, limit)", "limit / norm")],
+        [(HOST_PY, "if limit is not None and not norm <= limit:", "if limit is not None:")],
         GRADIENT,
+        MODEL,
     ),
     planted(
         "reward-clip-one-sided",

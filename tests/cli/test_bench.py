@@ -21,7 +21,7 @@ from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
 from relaax.cli.bench.command import _promise
 from relaax.cli.bench.emulator import ale_vector_form, cores, forms
 from relaax.cli.bench.programs import Measurements, Programs
-from relaax.cli.bench.service import Service
+from relaax.cli.bench.service import Service, gradients_per_update
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
@@ -33,6 +33,8 @@ FIGURES = {
     "training_steps_per_second": 2_500.0,
     "training_over_emulator": 0.641,
     "act_latency_ms": {"p50": 0.84, "p99": 3.1, "count": 4000},
+    "client_us_per_step": 14.2,
+    "bridge": "shared_memory",
     "sync_ms": {"p50": 4.6, "p99": 9.0, "count": 900},
     "raw_grpc_ms": {"p50": 4.0, "p99": 8.0, "count": 900},
     "sync_over_raw_grpc": 1.15,
@@ -70,7 +72,16 @@ def test_the_table_says_what_each_figure_means() -> None:
     console.print(figures.table(FIGURES, "da3c_ale_boxing"))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    for words in ("3,900 steps/s", "0.64", "p50 0.84, p99 3.10 ms", "mean 120, max 121 MB", "1,000 updates", "0.60 s"):
+    for words in (
+        "3,900 steps/s",
+        "0.64",
+        "p50 0.84, p99 3.10 ms",
+        "mean 120, max 121 MB",
+        "1,000 updates",
+        "0.60 s",
+        "14.20 us",
+        "shared_memory",
+    ):
         assert words in " ".join(text.split()), words
     assert "ale_vector_env_steps_per_second" not in text, "no row for what was not measured"
     assert figures.MEANING.keys() >= FIGURES.keys()
@@ -105,6 +116,19 @@ def test_measurements_are_read_as_they_come(tmp_path: Path) -> None:
     assert measured.steps_per_second(12.0, 13.5) == 200, "from the last line before it"
     assert measured.steps_per_second(9.0, 10.5) == 0, "one line says nothing"
     assert measured.steps_per_second(13.0, 14.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "gradients"),
+    [
+        ([], 1),
+        (["algorithm.average_window=6"], 1),
+        (["algorithm.combine=average"], 4),
+        (["algorithm.combine=average", "algorithm.average_window=6"], 6),
+    ],
+)
+def test_gradients_that_are_averaged_are_counted_one_by_one(keys: list[str], gradients: int) -> None:
+    assert gradients_per_update(make_plan("da3c_gym_cartpole", keys)) == gradients
 
 
 @pytest.mark.parametrize("config", ["da3c_ale_boxing", "da3c_gym_cartpole"])
@@ -262,6 +286,8 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     assert memory["workers"] == 2
     assert 5 < memory["mean"] <= memory["max"] < 1000
     assert memory["updates"] >= int(updates)
+    assert result["bridge"] in ("shared_memory", "grpc")
+    assert 0 < result["client_us_per_step"] < result["client_us_per_message"]
     assert 0 < result["worker_start_s"] < 60
     assert len(result["worker_starts_s"]) == 5
     assert result["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relaax.algorithm_base import parse_fingerprint
 from relaax.cli.bench import figures, machine
+from relaax.cli.bench.client_overhead import client_overhead
 from relaax.cli.bench.emulator import Form, ale_vector_form, forms
 from relaax.cli.bench.exchange import exchange
 from relaax.cli.bench.service import Service, Window
@@ -58,6 +61,8 @@ class Benchmark:
             self.begin("a worker's exchange with the parameter server, beside bare gRPC")
             service.stop()
             self._exchange(service)
+            fingerprint, _ = service.fingerprint()
+        self._client(fingerprint)
         return self.result
 
     def _fastest_form(self) -> Form:
@@ -128,9 +133,22 @@ class Benchmark:
             f"a worker starts in {self.result['worker_start_s']:.2f} s"
         )
 
+    def _client(self, fingerprint: dict[str, Any]) -> None:
+        """The client without environments and without a network, on the spaces of the trained model."""
+        self.begin("the client alone")
+        _, observations, actions = parse_fingerprint(json.dumps(fingerprint))
+        found = client_overhead(observations, actions, self.plan.run.envs_per_client, self.folder)
+        self.result["client_us_per_step"] = found["us_per_step"]
+        self.result["client_us_per_message"] = found["us_per_message"]
+
     def _exchange(self, service: Service) -> None:
         times = exchange(service, self.folder, seconds=min(self._window, 10.0))
         sync, raw = (figures.p50_p99(times[key]) for key in ("sync_ms", "raw_grpc_ms"))
+        shared = times["shared_memory_ms"]  # none where server and worker do not share their host's memory
+        if shared:
+            self.result["shared_memory_ms"] = figures.p50_p99(shared)
+        configured = self.plan.configuration.rlx_server.bridge
+        self.result["bridge"] = configured if configured != "auto" else "shared_memory" if shared else "grpc"
         self.result |= {
             "sync_ms": sync,
             "raw_grpc_ms": raw,

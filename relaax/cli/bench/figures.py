@@ -26,16 +26,22 @@ MEANING = {
         "From handing over an observation to having the action, as the client of one environment sees it; one "
         "connection, training, so that some actions wait for an update."
     ),
-    "sync_ms": (
-        "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server. One worker "
-        "has the server for itself: training has stopped."
+    "client_us_per_step": (
+        "Processor time of the client per step, in an environment's program: the loop of relaax.client.run alone, with "
+        "environments that take no time and a server that answers at once."
     ),
+    "bridge": "How workers reach the parameter server in training: shared_memory or grpc, or what is configured.",
+    "sync_ms": (
+        "A worker's push of a gradient and pull of fresh parameters, in one call to the parameter server by gRPC. One "
+        "worker has the server for itself: training has stopped."
+    ),
+    "shared_memory_ms": "The same push and pull through memory that worker and parameter server share.",
     "raw_grpc_ms": "As many bytes each way through a bare gRPC call that does nothing with them.",
     "sync_over_raw_grpc": "What the parameter server and the bridge add to the bare call, median by median.",
     "worker_memory_mb": "Memory that a worker shares with nobody (unique set size), when it has trained for a while.",
     "worker_start_s": "From connecting to the first action, the servers being up.",
 }
-UNITS = {"steps_per_second": "steps/s", "ms": "ms", "mb": "MB", "s": "s"}
+UNITS = {"steps_per_second": "steps/s", "us_per_step": "us", "ms": "ms", "mb": "MB", "s": "s"}
 SPREAD = 0.2
 """Windows of one measurement that lie further apart, as a share of their median, were measured on a busy machine."""
 
@@ -78,6 +84,8 @@ def unsteady(windows: Mapping[str, Sequence[float]]) -> list[str]:
 
 def shown(name: str, value: Any) -> str:
     """A figure in words."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, Mapping):
         unit = "MB" if name.endswith("_mb") else "ms"
         parts = ("mean", "max") if "mean" in value else ("p50", "p99")

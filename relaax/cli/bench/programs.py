@@ -13,6 +13,8 @@ from typing import Any
 from relaax.cli.run.process import Process, StartError
 
 START_SECONDS = 90.0
+EACH_START_SECONDS = 2.0
+"""More for each program: they start together, and each imports an emulator."""
 END_SECONDS = 3.0
 POLL_SECONDS = 0.1
 
@@ -85,11 +87,12 @@ class Programs:
 
     def wait_begun(self) -> None:
         """Until each has begun to act. Raises StartError where one has not, or has ended."""
-        deadline = time.monotonic() + START_SECONDS
+        seconds = START_SECONDS + EACH_START_SECONDS * len(self._processes)
+        deadline = time.monotonic() + seconds
         self.wait_until(lambda: all(measured.steps for measured in self.measured), deadline)
         for process, measured in zip(self._processes, self.measured, strict=True):
             if not measured.steps:
-                raise StartError(f"{process.name} had no action within {START_SECONDS:g} s:\n{process.last_words()}")
+                raise StartError(f"{process.name} had no action within {seconds:g} s:\n{process.last_words()}")
 
     def wait(self, seconds: float) -> None:
         """Let them run. Raises StartError where one has ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import statistics
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.cli.bench.programs import START_SECONDS, Programs
 from relaax.cli.run.plan import Plan
@@ -25,6 +27,7 @@ from relaax.metrics.system import MEGABYTE
 WARM_UP_SECONDS = 2.0
 WARM_UP_UPDATES = 10
 LEAVING_SECONDS = 10.0
+_WARNING = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b")
 LEAST_ACTIONS = 500
 """Of which a 99th percentile says something."""
 
@@ -49,12 +52,26 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of training. `pushes`: of gradients; `discarded`: those of them that were not applied."""
+    """A stretch of training. `pushes`: of gradients; `discarded`: those of them that were not applied.
+
+    As the clients saw it: `of_connections`, steps per second of each, and `act_ms`, how long each action took.
+    """
 
     steps_per_second: float
+    seconds: float
     pushes: int
     discarded: int
     memory: Memory | None
+    of_connections: tuple[float, ...]
+    act_ms: tuple[float, ...]
+
+
+def gradients_per_update(plan: Plan) -> int:
+    """How many gradients the parameter server makes one update of."""
+    keys = plan.configuration.algorithm
+    if keys.get("combine") != "average":
+        return 1
+    return int(keys.get("average_window", ConfigBase.model_fields["average_window"].default))
 
 
 class Service:
@@ -69,6 +86,7 @@ class Service:
         self._supervisor = Supervisor(plan, self._directory)
         self._tokens = run_tokens(plan)
         self._reader = ProgressReader(self._tokens.status)
+        self._per_update = gradients_per_update(plan)
 
     def __enter__(self) -> Service:
         try:
@@ -123,17 +141,27 @@ class Service:
         commands = [self._plan.client_command(self._supervisor.rlx_server.address or "", i) for i in range(clients)]
         with Programs("client", commands, self._folder / "clients", self._tokens.client) as programs:
             self._warm_up(programs, before, clients, seconds)
+            seen = [len(measured.act_ms) for measured in programs.measured]
             first, begin = self._progress(), time.monotonic()
             programs.wait(seconds)
             last, end = self._progress(), time.monotonic()
+            of_connections = tuple(measured.steps_per_second(begin, end) for measured in programs.measured)
+            act_ms = tuple(ms for count, one in zip(seen, programs.measured, strict=True) for ms in one.act_ms[count:])
             memory = None
             if updates:
                 programs.wait_until(lambda: self._updates(before, clients) >= updates, time.monotonic() + bound)
                 memory = Memory(self._worker_megabytes(), self._updates(before, clients))
         self._wait_for_leaving()
         discarded = last.discarded - first.discarded
-        pushes = last.updates - first.updates + discarded
-        return Window((last.global_step - first.global_step) / (end - begin), pushes, discarded, memory)
+        return Window(
+            steps_per_second=(last.global_step - first.global_step) / (end - begin),
+            seconds=end - begin,
+            pushes=self._pushes(last) - self._pushes(first),
+            discarded=discarded,
+            memory=memory,
+            of_connections=of_connections,
+            act_ms=act_ms,
+        )
 
     def latencies(self, seconds: float) -> tuple[list[float], float]:
         """How long each action took as one environment's client saw it, in ms, and its start in seconds.
@@ -149,6 +177,12 @@ class Service:
             programs.wait_until(lambda: len(measured.act_ms) - seen >= LEAST_ACTIONS, time.monotonic() + START_SECONDS)
         self._wait_for_leaving()
         return measured.act_ms[seen:], measured.start_seconds or 0.0
+
+    def warnings(self) -> list[str]:
+        """What the servers have logged as a warning or an error so far: line by line."""
+        logs = sorted(self._directory.logs.glob("*.log"))
+        lines = (line for log in logs for line in log.read_text("utf-8", "replace").splitlines())
+        return [line for line in lines if _WARNING.search(line)]
 
     def start_seconds(self) -> float:
         """From connecting to the first action, of one environment's client. Raises StartError."""
@@ -176,10 +210,13 @@ class Service:
         programs.wait_until(lambda: self._updates(before, workers) >= WARM_UP_UPDATES, time.monotonic() + START_SECONDS)
         programs.wait(min(WARM_UP_SECONDS, seconds))
 
+    def _pushes(self, progress: Progress) -> int:
+        """Gradients that came; of those that are averaged, the ones that wait for others are not among them yet."""
+        return progress.updates * self._per_update + progress.discarded
+
     def _updates(self, before: Progress, workers: int) -> int:
         """Gradients of each of so many workers since then, on average."""
-        now = self._progress()
-        return (now.updates + now.discarded - before.updates - before.discarded) // workers
+        return (self._pushes(self._progress()) - self._pushes(before)) // workers
 
     def _below(self) -> set[int]:
         """Processes that the RLX server has started, and theirs. Raises StartError where it has ended."""

@@ -1,0 +1,82 @@
+"""Our side of the studies: the service as `relaax bench` starts it, the environments alone, whole runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from relaax.cli.bench.command import ENDLESS
+from relaax.cli.bench.emulator import Form, forms
+from relaax.cli.bench.service import Service, Window
+from relaax.cli.run.plan import Plan, make_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIAL_SECONDS = 3.0
+MEMORY_SECONDS = 900.0
+"""The longest that is waited for workers to have made their updates."""
+RUN_SECONDS = 600.0
+DONE, MISSED = 0, 3
+
+
+def plan_of(config: str, clients: int, environments: int, keys: Sequence[str] = ()) -> Plan:
+    """An experiment that does not end by itself. `environments`: of each client."""
+    endless = f"algorithm.max_global_step={ENDLESS}"
+    return make_plan(config, [endless, f"run.clients={clients}", f"run.envs_per_client={environments}", *keys])
+
+
+@contextmanager
+def service(plan: Plan) -> Iterator[Service]:
+    """The servers, with nobody connected; they end with the block. Raises StartError."""
+    with (
+        tempfile.TemporaryDirectory(prefix="relaax-study-", ignore_cleanup_errors=True) as folder,
+        Service(plan, Path(folder)) as started,
+    ):
+        yield started
+
+
+def training(plan: Plan, seconds: float, updates: int = 0) -> Window:
+    """A window behind a warm-up, of servers that were started for it. Raises StartError."""
+    with service(plan) as started:
+        return started.window(seconds, updates, MEMORY_SECONDS)
+
+
+def alone(form: Form, seconds: float) -> float:
+    """Steps per second of the environments alone. Raises StartError."""
+    with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
+        return form.window(seconds, Path(folder))
+
+
+def fastest_alone(plan: Plan, say: Callable[[str], None]) -> Form:
+    """The form in which the environments alone are fastest, as `relaax bench` chooses it. Raises StartError."""
+    found = {form: alone(form, TRIAL_SECONDS) for form in forms(plan)}
+    for form, speed in found.items():
+        say(f"the environments alone, {form.name}: {speed:,.0f} steps/s")
+    return max(found, key=lambda form: found[form])
+
+
+def learned(config: str, seed: int, target: float, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """The summary of `relaax run` until the mean return of 100 episodes is `target`, or its steps are used up.
+
+    Raises CalledProcessError where it fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
+        command = [
+            *(sys.executable, "-m", "relaax.cli.main", "run", config, "--no-progress", "--run-dir", f"{folder}/run"),
+            *("--seed", str(seed), "--target-return", f"{target:g}"),
+            *(part for key in keys for part in ("--set", key)),
+        ]
+        log = Path(folder) / "log"
+        with log.open("w") as output:
+            done = subprocess.run(
+                command, cwd=ROOT, stdout=output, stderr=output, timeout=RUN_SECONDS, check=False
+            ).returncode
+        if done not in (DONE, MISSED):
+            raise subprocess.CalledProcessError(done, command, log.read_text("utf-8"))
+        summary: dict[str, Any] = json.loads((Path(folder) / "run" / "summary.json").read_text("utf-8"))
+        return summary

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""RLlib's IMPALA on an Atari game, for comparison: how fast it trains.
+
+Run by its own environment's Python (see venvs.py). Environment runners in processes of their own, each with ale-py's
+vector environment; the learner in a process of its own or in the driver's. The network of `da3c_ale_boxing`. Writes
+JSON to the standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.tune import register_env
+from rllib_parts import Network, vector
+
+POLL_SECONDS = 0.01
+"""For which the driver waits for rollouts. By default it asks without a pause, and takes a core from the others."""
+LEAST_SECONDS = 1.0  # of an iteration
+
+
+def config(options: argparse.Namespace) -> IMPALAConfig:
+    """Its own defaults but for the network, the shape of the batch, and how rewards are weighed."""
+    register_env("games", vector)
+    made: IMPALAConfig = (
+        IMPALAConfig()
+        .environment("games", env_config={"rom": options.name})
+        .env_runners(
+            num_env_runners=options.runners,
+            num_envs_per_env_runner=options.environments,
+            rollout_fragment_length=options.fragment,
+            gym_env_vectorize_mode="vector_entry_point",
+            max_requests_in_flight_per_env_runner=2,
+            num_cpus_per_env_runner=0.1,
+        )
+        .learners(num_learners=options.learners, num_cpus_per_learner=0.1)
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=Network))
+        .training(
+            train_batch_size_per_learner=options.fragment * options.environments,
+            entropy_coeff=0.01,
+            timeout_s_sampler_manager=POLL_SECONDS,
+        )
+        .reporting(min_time_s_per_iteration=LEAST_SECONDS)
+        .debugging(log_level="ERROR")  # a seed would bring torch's deterministic kernels, which are slower
+    )
+    return made
+
+
+def counts(result: dict[str, Any]) -> tuple[int, int]:
+    """Environment steps so far: sampled, and trained on."""
+    sampled = result["env_runners"].get("num_env_steps_sampled_lifetime", 0)
+    modules = result.get("learners", {})
+    return int(sampled), int(modules.get("__all_modules__", {}).get("num_env_steps_trained_lifetime", 0))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="a rom, such as boxing")
+    parser.add_argument("--runners", type=int, default=2, help="processes (%(default)s)")
+    parser.add_argument("--environments", type=int, default=8, help="of each (%(default)s)")
+    parser.add_argument("--learners", type=int, default=1, help="processes; 0: in the driver's (%(default)s)")
+    parser.add_argument("--fragment", type=int, default=20, help="steps of a rollout (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds before them (%(default)s)")
+    options = parser.parse_args()
+    path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parent), os.environ.get("PYTHONPATH")]))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Room for every process, whatever the number of cores is: they share them.
+    ray.init(
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        runtime_env={"env_vars": {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}},
+    )
+    algorithm = config(options).build_algo()
+    marks: list[tuple[float, tuple[int, int]]] = []
+    begun = time.monotonic()
+    while len(marks) < 2 or marks[-1][0] - marks[0][0] < options.seconds:
+        result = algorithm.train()
+        now = time.monotonic()
+        if now - begun >= options.warm_up and counts(result)[1]:
+            marks.append((now, counts(result)))
+    (first, before), (last, after) = marks[0], marks[-1]
+    seconds = last - first
+    sampled, trained = (b - a for a, b in zip(before, after, strict=True))
+    algorithm.stop()
+    ray.shutdown()
+    # What was sampled and never trained on is no training.
+    speeds = {"sampled_per_second": sampled / seconds, "trained_per_second": trained / seconds}
+    print(json.dumps({"steps_per_second": min(speeds.values()), **speeds, "seconds": seconds}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

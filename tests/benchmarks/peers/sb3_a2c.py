@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Stable-Baselines3's A2C on a game of ours, for comparison: how fast it trains, or how soon it has learned.
+
+Run by its own environment's Python (see venvs.py). One process. Atari: the network of `da3c_ale_boxing` on ale-py's
+vector environment; what has no name there is an id of gymnasium, with the policy, environments and settings that
+Stable-Baselines3 has by default: two layers of 64, tanh, policy and value apart. Writes JSON to the standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from atari_vector import games
+from gymnasium.vector import AutoresetMode
+from stable_baselines3 import A2C
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
+
+ATARI = ("boxing", "pong")
+ATARI_STEPS = 20  # of a rollout: episode_len of da3c_ale_boxing
+ENDLESS = 10**12
+EPISODES = 100
+
+
+class Games(VecEnv):
+    """ale-py's vector environment as Stable-Baselines3 wants to see one. It resets in the step that ends a game."""
+
+    def __init__(self, rom: str, environments: int, seed: int) -> None:
+        self._games = games(rom, environments, 0, AutoresetMode.SAME_STEP)
+        self._seed_games = seed
+        super().__init__(environments, self._games.single_observation_space, self._games.single_action_space)
+
+    def reset(self) -> Any:
+        return self._games.reset(seed=self._seed_games)[0]
+
+    def step_async(self, actions: Any) -> None:
+        self._games.send(actions)
+
+    def step_wait(self) -> Any:
+        observations, rewards, terminated, truncated, infos = self._games.recv()
+        ended = terminated | truncated
+        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for i in np.flatnonzero(ended):
+            told[i] = {"terminal_observation": infos["final_obs"][i], "TimeLimit.truncated": not terminated[i]}
+        return observations, rewards, ended, told
+
+    def close(self) -> None:
+        self._games.close()
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [None] * self.num_envs  # it is asked for the render mode
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+
+class Trunk(BaseFeaturesExtractor):
+    """16 filters of 8x8 by 4, 32 of 4x4 by 2, 256 units, all relu."""
+
+    def __init__(self, observation_space: Any) -> None:
+        super().__init__(observation_space, 256)
+        self._layers = nn.Sequential(
+            nn.Conv2d(observation_space.shape[0], 16, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 4, 2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 9 * 9, 256),
+            nn.ReLU(),
+        )
+
+    def forward(self, observations: Any) -> Any:
+        return self._layers(observations)
+
+
+class Watch(BaseCallback):
+    """Ends training when `done` says so, which is asked before each rollout."""
+
+    def __init__(self, done: Callable[[BaseCallback], bool]) -> None:
+        super().__init__()
+        self._done = done
+        self._over = False
+
+    def _on_rollout_start(self) -> None:
+        self._over = self._over or self._done(self)
+
+    def _on_step(self) -> bool:
+        return not self._over
+
+
+def agent(options: argparse.Namespace) -> A2C:
+    """Not trained yet."""
+    if options.name not in ATARI:
+        environments = make_vec_env(options.name, options.environments, seed=options.seed)
+        return A2C("MlpPolicy", environments, seed=options.seed, device="cpu")
+    return A2C(
+        "CnnPolicy",
+        Games(options.name, options.environments, options.seed),
+        n_steps=ATARI_STEPS,
+        ent_coef=0.01,
+        policy_kwargs={"features_extractor_class": Trunk, "net_arch": []},
+        seed=options.seed,
+        device="cpu",
+    )
+
+
+def speed(options: argparse.Namespace) -> dict[str, Any]:
+    """Steps per second over a stretch of time, behind a warm-up."""
+    marks: list[tuple[float, int]] = []
+
+    def done(watch: BaseCallback) -> bool:
+        now = time.monotonic()
+        if now - begun < options.warm_up:
+            return False
+        marks.append((now, watch.num_timesteps))
+        return now - marks[0][0] >= options.seconds
+
+    begun = time.monotonic()
+    agent(options).learn(ENDLESS, callback=Watch(done))
+    (first, before), (last, after) = marks[0], marks[-1]
+    return {"steps_per_second": (after - before) / (last - first), "steps": after - before, "seconds": last - first}
+
+
+def learned(options: argparse.Namespace) -> dict[str, Any]:
+    """Wall time until the mean return of the last 100 episodes is `target`, from the first step on."""
+    means: list[float] = []
+
+    def done(watch: BaseCallback) -> bool:
+        episodes = watch.model.ep_info_buffer
+        if len(episodes) == EPISODES:
+            means.append(sum(episode["r"] for episode in episodes) / EPISODES)
+        reached = bool(means) and means[-1] >= options.target
+        return reached or watch.num_timesteps >= options.max_steps
+
+    learner = agent(options)
+    begun = time.monotonic()
+    learner.learn(ENDLESS, callback=Watch(done))
+    return {
+        "seconds": time.monotonic() - begun,
+        "steps": learner.num_timesteps,
+        "mean_return": means[-1] if means else None,
+        "reached": bool(means) and means[-1] >= options.target,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help=f"{', '.join(ATARI)}, or an id of gymnasium")
+    parser.add_argument("--environments", type=int, default=16, help="in this process (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=5.0, help="seconds before them (%(default)s)")
+    parser.add_argument("--target", type=float, help="measure how long it takes to this mean return of 100 episodes")
+    parser.add_argument("--max-steps", type=int, default=1_000_000, help="at which learning is given up (%(default)s)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    result = speed(options) if options.target is None else learned(options)
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

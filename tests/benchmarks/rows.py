@@ -1,0 +1,73 @@
+"""What a study has measured so far: a CSV file of single figures, and tables of them in a page that somebody writes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+HEAD = ("part", "case", "round", "figure", "value")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure. `case`: which of a part's cases, such as a number of connections; `round`: 1, 2 ..."""
+
+    part: str
+    case: int
+    round: int
+    figure: str
+    value: float
+
+
+class Rows:
+    """All figures of a study, in the order in which they were measured."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads what an earlier run has left at `path`. Raises ValueError where it is something else."""
+        self._path = path
+        self.rows: list[Row] = []
+        if path.is_file():
+            with path.open(newline="", encoding="utf-8") as file:
+                lines = list(csv.reader(file))
+            if not lines or tuple(lines[0]) != HEAD:
+                raise ValueError(f"{path} has no columns {', '.join(HEAD)}: move it away, or give another --output")
+            self.rows = [Row(part, int(case), int(round_), name, float(v)) for part, case, round_, name, v in lines[1:]]
+
+    def has(self, part: str, case: int, round_: int) -> bool:
+        """Whether a round of a case was measured."""
+        return any((row.part, row.case, row.round) == (part, case, round_) for row in self.rows)
+
+    def add(self, part: str, case: int, round_: int, figures: Mapping[str, float]) -> None:
+        """Take the figures of a round, and write the file."""
+        self.rows += [Row(part, case, round_, name, float(f"{value:.5g}")) for name, value in figures.items()]
+        with self._path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(HEAD)
+            writer.writerows(astuple(row) for row in self.rows)
+
+    def rounds(self, part: str, case: int = 0) -> list[dict[str, float]]:
+        """The figures of each round."""
+        found: dict[int, dict[str, float]] = {}
+        for row in self.rows:
+            if (row.part, row.case) == (part, case):
+                found.setdefault(row.round, {})[row.figure] = row.value
+        return [found[round_] for round_ in sorted(found)]
+
+    def cases(self, part: str) -> list[int]:
+        """Those of a part that were measured, from the least on."""
+        return sorted({row.case for row in self.rows if row.part == part})
+
+
+def write_tables(page: Path, name: str, text: str) -> None:
+    """Put tables where a page has them: between two comments, which name them. What else stands there stays.
+
+    They go to the end of a page that has no such place yet.
+    """
+    begin, end = f"<!-- {name}: written by a command -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = page.read_text("utf-8").partition(begin) if page.is_file() else ("", "", "")
+    _, ends, after = rest.partition(end)
+    if found and not ends:
+        raise ValueError(f"{page} has the line {begin.strip()!r}, and no {end.strip()!r} behind it")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

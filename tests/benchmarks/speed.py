@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""How fast RELAAX is beside the environments alone and beside its peers, against the bars that it is measured by.
+
+In each round, all of a part runs in turn: ours, the environments alone, Stable-Baselines3's A2C and RLlib's IMPALA. The
+peers are installed when they are first needed (see peers/venvs.py). A ratio is taken within a round, and the median of
+the rounds counts. Writes speed.csv, speed.json (machine, versions, command) and the tables of speed.md; a round that is
+in the CSV already is not measured again, so that a study that was interrupted goes on. The machine should have nothing
+else to do. With the defaults it takes more than two hours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peers.venvs import DEFAULT, PEERS
+from rows import Rows, write_tables
+from speed_parts import PARTS, UPDATES, Figures, Study
+
+from relaax.cli.bench import machine
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "speed"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What a part is to reach. `of` makes one number of its rounds; `least`: whether it may be more, or less."""
+
+    part: str
+    what: str
+    of: Callable[[list[Figures]], float]
+    bar: float
+    least: bool = True
+    form: str = ".2f"
+
+    def met(self, value: float) -> bool:
+        """Whether it is reached."""
+        return value >= self.bar if self.least else value <= self.bar
+
+    def row(self, rounds: list[Figures]) -> str:
+        """A line of the table."""
+        value = self.of(rounds)
+        sign = "≥" if self.least else "≤"
+        shown = f"{value:{self.form}}"
+        return f"| {self.what} | {shown} | {sign} {self.bar:{self.form}} | {'yes' if self.met(value) else '**no**'} |"
+
+
+def ratio(of: str, to: str) -> Callable[[list[Figures]], float]:
+    """The median of the rounds' ratios."""
+    return lambda rounds: statistics.median(figures[of] / figures[to] for figures in rounds)
+
+
+def median(of: str) -> Callable[[list[Figures]], float]:
+    """The median of the rounds."""
+    return lambda rounds: statistics.median(figures[of] for figures in rounds)
+
+
+def medians(of: str, to: str) -> Callable[[list[Figures]], float]:
+    """The ratio of two medians: of seeds, which are nothing to each other."""
+    return lambda rounds: median(of)(rounds) / median(to)(rounds)
+
+
+def most(of: str) -> Callable[[list[Figures]], float]:
+    """The worst round."""
+    return lambda rounds: max(figures[of] for figures in rounds)
+
+
+def least(of: str) -> Callable[[list[Figures]], float]:
+    """The worst round, where more is better."""
+    return lambda rounds: min(figures[of] for figures in rounds)
+
+
+BARS = (
+    Bar("boxing-2x8", "Boxing, 2 x 8: training over the environments alone", ratio("training", "emulator_only"), 0.60),
+    Bar("boxing-2x8", "over RLlib's IMPALA, 2 x 8", ratio("training", "impala"), 3.0),
+    Bar("boxing-2x8", "over Stable-Baselines3's A2C, 16", ratio("training", "a2c"), 3.0),
+    Bar("boxing-8x1", "Boxing, 8 x 1: training over the environments alone", ratio("training", "emulator_only"), 0.35),
+    Bar("cartpole-2x8", "CartPole, 2 x 8: training over Stable-Baselines3's A2C, 16", ratio("training", "a2c"), 1.0),
+    Bar("cartpole-475", "CartPole to 475: seconds over A2C's, 8", medians("training_s", "a2c_s"), 1.0, least=False),
+    Bar("cartpole-475", "least that reached 475 (1: all seeds)", least("training_reached"), 1, form=".0f"),
+    Bar("connections-64", "CartPole, 64 x 1: steps/s together", median("training"), 4000, form=",.0f"),
+    Bar("connections-64", "p99 of an action, ms", median("act_p99_ms"), 150, least=False, form=".0f"),
+    Bar("connections-64", "the slowest connection over the mean", median("slowest_over_mean"), 0.5),
+    Bar("connections-64", "warnings: refused, dropped, failed", most("warnings"), 0, least=False, form=".0f"),
+    Bar("latency", "CartPole: p50 of an action, ms", median("cartpole_p50_ms"), 0.25, least=False),
+    Bar("latency", "Atari: p50 of an action, ms", median("atari_p50_ms"), 0.55, least=False),
+    Bar("worker", "CartPole: largest worker, MB", median("cartpole_mb"), 120, least=False, form=".0f"),
+    Bar("worker", "CartPole: from connect to first action, s", median("cartpole_start_s"), 0.6, least=False),
+    Bar("worker", "Atari: largest worker, MB", median("atari_mb"), 120, least=False, form=".0f"),
+    Bar("worker", "Atari: from connect to first action, s", median("atari_start_s"), 0.6, least=False),
+)
+
+
+def tables(rows: Rows) -> str:
+    """The bars, then every figure of every part: the median of its rounds, the least and the most."""
+    lines = ["| what | median | bar | reached |", "|---|---|---|---|"]
+    lines += [bar.row(rounds) for bar in BARS if (rounds := rows.rounds(bar.part))]
+    lines += ["", "| part | figure | median | least to most | rounds |", "|---|---|---|---|---|"]
+    for part in PARTS:
+        rounds = rows.rounds(part)
+        for name in rounds[0] if rounds else ():
+            values = [figures[name] for figures in rounds]
+            middle, spread = number(statistics.median(values)), f"{number(min(values))} to {number(max(values))}"
+            lines.append(f"| {part} | {name} | {middle} | {spread} | {len(values)} |")
+    return "\n".join(lines) + "\n"
+
+
+def number(value: float) -> str:
+    """With as many digits as say something."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=tuple(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--rounds", type=int, default=5, help="of each part; of cartpole-475: seeds (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a window (%(default)s)")
+    parser.add_argument("--updates", type=int, default=UPDATES, help="before memory is measured (%(default)s)")
+    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="of our settings")
+    parser.add_argument("--venvs", type=Path, default=DEFAULT, help="the peers' environments (%(default)s)")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
+    options = parser.parse_args(arguments)
+    if options.rounds < 1 or not options.seconds > 0:
+        parser.error("--rounds and --seconds must be above 0")
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended by whoever started it
+    options.output.mkdir(parents=True, exist_ok=True)
+    rows = Rows(options.output / f"{NAME}.csv")
+    facts = machine.describe()
+    for warning in machine.warnings(facts):
+        print(f"warning: {warning}", file=sys.stderr)
+    command = " ".join([".venv/bin/python tests/benchmarks/speed.py", *arguments])
+    about = {"date": time.strftime("%Y-%m-%d"), "command": command, "machine": facts, "peers": PEERS}
+    (options.output / f"{NAME}.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    begun = time.monotonic()
+
+    def say(sentence: str) -> None:
+        print(f"{time.monotonic() - begun:6.0f} s  {sentence}", file=sys.stderr, flush=True)
+
+    study = Study(options.seconds, options.venvs, options.keys, options.updates, say)
+    # Round by round: what changes the machine for an hour changes all parts.
+    for round_ in range(1, options.rounds + 1):
+        for part in options.only or PARTS:
+            if not rows.has(part, 0, round_):
+                found = PARTS[part](study, round_)
+                rows.add(part, 0, round_, found)
+                say(f"round {round_}, {part}: " + ", ".join(f"{key} {number(value)}" for key, value in found.items()))
+    text = tables(rows)
+    write_tables(options.output / f"{NAME}.md", "figures", text)
+    print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main(sys.argv[1:]))
+    sys.exit(130)

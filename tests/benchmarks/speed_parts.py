@@ -1,0 +1,149 @@
+"""The parts of the speed study: each is what is run side by side in one round, and the figures that come of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ours import alone, fastest_alone, learned, plan_of, service, training
+from theirs import Peer, run
+
+from relaax.cli.bench.emulator import Form
+from relaax.cli.bench.figures import percentile
+from relaax.cli.run.plan import Plan
+
+BOXING, CARTPOLE = "da3c_ale_boxing", "da3c_gym_cartpole"
+ID = "CartPole-v1"
+TARGET = 475.0
+FIRST_SEED = 10
+STARTS = 5
+UPDATES = 1000
+LEAST_SECONDS = 3.0
+THREADS = [["--threads", "1"], ["--threads", "2"]]
+IMPALAS = [
+    ["--learners", "1", "--fragment", "20"],
+    ["--learners", "1", "--fragment", "50"],
+    ["--learners", "0", "--fragment", "50"],
+]
+Figures = dict[str, float]
+
+
+@dataclass
+class Study:
+    """What the parts have in common. `seconds`: of a window; `keys`: settings of ours, as of --set."""
+
+    seconds: float
+    venvs: Path
+    keys: Sequence[str]
+    updates: int
+    say: Callable[[str], None]
+    _forms: dict[str, Form] = field(default_factory=dict)
+    _peers: dict[str, Peer] = field(default_factory=dict)
+
+    def plan(self, config: str, clients: int, environments: int) -> Plan:
+        return plan_of(config, clients, environments, self.keys)
+
+    def emulator(self, plan: Plan) -> float:
+        """The environments alone, in the form that was fastest when it was first asked for."""
+        key = f"{plan.name} {plan.run.clients} x {plan.run.envs_per_client}"
+        if key not in self._forms:
+            self._forms[key] = fastest_alone(plan, self.say)
+        return alone(self._forms[key], self.seconds)
+
+    def peer(self, name: str, peer: str, script: str, arguments: Sequence[str], forms: list[list[str]]) -> float:
+        """A peer's speed, likewise."""
+        made = self._peers.setdefault(name, Peer(peer, script, arguments, forms, self.venvs))
+        return made.speed(self.seconds, self.say)
+
+
+def boxing_2x8(study: Study, round_: int) -> Figures:
+    plan = study.plan(BOXING, 2, 8)
+    return {
+        "emulator_only": study.emulator(plan),
+        "training": training(plan, study.seconds).steps_per_second,
+        "impala": study.peer("impala", "rllib", "rllib_impala.py", ["boxing"], IMPALAS),
+        "a2c": study.peer("a2c", "sb3", "sb3_a2c.py", ["boxing", "--environments", "16"], THREADS),
+    }
+
+
+def boxing_8x1(study: Study, round_: int) -> Figures:
+    plan = study.plan(BOXING, 8, 1)
+    return {"emulator_only": study.emulator(plan), "training": training(plan, study.seconds).steps_per_second}
+
+
+def cartpole_2x8(study: Study, round_: int) -> Figures:
+    arguments = [ID, "--environments", "16"]
+    return {
+        "training": training(study.plan(CARTPOLE, 2, 8), study.seconds).steps_per_second,
+        "a2c": study.peer("a2c-cartpole", "sb3", "sb3_a2c.py", arguments, THREADS),
+    }
+
+
+def cartpole_475(study: Study, round_: int) -> Figures:
+    """One seed. Ours: seconds from the first connection, until the run saw that the target was reached."""
+    seed = FIRST_SEED + round_ - 1
+    summary = learned(CARTPOLE, seed, TARGET, study.keys)
+    arguments = [ID, "--environments", "8", "--seed", str(seed), "--target", f"{TARGET:g}"]
+    peer = run("sb3", "sb3_a2c.py", arguments, study.venvs)
+    return {
+        "training_s": summary["seconds"],
+        "training_steps": summary["env_steps"],
+        "training_reached": summary["status"] == "target_reached",
+        "a2c_s": peer["seconds"],
+        "a2c_steps": peer["steps"],
+        "a2c_reached": peer["reached"],
+    }
+
+
+def connections_64(study: Study, round_: int) -> Figures:
+    with service(study.plan(CARTPOLE, 64, 1)) as started:
+        window = started.window(study.seconds)
+        warnings = started.warnings()
+    for line in warnings:
+        study.say(line)
+    speeds = window.of_connections
+    return {
+        "training": window.steps_per_second,
+        "act_p50_ms": percentile(window.act_ms, 0.5),
+        "act_p99_ms": percentile(window.act_ms, 0.99),
+        "slowest_over_mean": min(speeds) / statistics.fmean(speeds),
+        "warnings": len(warnings),
+    }
+
+
+def latency(study: Study, round_: int) -> Figures:
+    found: Figures = {}
+    for name, config in (("cartpole", CARTPOLE), ("atari", BOXING)):
+        with service(study.plan(config, 1, 1)) as started:
+            act_ms, _ = started.latencies(max(study.seconds / 2, LEAST_SECONDS))
+        found |= {f"{name}_p50_ms": percentile(act_ms, 0.5), f"{name}_p99_ms": percentile(act_ms, 0.99)}
+    return found
+
+
+def worker(study: Study, round_: int) -> Figures:
+    found: Figures = {}
+    for name, config in (("cartpole", CARTPOLE), ("atari", BOXING)):
+        with service(study.plan(config, 2, 8)) as started:
+            memory = started.window(LEAST_SECONDS, study.updates, bound=900.0).memory
+            starts = [started.start_seconds() for _ in range(STARTS)]
+        assert memory is not None
+        found |= {
+            f"{name}_mb": max(memory.megabytes),
+            f"{name}_updates": memory.updates,
+            f"{name}_start_s": statistics.median(starts),
+        }
+    return found
+
+
+PARTS: dict[str, Callable[[Study, int], Figures]] = {
+    "boxing-2x8": boxing_2x8,
+    "boxing-8x1": boxing_8x1,
+    "cartpole-2x8": cartpole_2x8,
+    "cartpole-475": cartpole_475,
+    "connections-64": connections_64,
+    "latency": latency,
+    "worker": worker,
+}
+"""By name; each takes the number of the round."""

@@ -1,0 +1,67 @@
+"""The peers' side of the studies: their scripts (see peers/), run by their own Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from peers.venvs import python_of
+
+FOLDER = Path(__file__).resolve().parent / "peers"
+TRIAL = ("--seconds", "6", "--warm-up", "4")
+HANGS_SECONDS = 3600.0
+"""After which a script hangs. Its windows are a matter of minutes; Ray takes most of one to start and to end."""
+
+
+def run(peer: str, script: str, arguments: Sequence[str], venvs: Path) -> dict[str, Any]:
+    """What a script has measured. Raises RuntimeError with what it said where it fails."""
+    command = [str(python_of(peer, venvs)), str(FOLDER / script), *arguments]
+    done = subprocess.run(
+        command,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_SECONDS,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise RuntimeError(f"{' '.join(command)} has ended ({done.returncode}):\n{done.stderr[-4000:]}")
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
+
+
+class Peer:
+    """One script. Of its `forms`, more arguments, the one that is fastest in a short window is measured."""
+
+    def __init__(
+        self, peer: str, script: str, arguments: Sequence[str], forms: Sequence[Sequence[str]], venvs: Path
+    ) -> None:
+        self._peer = peer
+        self._script = script
+        self._arguments = tuple(arguments)
+        self._forms = [tuple(form) for form in forms]
+        self._venvs = venvs
+        self._form: tuple[str, ...] | None = None
+
+    def speed(self, seconds: float, say: Callable[[str], None]) -> float:
+        """Steps per second over a window, behind a warm-up."""
+        if self._form is None:
+            self._form = self._fastest(say)
+        arguments = [*self._arguments, *self._form, "--seconds", f"{seconds:g}"]
+        return float(run(self._peer, self._script, arguments, self._venvs)["steps_per_second"])
+
+    def _fastest(self, say: Callable[[str], None]) -> tuple[str, ...]:
+        if len(self._forms) == 1:
+            return self._forms[0]
+        found = {}
+        for form in self._forms:
+            result = run(self._peer, self._script, [*self._arguments, *form, *TRIAL], self._venvs)
+            found[form] = result["steps_per_second"]
+            say(f"{self._script} {' '.join(form)}: {found[form]:,.0f} steps/s")
+        return max(found, key=lambda form: found[form])
