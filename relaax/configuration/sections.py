@@ -160,6 +160,11 @@ class RlxServerSection(Section):
     device: Device | None = Field(
         None, description="Where workers compute: cpu, gpu or gpu:I; by default cpu, gpu where algorithm.gpu is true."
     )
+    blas_kernels: Literal["environment", "native"] = Field(
+        "environment",
+        description="Which kernels of OpenBLAS multiply matrices: those that OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE of "
+        "the environment ask for, or, whatever these say, those for the processor that is there.",
+    )
     worker_start: Literal["fork", "spawn"] = Field(
         "fork",
         description="How a worker starts: fork copies the server's process, spawn starts a fresh one, which takes "

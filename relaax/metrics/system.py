@@ -12,6 +12,9 @@ import psutil
 
 MEGABYTE = 1e6
 SAMPLE_SECONDS = 10.0
+LARGEST_SHARE = 1 / 1000
+"""Of a worker's processor time on a core, spent on sampling: what takes long is done less often."""
+
 SERVER_EVERY = 3
 """Of so many samples one is of the server too: it costs what a worker's own does, and every worker takes one."""
 
@@ -48,9 +51,16 @@ class Sampler:
     left out.
     """
 
-    def __init__(self, interval: float = SAMPLE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        interval: float = SAMPLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Seconds between two samples at least, and clocks of the time that passes and of what this thread uses of it."""
         self._interval = interval
         self._clock = clock
+        self._processor = processor
         self._due = clock()
         self._samples = 0
         self._figures: dict[str, ProcessFigures] = {}
@@ -69,7 +79,7 @@ class Sampler:
         """Sample, where it is time to. Never raises but for mistakes."""
         if self._clock() < self._due:
             return
-        self._due = self._clock() + self._interval
+        began = self._processor()
         found: dict[str, float] = {}
         for name, figures in self._figures.items():
             if name == "server" and self._samples % SERVER_EVERY:
@@ -79,6 +89,7 @@ class Sampler:
         with contextlib.suppress(psutil.Error, OSError):
             found["machine/available_memory_mb"] = available_memory_mb()
         self._samples += 1
+        self._due = self._clock() + max(self._interval, (self._processor() - began) / LARGEST_SHARE)
         with self._lock:
             self._found.update(found)
 

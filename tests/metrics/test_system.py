@@ -30,7 +30,7 @@ def test_memory_and_processor_of_this_process() -> None:
 
 def test_a_sample_is_taken_when_it_is_time_and_handed_over_once() -> None:
     clock = Clock()
-    sampler = Sampler(interval=10.0, clock=clock)
+    sampler = Sampler(interval=10.0, clock=clock, processor=lambda: 0.0)
     own = {"worker/memory_mb", "worker/processor_percent", "machine/available_memory_mb"}
     server = {"server/memory_mb", "server/processor_percent"}
     seen = []
@@ -40,3 +40,14 @@ def test_a_sample_is_taken_when_it_is_time_and_handed_over_once() -> None:
         seen.append(set(sampler.take()) if sampler.found else None)
         assert not sampler.found
     assert seen == [own | server, None, own, own, own | server]
+
+
+def test_samples_that_take_long_are_taken_less_often() -> None:
+    clock = Clock()
+    spent = iter((0.0, 0.03, 0.03, 0.04, 0.04, 0.05))  # before and after each of three
+    sampler = Sampler(interval=10.0, clock=clock, processor=lambda: next(spent))
+    seen = []
+    for clock.now in (1.0, 12.0, 30.0, 32.0, 41.0, 43.0):
+        sampler.beat()
+        seen.append(bool(sampler.take()))
+    assert seen == [True, False, False, True, False, True], "a thousandth of the time: 30 s, then 10 s"

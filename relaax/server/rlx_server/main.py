@@ -34,6 +34,7 @@ from relaax.server.options import (
     command_app,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
+from relaax.server.rlx_server.blas import use_kernels
 from relaax.server.rlx_server.gate import Gate, read_gate
 from relaax.server.rlx_server.listener import Listener
 from relaax.server.rlx_server.parts import Spawner
@@ -101,6 +102,7 @@ def serve(
             raise typer.Exit(0)
         settings = configuration.rlx_server
         configure_logging(settings.log_level, settings.log_format)
+        use_kernels(settings.blas_kernels)
         require_private_ports(settings)
         folders = WorkerFolders()
         gate = read_gate(settings)

@@ -116,3 +116,18 @@ def test_help_says_what_there_is(processes: Processes) -> None:
     text = "\n".join(command.lines)
     for option in ("--config", "--bind", "--parameter-server", "--log-level", "--timeout", "--device"):
         assert option in text
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to see a process's environment")
+def test_the_kernels_of_blas_are_those_that_the_environment_asks_for_unless_native_is_said(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    for name, options in (("asked", ()), ("native", ("--set", "rlx-server.blas_kernels=native"))):
+        (folder := tmp_path / name).mkdir()
+        server, address = start_offline_server(processes, folder, *options)
+        with Line(address) as line:
+            line.open()
+        environment = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
+        assert (b"OPENBLAS_CORETYPE=Haswell" in environment) == (name == "asked")
+        assert ("OPENBLAS_CORETYPE is Haswell" in server.stderr) == (name == "asked"), server.stderr
