@@ -93,14 +93,15 @@ _HOST_POLICY_SIGN = (
 _VALUE_SIGN = (HOST_PY, '["value"] = (error * share', '["value"] = (-error * share')
 _NO_BOOTSTRAP = (
     "relaax/tf/returns.py",
-    "np.zeros_like(bootstrap_value), bootstrap_value",
-    "np.zeros_like(bootstrap_value), 0.0 * bootstrap_value",
+    "np.multiply(discount_t[-1], bootstrap_value, out",
+    "np.multiply(discount_t[-1], 0.0 * bootstrap_value, out",
 )
 _NO_TRUNCATION = (ROLLOUT_PY, "gamma * final_values[truncated]", "0.0 * final_values[truncated]")
 _TERMINATED_GOES_ON = (
     (ROLLOUT_PY, "truncated = step.truncated & ~step.terminated", "truncated = step.ended"),
     (AGENT_PY, "or not step.truncated.any()", "or not step.ended.any()"),
 )
+_DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.first")
 _LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
 
 ERRORS = (
@@ -184,7 +185,7 @@ ERRORS = (
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/tf/returns.py", "delta + discount_t[t] *", "delta + discount_t[min(t + 1, len(r_t) - 1)] *")],
+        [("relaax/tf/returns.py", "decays[t] * rows[t + 1]", "decays[t + 1] * rows[t + 1]")],
         "tests/tf/test_returns.py",
         ROLLOUT,
     ),
@@ -197,7 +198,7 @@ ERRORS = (
     planted(
         "discount-across-an-end",
         "returns run on into the next episode",
-        [(ROLLOUT_PY, "~(step.ended | step.first)", "~step.first")],
+        [_DISCOUNT_ACROSS_AN_END],
         ROLLOUT,
     ),
     planted(
@@ -258,7 +259,7 @@ ERRORS = (
     planted(
         "reward-clip-one-sided",
         "negative rewards are cut to zero",
-        [(AGENT_PY, "np.clip(rewards, -self._clip, self._clip)", "np.clip(rewards, 0.0, self._clip)")],
+        [(AGENT_PY, "np.maximum(rewards, -self._clip)", "np.maximum(rewards, 0.0)")],
         GRADIENT,
     ),
     # The agent and its parameters.
@@ -268,8 +269,8 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "            if self._experience.full:\n",
-                "            self._pull()\n            if self._experience.full:\n",
+                "            if not self.config.overlap and self._experience.full:\n",
+                "            self._pull()\n            if not self.config.overlap and self._experience.full:\n",
             )
         ],
         GRADIENT,
@@ -327,7 +328,7 @@ ERRORS = (
     planted(
         "lstm-start-forgotten",
         "a rollout's gradient begins without memory",
-        [(ROLLOUT_PY, "self.state[...] = state", "self.state[...] = 0.0")],
+        [(ROLLOUT_PY, "self.states[t and 1] = state", "self.states[t and 1] = 0.0")],
         LSTM,
     ),
     planted(
@@ -387,8 +388,13 @@ ERRORS = (
             (AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
             (
                 AGENT_PY,
-                "= self._model.act(self._inputs, self._state)",
+                "= self._model.act(self._inputs, self._state, keep)",
                 "= self._model.act(self._normalization.observations(self._inputs), self._state)",
+            ),
+            (
+                AGENT_PY,
+                "self._model.act(self._experience.newest(), self._state, self._experience.row)",
+                "self._model.act(self._normalization.observations(self._experience.newest()), self._state)",
             ),
             (
                 AGENT_PY,
@@ -416,7 +422,7 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "        if training:\n            self._normalization.gather(step)\n",
+                "            self._normalization.gather(step)\n",
                 "        self._normalization.gather(step)\n        if training:\n",
             ),
             (
@@ -430,7 +436,7 @@ ERRORS = (
     planted(
         "returns-over-an-end",
         "the discounted return that rewards are scaled by runs on into the next episode",
-        [(NORMALIZATION_PY, "            self._returns[step.ended | step.first] = 0.0\n", "")],
+        [(NORMALIZATION_PY, "            self._returns[step.restart] = 0.0\n", "")],
         CONT_GRADIENT,
     ),
     # Whole episodes.
@@ -439,7 +445,7 @@ ERRORS = (
     planted(
         "whole-bootstrap",
         "a whole episode is worth what is seen next, too",
-        [(ROLLOUT_PY, "gamma * ~(step.ended | step.first)", "gamma * ~step.first")],
+        [_DISCOUNT_ACROSS_AN_END],
         EPISODES,
     ),
     planted(
@@ -518,13 +524,13 @@ ERRORS = (
     planted(
         "rmsprop-decay-on-the-host",
         "the host's RMSProp forgets what it should keep",
-        [("relaax/host/optimizers.py", "np.float32(1.0 - spec.decay)", "np.float32(spec.decay)")],
+        [("relaax/host/optimizers.py", "kernels.rms_prop, 1.0 - spec.decay", "kernels.rms_prop, spec.decay")],
         "tests/tf/test_optimizers.py",
     ),
     planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
-        [("relaax/host/vector.py", "(self._memory[index]) == _ALONE", "(self._memory[index]) >= _ALONE")],
+        [("relaax/host/recycled.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
         "tests/tf/test_optimizers.py",
     ),
     planted(

@@ -140,7 +140,6 @@ _READ = types.Array(types.float32, 1, "C", readonly=True)
 _NUMBER = types.uint64
 
 
-@cache
 def _compiled(function: Kernel, *arguments: Any) -> Kernel:
     """Machine code, which is kept in a file beside this module, or in the user's cache, where that can be written."""
     signature = types.void(*arguments)
@@ -152,19 +151,23 @@ def _compiled(function: Kernel, *arguments: Any) -> Kernel:
     return kernel
 
 
+@cache  # to name a type takes numba longer than the kernel takes for an image
 def _blocks(dtype: Any) -> Kernel:
     images = types.Array(numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
     return _compiled(_blocks_kernel, images, _FLAT, *[_NUMBER] * 7)
 
 
+@cache
 def _add() -> Kernel:
     return _compiled(_add_kernel, _READ, _READ, _FLAT, types.float32, *[_NUMBER] * 8)
 
 
+@cache
 def _spread() -> Kernel:
     return _compiled(_spread_kernel, _READ, _FLAT, *[_NUMBER] * 8)
 
 
+@cache
 def _relu_gradient() -> Kernel:
     return _compiled(_relu_gradient_kernel, _FLAT, _READ)
 

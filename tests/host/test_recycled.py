@@ -19,10 +19,10 @@ def test_what_somebody_has_is_not_given_again() -> None:
         memoryview(recycled.take()),
         np.frombuffer(memoryview(recycled.take())),
     ]
+    for one in held:
+        np.asarray(one)[...] = 0
     for value in range(20):
         recycled.take().fill(value + 1.0)
-        for one in held:
-            np.asarray(one)[...] = 0
     assert not any(np.asarray(one).any() for one in held)
 
 
