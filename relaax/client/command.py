@@ -23,6 +23,7 @@ from relaax.client.base import CA_VARIABLE, TOKEN_VARIABLE
 from relaax.client.failure import Failure
 from relaax.client.random_agent import RANDOM
 from relaax.client.scalars import check_name
+from relaax.client.side_by_side import leave, side_by_side, under_way
 from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
 from relaax.extras import missing, named
@@ -46,10 +47,17 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
     )
     result.add_argument("name", metavar="NAME", help=name)
     result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
+    result.add_argument(
+        "--connections",
+        metavar="K",
+        type=positive,
+        default=1,
+        help="so many connections with N environments each, in threads of this process (1)",
+    )
     result.add_argument("--seed", type=int, help="seed of the first environment; the others' follow it")
     result.add_argument("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
-    result.add_argument("--episodes", type=positive, help="end after so many episodes")
-    result.add_argument("--steps", type=positive, help="end after so many steps, over all environments")
+    result.add_argument("--episodes", type=positive, help="end a connection after so many episodes")
+    result.add_argument("--steps", type=positive, help="end a connection after so many steps, over its environments")
     result.add_argument(
         "--retry-seconds", type=seconds, default=300.0, help="give up when the server is away for so long (300)"
     )
@@ -148,7 +156,7 @@ def execute(
             stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
         )
         with named(name):
-            summary = main(arguments)
+            summary = side_by_side(main, arguments) if arguments.connections > 1 else main(arguments)
         print(_described(summary), flush=True)
         code = DONE
     except KeyboardInterrupt:
@@ -159,6 +167,12 @@ def execute(
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         code = USAGE if failure.code in _WRONG_SPACES else FAILED
+    except SystemExit:
+        if not under_way():
+            raise
+        code = DONE  # a signal
+    if under_way():
+        leave(code)
     sys.exit(code)
 
 

@@ -199,7 +199,10 @@ class RunSection(Section):
     environment: str | None = Field(None, description="Environment family: a directory of environments/, or a path.")
     name: str | None = Field(None, description="The environment's name within its family.")
     clients: int = Field(2, ge=1, description="Client processes; each is one connection and one worker.")
-    envs_per_client: int = Field(1, ge=1, description="Environments that each client steps together.")
+    envs_per_client: int = Field(1, ge=1, description="Environments that each connection of a client steps together.")
+    connections_per_client: int = Field(
+        1, ge=1, description="Connections of each client, with environments of their own, in threads of one process."
+    )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run has succeeded.")
     max_steps: int | None = Field(None, ge=1, description="Environment steps after which the run stops.")

@@ -57,7 +57,7 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Seconds between two samples at least, and clocks of the time that passes and of what this thread uses of it."""
+        """Least seconds between two samples; clocks of the time that passes, and of what this thread uses of it."""
         self._interval = interval
         self._clock = clock
         self._processor = processor

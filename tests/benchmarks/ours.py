@@ -25,7 +25,7 @@ DONE, MISSED = 0, 3
 
 
 def plan_of(config: str, clients: int, environments: int, keys: Sequence[str] = ()) -> Plan:
-    """An experiment that does not end by itself. `environments`: of each client."""
+    """An experiment that does not end by itself. `environments`: of each connection."""
     endless = f"algorithm.max_global_step={ENDLESS}"
     return make_plan(config, [endless, f"run.clients={clients}", f"run.envs_per_client={environments}", *keys])
 

@@ -169,6 +169,16 @@ def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(tmp_pa
 
 
 @pytest.mark.slow
+def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> None:
+    plan = make_plan("da3c_gym_cartpole", ["run.clients=2", "run.connections_per_client=3", "run.envs_per_client=1"])
+    with Service(plan, tmp_path) as service:
+        window = service.window(2.0)
+    assert len(window.of_connections) == 6
+    assert all(window.of_connections)
+    assert window.steps_per_second == pytest.approx(sum(window.of_connections), rel=0.3)
+
+
+@pytest.mark.slow
 def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1"])
     with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), Service(plan, tmp_path) as service:

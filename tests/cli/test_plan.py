@@ -33,6 +33,14 @@ def test_a_clients_command_names_the_environment_and_a_seed_that_no_other_has() 
     assert seeds == [2000, 2003, 2006], "environment i of a client takes its seed + i"
 
 
+def test_the_connections_of_a_client_have_seeds_of_their_own() -> None:
+    plan = make_plan(CARTPOLE, ["run.clients=2", "run.connections_per_client=4", "run.envs_per_client=3"])
+    assert plan.environments == 24
+    first, second = (plan.client_command("localhost:7", index) for index in range(2))
+    assert first[-2:] == ["--connections", "4"]
+    assert [int(command[command.index("--seed") + 1]) for command in (first, second)] == [0, 12]
+
+
 def test_a_file_and_an_environment_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "maze.py").write_text("")
     (tmp_path / "mine.yaml").write_text(

@@ -29,8 +29,13 @@ TABLE_WIDTH = 110
 def bench(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one.")] = DEFAULT,
     seconds: Annotated[float, typer.Option(help="How long environments alone and training are measured, each.")] = 30.0,
-    clients: Annotated[int | None, typer.Option(help="Environment processes; each is one connection.")] = None,
-    envs_per_client: Annotated[int | None, typer.Option(help="Environments that each client steps together.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Environment processes.")] = None,
+    envs_per_client: Annotated[
+        int | None, typer.Option(help="Environments that each connection of a client steps together.")
+    ] = None,
+    connections_per_client: Annotated[
+        int | None, typer.Option(help="Connections of each client, in threads of one process.")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write all figures, windows and facts there.")
     ] = None,
@@ -57,6 +62,7 @@ def bench(
     given = {
         "run.clients": clients,
         "run.envs_per_client": envs_per_client,
+        "run.connections_per_client": connections_per_client,
         "algorithm.seed": seed,
         "algorithm.max_global_step": ENDLESS,
     }
@@ -99,6 +105,7 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
         "seed": plan.seed,
         "clients": plan.run.clients,
         "envs_per_client": plan.run.envs_per_client,
+        "connections_per_client": plan.run.connections_per_client,
         "seconds": seconds,
     }
 
@@ -112,6 +119,8 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
         benchmark = Benchmark(plan, Path(folder), seconds, updates, say, lambda what: status.update(f"{what} ..."))
         result = facts | benchmark.run() | {"took_seconds": round(time.monotonic() - begun, 1)}
     clients = counted(plan.run.clients, "client", "clients")
+    if plan.run.connections_per_client > 1:
+        clients += f" of {plan.run.connections_per_client} connections"
     shape = f"{clients} of {counted(plan.run.envs_per_client, 'environment', 'environments')}"
     table = Console()
     if not table.is_terminal:

@@ -49,7 +49,7 @@ class Form:
 
 def forms(plan: Plan) -> list[Form]:
     """The sensible ways to step as many environments as training has, with the same program and arguments."""
-    clients, total = plan.run.clients, plan.run.clients * plan.run.envs_per_client
+    clients, total = plan.run.clients, plan.environments
     processes = min(cores(), total)
     shares = [(total + i) // processes for i in range(processes)]
     # ale-py has threads of its own, beside which processes would only get in each other's way.
@@ -74,7 +74,7 @@ def ale_vector_form(plan: Plan) -> Form | None:
     """ale-py's own vector environment with all cores and nothing around it; None where the games are not Atari's."""
     if not is_ale(plan):
         return None
-    total = plan.run.clients * plan.run.envs_per_client
+    total = plan.environments
     _, main, *arguments = plan.environment_command(RANDOM, total, 0)
     command = (sys.executable, "-m", "relaax.cli.bench.ale_vector", main, *arguments, "--threads", str(cores()))
     return Form(f"AtariVectorEnv, {counted(cores(), 'thread', 'threads')}", (command,))

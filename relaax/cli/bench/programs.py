@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from relaax.cli.run.process import Process, StartError
+from relaax.client.side_by_side import measure_file
 
 START_SECONDS = 90.0
 EACH_START_SECONDS = 2.0
@@ -63,20 +64,27 @@ class Programs:
     """
 
     def __init__(
-        self, name: str, commands: Sequence[Sequence[str]], folder: Path, secrets: Mapping[str, str] | None = None
+        self,
+        name: str,
+        commands: Sequence[Sequence[str]],
+        folder: Path,
+        secrets: Mapping[str, str] | None = None,
+        connections: int = 1,
     ) -> None:
-        """`secrets`: tokens by the names of environment variables; by default none."""
+        """`secrets`: tokens by the names of environment variables; by default none. `connections`: of each."""
         folder.mkdir(parents=True, exist_ok=True)
         stamp = time.monotonic_ns()
         logs = [folder / f"{name}-{i}-{stamp}.log" for i in range(len(commands))]
         self._processes = [Process(f"{name}-{i}", log, secrets=secrets or {}) for i, log in enumerate(logs)]
-        self.measured = [Measurements(process.log.with_suffix(".jsonl")) for process in self._processes]
+        self._files = [log.with_suffix(".jsonl") for log in logs]
+        self.measured = [Measurements(measure_file(file, i)) for file in self._files for i in range(connections)]
+        self._connections = connections
         self._commands = commands
 
     def __enter__(self) -> Programs:
         try:
-            for process, command, measured in zip(self._processes, self._commands, self.measured, strict=True):
-                process.start([*command, "--measure", str(measured.file)])
+            for process, command, file in zip(self._processes, self._commands, self._files, strict=True):
+                process.start([*command, "--measure", str(file)])
         except BaseException:
             self._end()
             raise
@@ -87,10 +95,11 @@ class Programs:
 
     def wait_begun(self) -> None:
         """Until each has begun to act. Raises StartError where one has not, or has ended."""
-        seconds = START_SECONDS + EACH_START_SECONDS * len(self._processes)
+        seconds = START_SECONDS + EACH_START_SECONDS * len(self.measured)
         deadline = time.monotonic() + seconds
         self.wait_until(lambda: all(measured.steps for measured in self.measured), deadline)
-        for process, measured in zip(self._processes, self.measured, strict=True):
+        for index, measured in enumerate(self.measured):
+            process = self._processes[index // self._connections]
             if not measured.steps:
                 raise StartError(f"{process.name} had no action within {seconds:g} s:\n{process.last_words()}")
 
@@ -119,8 +128,9 @@ class Programs:
         return sum(measured.steps_per_second(begin, end) for measured in self.measured)
 
     def _check(self) -> None:
-        for process, measured in zip(self._processes, self.measured, strict=True):
+        for measured in self.measured:
             measured.update()
+        for process in self._processes:
             code = process.exit_code()
             if code is not None:
                 raise process.start_error(f"has ended ({code})")

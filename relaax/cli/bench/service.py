@@ -136,11 +136,12 @@ class Service:
         With `updates`, training goes on until each worker has made so many, for `bound` seconds at most, and the
         workers' memory is in the answer. Raises StartError.
         """
-        clients = self._plan.run.clients
+        clients, connections = self._plan.run.clients, self._plan.run.connections_per_client
+        workers = clients * connections
         before = self._progress()
         commands = [self._plan.client_command(self._supervisor.rlx_server.address or "", i) for i in range(clients)]
-        with Programs("client", commands, self._folder / "clients", self._tokens.client) as programs:
-            self._warm_up(programs, before, clients, seconds)
+        with Programs("client", commands, self._folder / "clients", self._tokens.client, connections) as programs:
+            self._warm_up(programs, before, workers, seconds)
             seen = [len(measured.act_ms) for measured in programs.measured]
             first, begin = self._progress(), time.monotonic()
             programs.wait(seconds)
@@ -149,8 +150,8 @@ class Service:
             act_ms = tuple(ms for count, one in zip(seen, programs.measured, strict=True) for ms in one.act_ms[count:])
             memory = None
             if updates:
-                programs.wait_until(lambda: self._updates(before, clients) >= updates, time.monotonic() + bound)
-                memory = Memory(self._worker_megabytes(), self._updates(before, clients))
+                programs.wait_until(lambda: self._updates(before, workers) >= updates, time.monotonic() + bound)
+                memory = Memory(self._worker_megabytes(), self._updates(before, workers))
         self._wait_for_leaving()
         discarded = last.discarded - first.discarded
         return Window(

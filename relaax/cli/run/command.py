@@ -17,8 +17,13 @@ from relaax.server.options import CheckConfigOption, PrintConfigOption
 
 def run(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
-    clients: Annotated[int | None, typer.Option(help="Environment processes; each is one connection.")] = None,
-    envs_per_client: Annotated[int | None, typer.Option(help="Environments that each client steps together.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Environment processes.")] = None,
+    envs_per_client: Annotated[
+        int | None, typer.Option(help="Environments that each connection of a client steps together.")
+    ] = None,
+    connections_per_client: Annotated[
+        int | None, typer.Option(help="Connections of each client, in threads of one process.")
+    ] = None,
     max_steps: Annotated[
         float | None, typer.Option(help="Stop after so many environment steps; schedules stay as they are.")
     ] = None,
@@ -47,6 +52,7 @@ def run(
     given = {
         "run.clients": clients,
         "run.envs_per_client": envs_per_client,
+        "run.connections_per_client": connections_per_client,
         "run.max_steps": max_steps,
         "run.target_return": target_return,
         "algorithm.seed": seed,

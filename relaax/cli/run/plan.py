@@ -84,10 +84,16 @@ class Plan:
             raise ConfigurationError(f"algorithm.{key}: {value!r} cannot be used: a number is needed")
         return value
 
+    @property
+    def environments(self) -> int:
+        """How many there are, over all clients."""
+        return self.run.clients * self.run.connections_per_client * self.run.envs_per_client
+
     def client_command(self, address: str, index: int) -> list[str]:
         """The command of the environment client number `index`."""
-        count = self.run.envs_per_client
-        return self.environment_command(address, count, index * count)
+        count, connections = self.run.envs_per_client, self.run.connections_per_client
+        command = self.environment_command(address, count, index * count * connections)
+        return [*command, "--connections", str(connections)] if connections > 1 else command
 
     def environment_command(self, address: str, count: int, first: int) -> list[str]:
         """The command of `count` environments, counted from `first` where seeds are given out."""

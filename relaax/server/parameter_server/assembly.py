@@ -110,7 +110,9 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
     return {
         "algorithm": Path(configuration.algorithm_path).stem,
         **{key: value for key, value in keys.items() if key != "path" and key not in config.unused_sections},
-        "run": run.model_dump(include={"environment", "name", "clients", "envs_per_client", "arguments"}),
+        "run": run.model_dump(
+            include={"environment", "name", "clients", "envs_per_client", "connections_per_client", "arguments"}
+        ),
     }
 
 

@@ -1,0 +1,67 @@
+"""Several connections of one program."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from relaax import rlx
+from support.programs import program, running
+from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
+
+GYM, ALE, NAME = "OpenAI_Gym", "ALE", "CartPole-v1"
+
+
+def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "measured.jsonl"
+    with RlxPeer(serve) as peer:
+        options = ("--connections", "3", "--steps", "20", "--seed", "5", "--measure", str(file))
+        done = program(GYM, peer.address, NAME, "2", *options)
+        inits = list(peer.heard(rlx.Init))
+        hellos = list(peer.heard(rlx.Hello))
+    assert done.returncode == 0, done.stderr
+    assert "60 steps" in done.stdout
+    assert [hello.environments for hello in hellos] == [2, 2, 2]
+    env = gymnasium.make_vec(NAME, 2, "vector_entry_point")
+    wanted = sorted(env.reset(seed=seed)[0].tolist() for seed in (5, 7, 9))
+    assert np.allclose(sorted(init.observation[0].tolist() for init in inits), wanted)
+    for name in ("measured.jsonl", "measured-1.jsonl", "measured-2.jsonl"):
+        lines = (tmp_path / name).read_text("utf-8").splitlines()
+        assert json.loads(lines[-1])["steps"] == 20
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("family", "arguments"), [(GYM, [NAME, "2"]), (GYM, [NAME, "2", "--vectorization", "async"]), (ALE, ["boxing"])]
+)
+def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], number: signal.Signals, code: int) -> None:
+    acting = threading.Barrier(3)
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        for _ in range(20):
+            talk.answer()
+        acting.wait(PATIENCE)
+        while True:
+            talk.answer()
+
+    with RlxPeer(script) as peer, running(family, peer.address, *arguments, "--connections", "2") as process:
+        acting.wait(PATIENCE)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert all("connected to" in line for line in stderr.splitlines()), stderr
+
+
+def test_one_that_fails_ends_the_program() -> None:
+    with RlxPeer(serve, refuse(rlx.ErrorCode.UNAUTHENTICATED, "no such token")) as peer:
+        done = program(GYM, peer.address, NAME, "--connections", "2")
+    assert done.returncode == 1
+    assert "no such token" in done.stderr
+    assert "Traceback" not in done.stderr
