@@ -167,10 +167,10 @@ def execute(
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         code = USAGE if failure.code in _WRONG_SPACES else FAILED
-    except SystemExit:
+    except SystemExit as end:  # of a signal, or of a connection that lacks a library
         if not under_way():
             raise
-        code = DONE  # a signal
+        code = end.code if isinstance(end.code, int) else FAILED
     if under_way():
         leave(code)
     sys.exit(code)

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
 
-from relaax.client.tally import RECENT_EPISODES, RunSummary
+from relaax.client.tally import RunSummary
 
 _NAME = "connection-"
 Main = Callable[[argparse.Namespace], RunSummary]
@@ -26,6 +26,7 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
     leaves the others running.
     """
     outcomes: SimpleQueue[RunSummary | BaseException] = SimpleQueue()
+    threads: list[threading.Thread] = []
 
     def one(own: argparse.Namespace) -> None:
         try:
@@ -39,13 +40,16 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
             own.seed += index * own.environments
         if own.measure is not None:
             own.measure = measure_file(own.measure, index)
-        threading.Thread(target=one, args=(own,), name=f"{_NAME}{index}", daemon=True).start()
+        threads.append(threading.Thread(target=one, args=(own,), name=f"{_NAME}{index}", daemon=True))
+        threads[-1].start()
     summaries = []
     for _ in range(arguments.connections):
         outcome = outcomes.get()
         if isinstance(outcome, BaseException):
             raise outcome
         summaries.append(outcome)
+    for thread in threads:
+        thread.join()
     return _together(summaries)
 
 
@@ -70,13 +74,11 @@ def measure_file(file: Path, index: int) -> Path:
 
 
 def _together(summaries: Sequence[RunSummary]) -> RunSummary:
-    """`returns` are the last ones of each."""
-    share = max(1, RECENT_EPISODES // len(summaries))
     finished = [summary.training_finished for summary in summaries if summary.training_finished is not None]
     return RunSummary(
         episodes=sum(summary.episodes for summary in summaries),
         steps=sum(summary.steps for summary in summaries),
-        returns=tuple(value for summary in summaries for value in summary.returns[-share:]),
+        returns=tuple(value for summary in summaries for value in summary.returns),
         seconds=max(summary.seconds for summary in summaries),
         training_finished=finished[-1] if finished else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import threading
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from relaax import rlx
+from relaax.client import RunSummary, command
 from support.programs import program, running
 from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
 
@@ -57,6 +59,24 @@ def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], numbe
         _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert all("connected to" in line for line in stderr.splitlines()), stderr
+
+
+def test_one_without_a_library_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, left = threading.Event(), []
+
+    def main(arguments: argparse.Namespace) -> RunSummary:
+        if arguments.seed == 0:
+            raise ModuleNotFoundError("No module named 'gymnasium'", name="gymnasium")
+        waiting.wait(PATIENCE)
+        return RunSummary(0, 0, (), 0.0)
+
+    monkeypatch.setattr(command, "leave", left.append)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # this process keeps its own
+    line = ["localhost:1", NAME, "--connections", "2", "--seed", "0"]
+    with pytest.raises(SystemExit):
+        command.execute(command.parser("walls", "Walls.", "one"), main, line)
+    assert left == [2], "the other is under way"
+    waiting.set()
 
 
 def test_one_that_fails_ends_the_program() -> None:

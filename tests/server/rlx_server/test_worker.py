@@ -176,10 +176,11 @@ def test_actions_do_not_wait_for_what_is_learned_from_them(shared: Server) -> No
     with Line(address) as line:
         line.open()
         line.init()
+        before = line.pings
         assert line.step(SLOW_TO_LEARN) == 0
-        assert line.pings == 0
+        assert line.pings < before + 2
         assert line.step() == 0, "and the next ones come"
-        assert line.pings >= 2, "who waits meanwhile hears that work goes on"
+        assert line.pings >= before + 2, "who waits meanwhile hears that work goes on"
         heard = line.pings
         line.socket.settimeout(0.5)  # more than two heartbeats
         with pytest.raises(TimeoutError):
