@@ -62,7 +62,8 @@ def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], numbe
 
 
 def test_one_without_a_library_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting, left = threading.Event(), []
+    waiting = threading.Event()
+    left: list[int] = []
 
     def main(arguments: argparse.Namespace) -> RunSummary:
         if arguments.seed == 0:
