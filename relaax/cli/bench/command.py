@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.configuration import ConfigurationError, overrides_of, redacted
 
 if TYPE_CHECKING:
@@ -29,20 +30,16 @@ TABLE_WIDTH = 110
 def bench(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one.")] = DEFAULT,
     seconds: Annotated[float, typer.Option(help="How long environments alone and training are measured, each.")] = 30.0,
-    clients: Annotated[int | None, typer.Option(help="Environment processes.")] = None,
-    envs_per_client: Annotated[
-        int | None, typer.Option(help="Environments that each connection of a client steps together.")
-    ] = None,
-    connections_per_client: Annotated[
-        int | None, typer.Option(help="Connections of each client, in threads of one process.")
-    ] = None,
+    clients: ClientsOption = None,
+    envs_per_client: EnvironmentsOption = None,
+    connections_per_client: ConnectionsOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write all figures, windows and facts there.")
     ] = None,
     updates: Annotated[
         int, typer.Option(min=1, help="Updates that each worker has made when its memory is measured.")
     ] = 1000,
-    seed: Annotated[int | None, typer.Option(help="Seed of parameters, agents and environments.")] = None,
+    seed: SeedOption = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
     ] = None,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.server.address import AddressError
 from relaax.server.options import CheckConfigOption, PrintConfigOption
@@ -17,20 +18,16 @@ from relaax.server.options import CheckConfigOption, PrintConfigOption
 
 def run(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_gym_cartpole.")],
-    clients: Annotated[int | None, typer.Option(help="Environment processes.")] = None,
-    envs_per_client: Annotated[
-        int | None, typer.Option(help="Environments that each connection of a client steps together.")
-    ] = None,
-    connections_per_client: Annotated[
-        int | None, typer.Option(help="Connections of each client, in threads of one process.")
-    ] = None,
+    clients: ClientsOption = None,
+    envs_per_client: EnvironmentsOption = None,
+    connections_per_client: ConnectionsOption = None,
     max_steps: Annotated[
         float | None, typer.Option(help="Stop after so many environment steps; schedules stay as they are.")
     ] = None,
     target_return: Annotated[
         float | None, typer.Option(help="Stop, successfully, at this mean return of the last 100 episodes.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of parameters, agents and environments.")] = None,
+    seed: SeedOption = None,
     run_dir: Annotated[Path | None, typer.Option(help="Where everything is kept; by default runs/NAME.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; what was there is moved aside.")] = False,
     set_: Annotated[
