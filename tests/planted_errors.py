@@ -87,10 +87,10 @@ _POLICY_SIGN = (
     "return log_probability_t * tf.stop_gradient(advantage_t)",
 )
 _HOST_POLICY_SIGN = (
-    ("relaax/tf/policies.py", "logs += advantage_t[:, None]", "logs -= advantage_t[:, None]"),
-    ("relaax/tf/policies.py", "logs[taken] -= advantage_t", "logs[taken] += advantage_t"),
+    ("relaax/host/losses.py", "entropy_weights[row] + advantages[row]", "entropy_weights[row] - advantages[row]"),
+    ("relaax/host/losses.py", "by_logits[row, taken] -= advantages[row]", "by_logits[row, taken] += advantages[row]"),
 )
-_VALUE_SIGN = (HOST_PY, '["value"] = (error * share', '["value"] = (-error * share')
+_VALUE_SIGN = ("relaax/host/losses.py", "= error * weight * factor", "= -error * weight * factor")
 _NO_BOOTSTRAP = (
     "relaax/tf/returns.py",
     "np.multiply(discount_t[-1], bootstrap_value, out",
@@ -168,6 +168,12 @@ ERRORS = (
         MODEL,
     ),
     planted(
+        "slope-of-a-small-network",
+        "the slope of tanh is left out where one call does it all",
+        [("relaax/host/dense.py", "*= _UNIT - memory[y_at + i] * memory[y_at + i]", "*= _UNIT")],
+        "tests/host/test_network.py",
+    ),
+    planted(
         "shift-of-a-convolution",
         "a convolution adds up the wrong blocks",
         [("relaax/host/convolution.py", "outputs[at + i] += products[by + i]", "outputs[at + i] -= products[by + i]")],
@@ -185,7 +191,7 @@ ERRORS = (
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/tf/returns.py", "decays[t] * rows[t + 1]", "decays[t + 1] * rows[t + 1]")],
+        [("relaax/host/losses.py", "decays[i] * deltas[i + width]", "decays[i + width] * deltas[i + width]")],
         "tests/tf/test_returns.py",
         ROLLOUT,
     ),

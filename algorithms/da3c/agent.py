@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Discrete, Leaves, Space
@@ -31,4 +30,4 @@ class Agent(ActorCritic):
         return f"da3c cannot handle the observation space {observation_space}: {sentence}" if sentence else None
 
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
-        return [actions.astype(np.int64) + self._first_action]
+        return [actions + self._first_action]  # int64 already, as they are sampled

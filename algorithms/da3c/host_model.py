@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relaax.host.losses import value_gradient
 from relaax.host.network import Activations, HostNetwork
 from relaax.host.recycled import Recycled, own_memory
 from relaax.tf.networks import NetworkSpec
@@ -75,33 +76,35 @@ class HostModel:
         advantages, targets, mask = (part.reshape(count) for part in (batch.advantages, batch.targets, batch.mask))
         self._make_room(min(count, EXAMPLES))
         gradient = self._gradients.take()
-        sums = np.zeros(3, np.float32)
+        statistics = np.zeros(4, np.float32)
         with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
+            share = mask / np.float32(environments)
+            shared_advantages, entropy_weights = share * advantages, share * np.float32(config.entropy_beta)
             for start in range(0, count, EXAMPLES):
                 part = slice(start, min(start + EXAMPLES, count))
-                inputs, weight = flat_inputs[part], mask[part]
+                inputs = flat_inputs[part]
                 at = self._activated(flat_inputs, part, environments)
                 outputs = network.outputs(self._learning, at, at + len(inputs))
-                share = weight / np.float32(environments)
                 by_outputs, log_probability, entropy = self._policy.loss_gradient(
-                    outputs, actions[part], share * advantages[part], share * np.float32(config.entropy_beta)
+                    outputs, actions[part], shared_advantages[part], entropy_weights[part]
                 )
-                error = outputs["value"][:, 0] - targets[part]
-                by_outputs["value"] = (error * share * np.float32(2 * config.value_loss_weight))[:, None]
+                by_outputs["value"] = value_gradient(
+                    outputs["value"],
+                    targets[part],
+                    mask[part],
+                    2 * config.value_loss_weight / environments,
+                    (advantages[part], log_probability, entropy),
+                    statistics,
+                )
                 network.backward(inputs, self._learning, at, by_outputs, gradient, further=start > 0)
-                weighted = weight * error
-                sums += (
-                    -np.dot(weight * log_probability, advantages[part]),
-                    np.dot(weighted, error),
-                    np.dot(weight, entropy),
-                )
             norm = np.sqrt(np.dot(gradient, gradient))
             limit = config.gradient_norm_clipping
             if limit is not None and not norm <= limit:
                 gradient *= np.float32(limit) / norm
-            sums /= max(mask.sum(), np.float32(1))
+            statistics /= max(mask.sum(), np.float32(1))
+            statistics[3] = norm
         self._kept.clear()  # the next rows are others
-        return gradient, np.append(sums, norm)
+        return gradient, statistics
 
     def _place(self, count: int, keep: int | None) -> tuple[Activations, int]:
         """Where the outputs for `count` inputs go."""

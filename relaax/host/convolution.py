@@ -13,7 +13,6 @@ network this forward pass takes half the time, and its gradient is two products 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,16 +23,13 @@ import numpy.typing as npt
 from numba import types
 
 from relaax.host.lanes import LANES, add_lanes, copy_lanes
+from relaax.host.machine_code import FLAT, NUMBER, READ, Kernel, compiled
 
 Array = npt.NDArray[np.float32]
 Images = npt.NDArray[Any]
-Kernel = Callable[..., None]
 
 _ZERO, _LANES = np.uint64(0), np.uint64(LANES)
 _NO_FLOOR, _RELU_FLOOR = np.float32(-np.inf), np.float32(0)
-
-
-# Indices in kernels are unsigned: a signed one may count from an array's end, which keeps loops from being vectorised.
 
 
 def _blocks_kernel(
@@ -135,41 +131,25 @@ def _relu_gradient_kernel(gradient: Any, outputs: Any) -> None:
         gradient[i] = gradient[i] if outputs[i] > 0 else np.float32(0)
 
 
-_FLAT = types.Array(types.float32, 1, "C")
-_READ = types.Array(types.float32, 1, "C", readonly=True)
-_NUMBER = types.uint64
-
-
-def _compiled(function: Kernel, *arguments: Any) -> Kernel:
-    """Machine code, which is kept in a file beside this module, or in the user's cache, where that can be written."""
-    signature = types.void(*arguments)
-    kernel: Kernel
-    try:
-        kernel = numba.njit(signature, nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # no directory to write to
-        kernel = numba.njit(signature, nogil=True, error_model="numpy")(function)
-    return kernel
-
-
 @cache  # to name a type takes numba longer than the kernel takes for an image
 def _blocks(dtype: Any) -> Kernel:
     images = types.Array(numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
-    return _compiled(_blocks_kernel, images, _FLAT, *[_NUMBER] * 7)
+    return compiled(_blocks_kernel, images, FLAT, *[NUMBER] * 7)
 
 
 @cache
 def _add() -> Kernel:
-    return _compiled(_add_kernel, _READ, _READ, _FLAT, types.float32, *[_NUMBER] * 8)
+    return compiled(_add_kernel, READ, READ, FLAT, types.float32, *[NUMBER] * 8)
 
 
 @cache
 def _spread() -> Kernel:
-    return _compiled(_spread_kernel, _READ, _FLAT, *[_NUMBER] * 8)
+    return compiled(_spread_kernel, READ, FLAT, *[NUMBER] * 8)
 
 
 @cache
 def _relu_gradient() -> Kernel:
-    return _compiled(_relu_gradient_kernel, _FLAT, _READ)
+    return compiled(_relu_gradient_kernel, FLAT, READ)
 
 
 def compile_kernels() -> None:

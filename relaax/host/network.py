@@ -1,5 +1,7 @@
 """Networks without an LSTM in the host's memory: forward and backward, by BLAS and a few kernels.
 
+Small ones without convolutions are left to `dense`, which takes one call for all of it.
+
 TensorFlow takes 200 microseconds for a call whatever its size, and for the Atari network's gradient more than twice as
 long. Outputs of the layers are kept, so that what was acted on need not be computed again for the gradient.
 """
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.host.convolution import BlockConvolution, Images, relu_gradient
+from relaax.host.dense import Dense
 from relaax.tf.networks import NetworkSpec
 
 Array = npt.NDArray[np.float32]
@@ -32,13 +35,27 @@ FEW = 16
 """Examples for which a product is made of small ones. For more the copies pay."""
 
 
+FEW_MULTIPLICATIONS = 500_000
+"""What one call may take for some examples of a dense network: for more, BLAS's products are faster."""
+
+
 class Activations:
     """Outputs of every layer for up to `count` examples."""
 
     def __init__(self, count: int, sizes: list[list[int]]) -> None:
         self.count = count
-        self.layers: list[list[Array]] = [[np.zeros((count, size), np.float32) for size in trunk] for trunk in sizes]
+        self.memory: Array = np.zeros(count * sum(map(sum, sizes)), np.float32)
+        """All layers, one after the other."""
+        self.layers: list[list[Array]] = []
         """Of each trunk: the convolutions, the dense layers, and the heads side by side, float32 [count, size] each."""
+        self.outputs: dict[tuple[int, int], dict[str, Array]] = {}
+        """The heads' outputs of rows that were asked for before."""
+        start = 0
+        for trunk in sizes:
+            self.layers.append([])
+            for size in trunk:
+                self.layers[-1].append(self.memory[start : start + count * size].reshape(count, size))
+                start += count * size
 
 
 class HostNetwork:
@@ -53,6 +70,11 @@ class HostNetwork:
         self._layout = spec.layout()
         self._tanh = spec.activation == "tanh"
         self._trunks = [_Trunk(spec, name, heads) for name, heads in spec.trunks().items()]
+        self._dense = None if spec.convolutions else Dense(spec)
+        self._few = FEW_MULTIPLICATIONS // self._dense.multiplications if self._dense else 0
+        self._parameters: Array = np.zeros(0, np.float32)
+        self._scale = 1.0
+        self._split = False  # whether the trunks have these parameters
         self._memory: dict[object, Array] = {}
         self._ones = np.ones(0, np.float32)
         self.sizes = [trunk.sizes for trunk in self._trunks]
@@ -61,22 +83,30 @@ class HostNetwork:
 
     def set_parameters(self, vector: Array, pixels: bool) -> None:
         """Take over float32 [P], which must not change any more. `pixels`: inputs are bytes."""
-        views = self._layout.views(vector)
-        for trunk in self._trunks:
-            trunk.set_parameters(views, BYTE_SCALE if pixels else 1.0)
+        if vector.shape != self._parameters.shape:
+            self._layout.views(vector)  # says what is wrong
+        self._parameters, self._scale, self._split = vector, BYTE_SCALE if pixels else 1.0, False
 
     def forward(self, inputs: Images, activations: Activations, at: int) -> None:
         """Compute the rows from `at` on of `activations` for inputs [B, *spec.inputs]."""
+        if self._dense and len(inputs) <= self._few:
+            features = self._flat(inputs)
+            self._dense.forward(self._parameters, features, activations.memory, activations.count, at)
+            return
+        self._give_trunks()
         for trunk, layers in zip(self._trunks, activations.layers, strict=True):
             self._forward(trunk, inputs, [layer[at : at + len(inputs)] for layer in layers])
 
     def outputs(self, activations: Activations, start: int, stop: int) -> dict[str, Array]:
         """Views of the heads' outputs, float32 [stop - start, width], of the rows given."""
-        return {
-            head: layers[-1][start:stop, columns]
-            for trunk, layers in zip(self._trunks, activations.layers, strict=True)
-            for head, columns in trunk.heads.items()
-        }
+        outputs = activations.outputs.get((start, stop))
+        if outputs is None:
+            outputs = activations.outputs[start, stop] = {
+                head: layers[-1][start:stop, columns]
+                for trunk, layers in zip(self._trunks, activations.layers, strict=True)
+                for head, columns in trunk.heads.items()
+            }
+        return outputs
 
     def backward(
         self,
@@ -97,11 +127,43 @@ class HostNetwork:
           out: float32 [P].
           further: whether to add.
         """
+        if self._dense and len(inputs) <= self._few:
+            self._backward_dense(self._dense, inputs, activations, start, gradients, out, further)
+            return
+        self._give_trunks()
         views = self._layout.views(out)
         for trunk, layers in zip(self._trunks, activations.layers, strict=True):
             self._backward(
                 trunk, inputs, [layer[start : start + len(inputs)] for layer in layers], gradients, views, further
             )
+
+    def _give_trunks(self) -> None:
+        """Most parameters of small networks never need it."""
+        if not self._split:
+            views = self._layout.views(self._parameters)
+            for trunk in self._trunks:
+                trunk.set_parameters(views, self._scale)
+            self._split = True
+
+    def _backward_dense(
+        self,
+        dense: Dense,
+        inputs: Images,
+        activations: Activations,
+        start: int,
+        gradients: Mapping[str, Array],
+        out: Array,
+        further: bool,
+    ) -> None:
+        count = len(inputs)
+        by_outputs = self._scratch("by outputs", count * dense.width, 1).reshape(-1)
+        for head, (target, width, columns) in dense.heads.items():
+            part = by_outputs[target * count : (target + width) * count]
+            part.reshape(count, width)[:, columns] = gradients[head]
+        if not further:
+            out.fill(0)
+        features, memory = self._flat(inputs), activations.memory
+        dense.backward(self._parameters, features, memory, activations.count, start, by_outputs, out)
 
     def _forward(self, trunk: _Trunk, inputs: Images, layers: list[Array]) -> None:
         if trunk.convolutions:
@@ -223,11 +285,15 @@ class HostNetwork:
         """What the dense layers take in, float32 [B, width]."""
         if trunk.convolutions:
             return layers[len(trunk.convolutions) - 1]
+        return self._flat(inputs)
+
+    def _flat(self, inputs: Images) -> Array:
+        """Inputs as they are multiplied, float32 [B, features]."""
         flat = inputs.reshape(len(inputs), -1)
-        if flat.dtype == np.float32 and trunk.scale == 1.0:
+        if flat.dtype == np.float32 and self._scale == 1.0:
             return flat
         scaled = self._scratch("inputs", *flat.shape)
-        np.multiply(flat, np.float32(trunk.scale), out=scaled, dtype=np.float32)
+        np.multiply(flat, np.float32(self._scale), out=scaled, dtype=np.float32)
         return scaled
 
     def _product(self, x: Array, kernel: Array, out: Array) -> None:

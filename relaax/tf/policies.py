@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -63,12 +64,12 @@ class Policy(ABC):
 
 
 class Categorical(Policy):
-    """One of `choices` actions, int32 from 0. The head `policy` gives unnormalised log-probabilities."""
+    """One of `choices` actions, int64 from 0. The head `policy` gives unnormalised log-probabilities."""
 
     def __init__(self, choices: int) -> None:
         self.heads = {"policy": choices}
         self.action_shape = ()
-        self.action_dtype = np.dtype(np.int32)
+        self.action_dtype = np.dtype(np.int64)
 
     def log_probability(self, outputs: Mapping[str, Tensor], a_t: Tensor) -> Tensor:
         outputs["policy"].shape.assert_has_rank(2)
@@ -76,10 +77,8 @@ class Categorical(Policy):
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=a_t, logits=outputs["policy"])
 
     def log_probability_numpy(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        logits = outputs["policy"]
-        total: npt.NDArray[np.float64] = np.logaddexp.reduce(logits, axis=1, dtype=np.float64)
-        chosen: Array = logits[np.arange(len(a_t)), a_t]
-        return chosen - total
+        found: npt.NDArray[np.float64] = _host_losses().softmax_log_probability(outputs["policy"], a_t)
+        return found
 
     def entropy(self, outputs: Mapping[str, Tensor]) -> Tensor:
         return categorical_entropy(outputs["policy"])
@@ -87,31 +86,19 @@ class Categorical(Policy):
     def loss_gradient(
         self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], advantage_t: Array, entropy_weight_t: Array
     ) -> tuple[dict[str, Array], Array, Array]:
-        logits = outputs["policy"]
-        logs = logits - logits.max(axis=1, keepdims=True)
-        probabilities = np.exp(logs)
-        total = probabilities.sum(axis=1, keepdims=True)
-        logs -= np.log(total)
-        probabilities /= total
-        entropy: Array = -np.einsum("ba,ba->b", probabilities, logs)
-        taken = np.arange(len(logs)), a_t
-        log_probability: Array = logs[taken]
-        # By logit j: (pi_j - [j = a]) * advantage, and pi_j * (log pi_j + entropy) * weight.
-        logs += entropy[:, None]
-        logs *= entropy_weight_t[:, None]
-        logs += advantage_t[:, None]
-        logs *= probabilities
-        logs[taken] -= advantage_t
-        return {"policy": logs}, log_probability, entropy
+        by_logits, log_probability, entropy = _host_losses().softmax_gradient(
+            outputs["policy"], a_t, advantage_t, entropy_weight_t
+        )
+        return {"policy": by_logits}, log_probability, entropy
 
     def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
         # The largest of logits + Gumbel noise is a sample of the softmax.
         logits = outputs["policy"]
-        actions: npt.NDArray[Any] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1).astype(self.action_dtype)
+        actions: npt.NDArray[Any] = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
         return actions
 
     def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
-        actions: npt.NDArray[Any] = outputs["policy"].argmax(axis=1).astype(self.action_dtype)
+        actions: npt.NDArray[Any] = outputs["policy"].argmax(axis=1)
         return actions
 
 
@@ -186,6 +173,13 @@ class Gaussian(Policy):
         for head, width in self.heads.items():
             outputs[head].shape.assert_is_compatible_with([None, width])
         return tf.nn.softplus(outputs["variance"]) + SMALLEST_VARIANCE
+
+
+@cache
+def _host_losses() -> Any:
+    from relaax.host import losses  # numba with it: only where something is learned
+
+    return losses
 
 
 def inverse_softplus(variance: float) -> float:

@@ -1,6 +1,9 @@
-"""Targets for value functions and advantages, worked out backwards over a rollout. Pure numpy: a rollout is short."""
+"""Targets for value functions and advantages, worked out backwards over a rollout, on the host: a rollout is short."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -58,16 +61,21 @@ def generalized_advantages(
     if v_t.shape != r_t.shape:
         raise ValueError(f"values of shape {r_t.shape} are needed, as the rewards, not {v_t.shape}")
     # All deltas at once, which are then added up where they stand.
-    advantages = np.empty_like(r_t)
+    advantages = np.empty(r_t.shape, np.float32)  # in C order, whatever that of the rewards
     np.multiply(discount_t[:-1], v_t[1:], out=advantages[:-1])
     np.multiply(discount_t[-1], bootstrap_value, out=advantages[-1])
     advantages += r_t
     advantages -= v_t
     decay_t = discount_t * np.float32(lambda_)
-    rows, decays = list(advantages), list(decay_t)
-    for t in range(len(rows) - 2, -1, -1):
-        rows[t] += decays[t] * rows[t + 1]
+    _add_backwards()(advantages, decay_t)
     return advantages
+
+
+@cache
+def _add_backwards() -> Callable[[Floats, Floats], None]:
+    from relaax.host.losses import advantages_backwards  # numba with it: only where something is learned
+
+    return advantages_backwards
 
 
 def _check(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from relaax.host import convolution as module
+from relaax.host import machine_code
 from relaax.host.convolution import BlockConvolution
 
 CASES = [
@@ -113,15 +115,15 @@ def test_the_gradient_of_a_relu() -> None:
 
 
 def test_kernels_are_compiled_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    njit = module.numba.njit
+    njit = numba.njit
 
     def unwritable(*given: Any, **keys: Any) -> Any:
         if keys.pop("cache", False):
             raise RuntimeError("cannot cache function: no locator available")
         return njit(*given, **keys)
 
-    monkeypatch.setattr(module.numba, "njit", unwritable)
-    kernel = module._compiled(module._relu_gradient_kernel, module._FLAT, module._READ)
+    monkeypatch.setattr(numba, "njit", unwritable)
+    kernel = machine_code.compiled(module._relu_gradient_kernel, machine_code.FLAT, machine_code.READ)
     gradient = np.ones(3, np.float32)
     kernel(gradient, np.array([1, 0, 1], np.float32))
     assert gradient.tolist() == [1, 0, 1]

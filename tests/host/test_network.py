@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,9 +27,16 @@ SPECS = {
 }
 
 
-@pytest.fixture(params=SPECS)
-def spec(request: pytest.FixtureRequest) -> NetworkSpec:
-    return SPECS[request.param]
+BY_BLAS = ("dense", "tanh", "separate")
+
+
+@pytest.fixture(params=[*SPECS, *(f"{name} by BLAS" for name in BY_BLAS)])
+def spec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> NetworkSpec:
+    """What has no convolutions is computed in one call, unless it is more than what is thought to be few."""
+    name = request.param.removesuffix(" by BLAS")
+    if name != request.param:
+        monkeypatch.setattr(module, "FEW_MULTIPLICATIONS", 0)
+    return SPECS[name]
 
 
 def inputs_of(spec: NetworkSpec, count: int, seed: int = 0) -> np.ndarray:
@@ -150,6 +157,60 @@ def test_inputs_need_not_be_contiguous() -> None:
     network.forward(inputs, activations, 0)
     expected, _ = tensorflow(spec, inputs, factors_of(spec, 3))
     np.testing.assert_allclose(network.outputs(activations, 0, 3)["value"], expected["value"], atol=1e-5)
+
+
+def test_many_examples_and_few_take_turns() -> None:
+    """The one way goes on from what the other has left."""
+    spec = SPECS["separate"]
+    network = network_of(spec)
+    few = network._few
+    assert 1 < few < 10**5
+    count = few + 1
+    inputs, factors = inputs_of(spec, count), factors_of(spec, count)
+    activations, gradient = Activations(count, network.sizes), np.zeros(spec.layout().size, np.float32)
+    expected, expected_gradient = tensorflow(spec, inputs, factors)
+    network.forward(inputs, activations, 0)
+    for start, stop in ((0, few), (few, count)):  # of what BLAS has computed
+        parts = {head: factor[start:stop] for head, factor in factors.items()}
+        network.backward(inputs[start:stop], activations, start, parts, gradient, further=start > 0)
+    close(gradient, expected_gradient)
+    network.forward(inputs[:few], activations, 0)
+    network.forward(inputs[few:], activations, few)
+    network.backward(inputs, activations, 0, factors, gradient, further=False)
+    close(gradient, expected_gradient)
+    np.testing.assert_allclose(network.outputs(activations, 0, count)["value"], expected["value"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_what_is_not_a_number_stays_so(activation: Literal["relu", "tanh"]) -> None:
+    """It is found where it is pushed to."""
+    spec = NetworkSpec((2,), HEADS, (20,), activation=activation)
+    network, inputs = network_of(spec), np.array([[1, 2], [np.nan, 0], [3, 4]], np.float32)
+    activations, gradient = Activations(3, network.sizes), np.zeros(spec.layout().size, np.float32)
+    network.forward(inputs, activations, 0)
+    outputs = network.outputs(activations, 0, 3)["policy"]
+    assert np.isnan(outputs).all(axis=1).tolist() == [False, True, False]
+    assert np.isfinite(outputs[[0, 2]]).all()
+    network.backward(inputs, activations, 0, factors_of(spec, 3), gradient, further=False)
+    assert np.isnan(gradient).any()
+
+
+def test_tanh_is_that_of_numpy() -> None:
+    """Some units in the last place beside it, from zero to where it is 1."""
+    spec = NetworkSpec((1,), {"policy": 1}, (1,), activation="tanh")
+    network = HostNetwork(spec)
+    network.set_parameters(np.array([1, 0, 1, 0], np.float32), pixels=False)
+    inputs = np.concatenate([np.linspace(-12, 12, 999), np.geomspace(1e-20, 1, 99), [np.inf]])[:, None]
+    inputs = inputs.astype(np.float32)
+    activations = Activations(len(inputs), network.sizes)
+    network.forward(inputs, activations, 0)
+    found = network.outputs(activations, 0, len(inputs))["policy"]
+    np.testing.assert_allclose(found, np.tanh(inputs.astype(np.float64)), rtol=5e-7)
+
+
+def test_parameters_of_another_length_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a vector of shape \(30,\) is needed, not \(3,\)"):
+        HostNetwork(SPECS["heads alone"]).set_parameters(np.zeros(3, np.float32), pixels=False)
 
 
 def test_a_network_with_an_lstm_is_refused() -> None:

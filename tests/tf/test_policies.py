@@ -56,12 +56,12 @@ def test_categorical_samples_have_their_probabilities() -> None:
     actions = Categorical(2).sample({"policy": logits}, np.random.default_rng(0))
     # Standard deviation of the mean: sqrt(3/16 / 40000) = 0.0022.
     assert actions.mean() == pytest.approx(0.25, abs=0.01)
-    assert (actions.shape, actions.dtype) == ((40_000,), np.int32)
+    assert (actions.shape, actions.dtype) == ((40_000,), np.int64)
 
 
 def test_categorical_mode_is_the_most_probable_action() -> None:
     actions = Categorical(3).mode({"policy": np.array([[1, 5, 2], [3, -1, 2]], np.float32)})
-    assert (actions.tolist(), actions.dtype) == ([1, 0], np.int32)
+    assert (actions.tolist(), actions.dtype) == ([1, 0], np.int64)
 
 
 def test_gaussian_log_probability_by_hand() -> None:
@@ -220,7 +220,7 @@ def outputs_of(policy: Policy, count: int) -> dict[str, np.ndarray]:
 def actions_of(policy: Policy, count: int) -> np.ndarray:
     rng = np.random.default_rng(7)
     if isinstance(policy, Categorical):
-        return rng.integers(0, policy.heads["policy"], count).astype(np.int32)
+        return rng.integers(0, policy.heads["policy"], count)
     return rng.normal(size=(count, *policy.action_shape)).astype(np.float32)
 
 

@@ -109,3 +109,11 @@ def test_advantages_need_a_value_for_each_reward() -> None:
         generalized_advantages(column(1, 2), column(1, 1), column(1, 2, 3), np.ones(1, np.float32), 1.0)
     with pytest.raises(ValueError, match=r"\[T, N\], \[T, N\] and \[N\] are needed"):
         generalized_advantages(column(1, 2), column(1, 1), column(1, 2), np.ones(2, np.float32), 1.0)
+
+
+def test_the_order_of_memory_makes_no_difference() -> None:
+    rewards, discounts, values = np.random.default_rng(3).random((3, 4, 2), np.float32)
+    bootstrap = np.ones(2, np.float32)
+    expected = generalized_advantages(rewards, discounts, values, bootstrap, 0.9)
+    turned = (np.asfortranarray(array) for array in (rewards, discounts, values))
+    np.testing.assert_array_equal(generalized_advantages(*turned, bootstrap, 0.9), expected)

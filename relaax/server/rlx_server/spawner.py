@@ -46,9 +46,10 @@ def _import_for_workers() -> None:
     import numpy.random  # noqa: F401
 
     import relaax.bridge.grpc_bridge  # noqa: F401
-    from relaax.host.convolution import compile_kernels
+    from relaax.host import convolution, dense, losses
 
-    compile_kernels()  # 40 MB, numba included
+    for kernels in (convolution, dense, losses):
+        kernels.compile_kernels()  # 40 MB, numba included
 
 
 class ForkSpawner:

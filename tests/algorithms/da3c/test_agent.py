@@ -119,6 +119,7 @@ def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:
                 for leaf in (*step.observations, *(step.final_observations or [])):
                     leaf.flags.writeable = True
                     leaf[...] = 77
+                step.rewards.flags.writeable = True
                 step.rewards[:] = -1e6
             agent.learn()
         pushed.append(bridge.pushes[0].gradient)

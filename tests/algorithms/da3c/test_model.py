@@ -63,7 +63,7 @@ def inputs_of(spec: Any, *shape: int, seed: int = 4) -> np.ndarray:
 def batch_of(spec: Any, policy: Policy, steps: int, environments: int, seed: int = 6) -> Any:
     shape, rng = (steps, environments), np.random.default_rng(seed)
     if isinstance(policy, Categorical):
-        actions: np.ndarray = rng.integers(0, policy.heads["policy"], shape).astype(np.int32)
+        actions: np.ndarray = rng.integers(0, policy.heads["policy"], shape)
     else:
         actions = rng.normal(size=(*shape, *policy.action_shape)).astype(np.float32)
     return ROLLOUT.Batch(
