@@ -26,6 +26,10 @@ class BridgeUnauthenticated(BridgeError):
     """The parameter server did not prove who it is, or this side did not prove that it may use it."""
 
 
+class BridgeUnusable(BridgeError):
+    """The way to the parameter server that was configured is none that it, or this host, can have."""
+
+
 class TrainingEnded(Exception):
     """Training has reached `max_global_step`."""
 

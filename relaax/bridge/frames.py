@@ -7,9 +7,11 @@ length, then numbers of segments, then a message of the .proto file.
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,8 +19,11 @@ from relaax.bridge.options import MESSAGE_OVERHEAD
 
 HELLO, PUSH, PULL, LIVE = 1, 2, 3, 4
 """What a worker's frame is: who it is, the methods whose messages are long, and a question for one of the shard's own
-vectors, by the frame's `segment`: 0 the parameters, then the optimizer's.
+vectors, by the frame's `segment`: 0 the parameters, then the optimizer's. Who asks for that says so as in a pull.
 """
+
+ENDS = 1000
+"""What an answer is, beside a status code of gRPC: the shard ends the connection, its message says why."""
 
 PROOF_BYTES = 32
 WORKER_ID_BYTES = 32
@@ -51,11 +56,13 @@ class BrokenFrame(Exception):
 class FrameSocket:
     """Sends and receives frames over a connected Unix socket, whose timeouts are its owner's to set.
 
-    Both raise OSError where the socket does.
+    Both raise OSError where the socket does. `descriptors`: whether the other side may send one with a frame; else the
+    system closes what comes.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, descriptors: bool = False) -> None:
         self.socket = sock
+        self._takes = descriptors
         self._buffer = bytearray(_RECEIVED)
 
     def send(self, frame: Frame, descriptor: int | None = None) -> None:
@@ -69,19 +76,20 @@ class FrameSocket:
         if sent < len(data):
             self.socket.sendall(memoryview(data)[sent:])
 
-    def receive(self) -> tuple[Frame, int | None]:
+    def receive(self, most: int = MESSAGE_OVERHEAD, deadline: float | None = None) -> tuple[Frame, int | None]:
         """The next frame, and the descriptor that came with it, which is the caller's to close.
 
-        Raises BrokenFrame.
+        `most`: bytes of its message, and of its numbers. `deadline`: of all of it, by the monotonic clock; the socket's
+        own timeout is for each part, and is another one afterwards. Raises BrokenFrame.
         """
         descriptors: list[int] = []
         try:
-            got = self._read(memoryview(self._buffer), descriptors)
+            got = 0
             while got < _HEADER.size:
-                got += self._read(memoryview(self._buffer)[got:], descriptors)
+                got += self._read(memoryview(self._buffer)[got:], descriptors, deadline)
             length, kind, count, segment, vector = _HEADER.unpack_from(self._buffer)
-            if length > MESSAGE_OVERHEAD:
-                raise BrokenFrame(f"a message of {length} bytes; {MESSAGE_OVERHEAD} are the most")
+            if max(length, count * _NUMBER_BYTES) > most:
+                raise BrokenFrame(f"a message of {length} bytes, {count} numbers before it; {most} bytes are the most")
             start = _HEADER.size + count * _NUMBER_BYTES
             end = start + length
             if got > end:
@@ -90,7 +98,7 @@ class FrameSocket:
             if data is not self._buffer:
                 data[:got] = self._buffer[:got]
             while got < end:
-                got += self._read(memoryview(data)[got:end], descriptors)
+                got += self._read(memoryview(data)[got:end], descriptors, deadline)
             numbers = struct.unpack_from(f"<{count}I", data, _HEADER.size) if count else ()
             frame = Frame(kind, bytes(memoryview(data)[start:end]), vector, segment, numbers)
             return frame, descriptors.pop() if descriptors else None
@@ -98,17 +106,35 @@ class FrameSocket:
             for descriptor in descriptors:
                 os.close(descriptor)
 
+    def shut(self, how: int = socket.SHUT_RDWR) -> None:
+        """Let whoever waits in the other methods go on; called by any thread."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(how)
+
     def close(self) -> None:
         """Close the socket."""
         self.socket.close()
 
-    def _read(self, into: memoryview, descriptors: list[int]) -> int:
-        count, ancillary, _, _ = self.socket.recvmsg_into([into], _DESCRIPTOR_BYTES, socket.MSG_CMSG_CLOEXEC)
+    def _read(self, into: memoryview, descriptors: list[int], deadline: float | None) -> int:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("it took too long")
+            self.socket.settimeout(left)
+        count = self._read_both(into, descriptors) if self._takes else self.socket.recv_into(into)
+        if not count:
+            raise BrokenFrame("the connection was closed")
+        return count
+
+    def _read_both(self, into: memoryview, descriptors: list[int]) -> int:
+        count, ancillary, flags, _ = self.socket.recvmsg_into([into], _DESCRIPTOR_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 found = array.array("i")
                 found.frombytes(data[: len(data) - len(data) % found.itemsize])
                 descriptors += found
-        if not count:
-            raise BrokenFrame("the connection was closed")
+        if len(descriptors) > _MAX_DESCRIPTORS:
+            raise BrokenFrame("more than one descriptor came with a frame")
+        if flags & socket.MSG_CTRUNC:
+            raise BrokenFrame("a descriptor was lost: this process may have no more of them (ulimit -n)")
         return count

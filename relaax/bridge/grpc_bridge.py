@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import grpc
 import numpy as np
@@ -18,6 +18,7 @@ from relaax.bridge.base import (
     BridgeBase,
     BridgeError,
     BridgeUnavailable,
+    BridgeUnusable,
     FlatVector,
     Pulled,
     Pushed,
@@ -27,12 +28,13 @@ from relaax.bridge.base import (
 )
 from relaax.bridge.calls import Calls
 from relaax.bridge.channel import Target
+from relaax.bridge.descriptors import allow_descriptors
 from relaax.bridge.gathered import Gathered
 from relaax.bridge.link import Link
 from relaax.bridge.memory import keep_freed_memory
 from relaax.bridge.moments import Moments
 from relaax.bridge.precision import PRECISIONS
-from relaax.bridge.shared_memory import NoSharedMemory
+from relaax.bridge.shared_memory import NoSharedMemory, Trouble
 from relaax.bridge.statistics import statistics_from_messages, statistics_to_messages
 from relaax.bridge.wire import Carrier
 
@@ -47,11 +49,12 @@ _DISCARDED = {
 _REPORT_INTERVAL = 1.0
 Way = Literal["auto", "grpc", "shared_memory", "hogwild"]
 PushAnswer = Carrier[pb.PushResponse]
+_Result = TypeVar("_Result")
 _MAX_REGISTRATIONS = 5
 
 
-class _Disagreement(Exception):
-    """The shards are of different incarnations: they are returning to a checkpoint just now."""
+class NotYet(Exception):
+    """What is to be tried again for a while. The message says what did not come about."""
 
 
 class GrpcBridge(BridgeBase):
@@ -114,12 +117,7 @@ class GrpcBridge(BridgeBase):
             frame_skip=registration.frame_skip,
             environment=registration.environment,
         )
-        try:
-            first = self._call.retrying(_Disagreement)(self._register_with_all, request)
-        except _Disagreement as error:
-            raise BridgeUnavailable(
-                f"the shards of the parameter server did not agree for {self._call.unavailable_after:g} s: {error}"
-            ) from None
+        first = self._for_a_while(self._register_with_all, request)
         return Registered(first.parameters, tuple(first.actors), first.global_step)
 
     def pull(self) -> Pulled:
@@ -195,7 +193,7 @@ class GrpcBridge(BridgeBase):
             link.close()
 
     def _register_with_all(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Shard 0 first: it may know better, and it makes the model. Raises _Disagreement."""
+        """Shard 0 first: it may know better, and it makes the model. Raises NotYet."""
         links = self._links
         first: pb.RegisterResponse = self._call([links[0].register(request)])[0]
         self._incarnation = first.incarnation
@@ -206,7 +204,8 @@ class GrpcBridge(BridgeBase):
             link.check_place(response, len(links))
         incarnations = [first.incarnation, *(response.incarnation for response in others)]
         if len(set(incarnations)) > 1:
-            raise _Disagreement(f"their incarnations are {', '.join(map(str, incarnations))}")
+            told = ", ".join(map(str, incarnations))
+            raise NotYet(f"the shards of the parameter server did not agree: their incarnations are {told}")
         if self._parameters and self._parameters != first.parameters:
             raise BridgeError(
                 f"parameter server {links[0].address} has {first.parameters} parameters now, it had {self._parameters}"
@@ -219,20 +218,38 @@ class GrpcBridge(BridgeBase):
                 self._share_memory(link, response)
         return first
 
+    def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What it returns, once it does not raise NotYet. Raises BridgeUnavailable after the bounded wait."""
+        try:
+            return self._call.retrying(NotYet)(attempt, *arguments)
+        except NotYet as error:
+            raise BridgeUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
+
     def _share_memory(self, link: Link, response: pb.RegisterResponse) -> None:
+        """Raises NotYet, and BridgeUnusable, where it must be shared."""
+        allow_descriptors()
         try:
             link.share_memory(response, self._worker_id)
         except NoSharedMemory as why:
             if self._way != "auto":
-                raise BridgeError(
+                raise self._must_share(
+                    link,
+                    why,
                     f"parameter server {link.address} cannot be reached through memory, and bridge is {self._way}: "
-                    f"{why}; run both on one host and in one network namespace, or set bridge to auto"
+                    f"{why}; run both on one host and in one network namespace, or set bridge to auto",
                 ) from None
             _log.info("parameter server %s: by gRPC, memory is not shared: %s", link.address, why)
         else:
             asked = self._wire_precision
             unused = "" if asked == "float32" else f", in float32: wire-precision {asked} is for a wire"
             _log.info("parameter server %s: by shared memory%s", link.address, unused)
+
+    def _must_share(self, link: Link, why: NoSharedMemory, for_good: str) -> BridgeUnusable | NotYet:
+        """What is to be raised: nothing else than memory will do. `for_good`: what to say where it cannot be had."""
+        if why.trouble is Trouble.LASTING:
+            return BridgeUnusable(for_good)
+        _log.info("parameter server %s: memory cannot be shared yet: %s", link.address, why)
+        return NotYet(f"parameter server {link.address} did not share its memory, and bridge is {self._way}: {why}")
 
     def _check(self, gradient: FlatVector | None) -> None:
         if gradient is not None and (gradient.shape != (self._parameters,) or gradient.dtype != np.float32):
@@ -289,10 +306,9 @@ class GrpcBridge(BridgeBase):
             self._register_again()
         raise self._no_end_of_incarnations()
 
-    def _register_again(self) -> None:
+    def _register_again(self, because: str = "has begun a new incarnation") -> None:
         assert self._registration is not None, "register first"
-        address = self._links[0].address
-        _log.warning("parameter server %s has begun a new incarnation: registering again", address)
+        _log.warning("parameter server %s %s: registering again", self._links[0].address, because)
         self._pulled = None
         self.register(self._registration)
 

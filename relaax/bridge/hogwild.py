@@ -14,11 +14,11 @@ from functools import partial
 import numpy as np
 
 from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.base import BridgeError, FlatVector, Pulled, Pushed
+from relaax.bridge.base import FlatVector, Pulled, Pushed
 from relaax.bridge.channel import Target
 from relaax.bridge.grpc_bridge import GrpcBridge, PushAnswer
 from relaax.bridge.link import Link
-from relaax.bridge.shared_memory import NoSharedMemory, SharedMemory
+from relaax.bridge.shared_memory import NoSharedMemory, SharedMemory, Trouble
 from relaax.host import kernels
 from relaax.host.recycled import Recycled, own_memory
 from relaax.tf.vector import is_finite
@@ -40,13 +40,13 @@ class LiveShard:
         self.kernel(self.parameters, self.slot, copy, gradient, np.float32(learning_rate), *self.numbers)
 
 
-def live_shard(memory: SharedMemory) -> tuple[LiveShard, float]:
+def live_shard(memory: SharedMemory, asker: pb.PullRequest) -> tuple[LiveShard, float]:
     """The shard at the other end of a connection, and the learning rate now. Raises NoSharedMemory."""
-    message, parameters = memory.live(0)
+    message, parameters = memory.live(0, asker)
     fused = kernels.FUSED.get(message.optimizer)
     if fused is None or message.vectors != 2 or len(message.numbers) != fused[1]:
-        raise NoSharedMemory(f"its optimizer {message.optimizer!r} is not known here")
-    _, slot = memory.live(1)
+        raise NoSharedMemory(f"its optimizer {message.optimizer!r} is not known here", Trouble.LASTING)
+    _, slot = memory.live(1, asker)
     numbers = [np.float32(number) for number in message.numbers]
     return LiveShard(parameters, slot, kernels.fused(fused[0]), numbers), message.learning_rate
 
@@ -54,8 +54,8 @@ def live_shard(memory: SharedMemory) -> tuple[LiveShard, float]:
 class HogwildBridge(GrpcBridge):
     """Applies gradients to the shards' memory, then tells them: steps, metrics and statistics count as always.
 
-    Every shard must be on this host. Where a connection was lost the worker registers again; there is no other way for
-    its gradients.
+    Every shard must be on this host. A connection that was lost is made anew before the next update; there is no other
+    way for gradients.
     """
 
     def __init__(
@@ -78,11 +78,15 @@ class HogwildBridge(GrpcBridge):
         self._check(gradient)
         if gradient is None or not is_finite(gradient):  # the shard discards and counts what is not finite
             return super().push(gradient, env_steps, want_parameters, loss=loss, withheld=withheld)
-        if not self.shares_memory and self._connected_anew():
-            return replace(super().push(None, env_steps), discarded="incarnation")
+        if not self._is_connected():
+            try:
+                self._for_a_while(self._connect_again)
+            except NoSharedMemory as why:
+                self._register_again(f"does not share its memory any more ({why})")
+                return replace(super().push(None, env_steps), discarded="incarnation")
         if self._copies is None:
             self._copies = Recycled(self._parameters, own_memory)
-        parameters = self._copies.take()
+        gradient, parameters = np.ascontiguousarray(gradient), self._copies.take()
         for link in self._links:
             part = slice(link.start, link.end)
             self._live[link.shard].apply(gradient[part], self._rate, parameters[part])
@@ -95,25 +99,44 @@ class HogwildBridge(GrpcBridge):
             self._rate = carriers[0].message.learning_rate
         return self._pushed(carriers, rolled_back, partial(self._taken, parameters) if want_parameters else None)
 
-    def _connected_anew(self) -> bool:
-        """Register again. Whether another incarnation was met, to which the gradient does not belong."""
-        before, pulled = self._incarnation, self._pulled
-        self._register_again()
-        if self._incarnation != before:
-            return True
-        self._pulled = pulled
-        return False
+    def _is_connected(self) -> bool:
+        return all(link.memory is not None and link.shard in self._live for link in self._links)
+
+    def _connect_again(self) -> None:
+        """Get back what was lost. Raises NotYet, and NoSharedMemory where only registering again can help."""
+        for link in self._links:
+            if link.memory is not None and link.shard in self._live:
+                continue
+            self._live.pop(link.shard, None)
+            try:
+                link.share_again()
+                self._map(link)
+            except NoSharedMemory as why:
+                if why.trouble is Trouble.MOMENTARY:
+                    raise self._must_share(link, why, "") from None
+                raise
 
     def _share_memory(self, link: Link, response: pb.RegisterResponse) -> None:
         super()._share_memory(link, response)
-        assert link.memory is not None, "else there was an error"
+        assert self._registration is not None, "it registers"
+        self._live.pop(link.shard, None)
+        if self._registration.exploit:
+            return  # it only reads
         try:
-            self._live[link.shard], rate = live_shard(link.memory)
+            rate = self._map(link)
         except NoSharedMemory as why:
-            raise BridgeError(f"parameter server {link.address} cannot do with bridge hogwild: {why}") from None
+            sentence = f"parameter server {link.address} cannot do with bridge hogwild: {why}; set bridge to auto"
+            raise self._must_share(link, why, sentence) from None
         _log.info("parameter server %s: updated in that memory, without locks", link.address)
         if link.shard == 0:
             self._rate = rate
+
+    def _map(self, link: Link) -> float:
+        """Make the shard's vectors this worker's too. Returns the learning rate now. Raises NoSharedMemory."""
+        assert link.memory is not None, "else there was an error"
+        asker = pb.PullRequest(worker_id=self._worker_id, incarnation=self._incarnation)
+        self._live[link.shard], rate = live_shard(link.memory, asker)
+        return rate
 
     def _taken(self, parameters: FlatVector, carriers: Sequence[PushAnswer]) -> Pulled:
         """`parameters` are those of the worker's own update, with what others have made of them by then."""

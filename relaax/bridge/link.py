@@ -15,7 +15,7 @@ from relaax.bridge.base import BridgeError, FlatVector
 from relaax.bridge.calls import Call
 from relaax.bridge.channel import Target, open_channel
 from relaax.bridge.precision import Narrower, widened
-from relaax.bridge.shared_memory import Method, NoSharedMemory, SharedMemory
+from relaax.bridge.shared_memory import Method, NoSharedMemory, SharedMemory, Trouble
 from relaax.bridge.wire import Carrier, CarrierStub
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class Link:
         self._push_id = 0
         self._memory: SharedMemory | None = None
         self._offered: tuple[pb.SharedMemoryOffer, str] | None = None
+        self._unheard = b""  # the socket where nobody listened last time
         self._next_try = 0.0
         self._channel: grpc.Channel | None = None
         self._stub = self._open()
@@ -92,10 +93,26 @@ class Link:
             self._stub = self._open()
 
     def share_memory(self, response: pb.RegisterResponse, worker_id: str) -> None:
-        """Push and pull through memory from now on, while that works. Raises NoSharedMemory where it does not yet."""
+        """Push and pull through memory from now on, while that works. Raises NoSharedMemory where it does not yet.
+
+        A shard may end after it has made its offer. One that makes the same offer again is there, and not of this host.
+        """
         if not response.HasField("shared_memory"):
-            raise NoSharedMemory("it offers none")
+            raise NoSharedMemory("it offers none", Trouble.LASTING)
         self._offered = response.shared_memory, worker_id
+        try:
+            self.share_again()
+        except NoSharedMemory as why:
+            if why.trouble is Trouble.UNHEARD:
+                before, self._unheard = self._unheard, response.shared_memory.socket
+                if before == self._unheard:
+                    raise NoSharedMemory(str(why), Trouble.LASTING) from None
+            raise
+
+    def share_again(self) -> None:
+        """The same, as it was offered. Raises NoSharedMemory."""
+        assert self._offered is not None, "there was an offer"
+        self._leave_memory()
         self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
         self._memory = SharedMemory(*self._offered, self.size)
 
@@ -196,9 +213,8 @@ class Link:
         """An offer holds as long as the shard's process: what went wrong may have been a moment's trouble."""
         if self._memory is not None or self._offered is None or time.monotonic() < self._next_try:
             return
-        self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
         with contextlib.suppress(NoSharedMemory):
-            self._memory = SharedMemory(*self._offered, self.size)
+            self.share_again()
             _log.info("parameter server %s: by shared memory again", self.address)
 
     def _leave_memory(self) -> None:

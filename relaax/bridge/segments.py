@@ -16,8 +16,13 @@ import numpy as np
 
 from relaax.bridge.base import FlatVector
 
-SUPPORTED = sys.platform.startswith("linux") and hasattr(os, "memfd_create") and hasattr(fcntl, "F_ADD_SEALS")
-"""Whether the system has memory of this kind."""
+SUPPORTED = (
+    sys.platform.startswith("linux")
+    and sys.byteorder == "little"
+    and hasattr(os, "memfd_create")
+    and hasattr(fcntl, "F_ADD_SEALS")
+)
+"""Whether the system has memory of this kind, and numbers in it as they are on the wire."""
 
 _NUMBER_BYTES = 4
 # Python 3.13 names it: who is handed the descriptor can map the memory to read it, and not to write to it.
@@ -88,23 +93,25 @@ class Segments:
         return frozenset(self._alive)
 
     def empty(self, size: int) -> FlatVector:
-        """A vector, float32 [size]: shared memory where there is any left, else this process's own."""
-        return self._made(size, writable=False)
-
-    def writable(self, size: int) -> FlatVector:
-        """The same, for others to write to as well."""
-        return self._made(size, writable=True)
-
-    def _made(self, size: int, *, writable: bool) -> FlatVector:
+        """A vector, float32 [size], for others to read: shared memory where there is any left, else this process's."""
         if not SUPPORTED or not size:
             return np.empty(size, np.float32)
         try:
             descriptor, array = make(size)
         except OSError:
             return np.empty(size, np.float32)
-        if not writable:
-            forbid_writing(descriptor)
-        segment = Segment(next(self._numbers), descriptor, size)
+        forbid_writing(descriptor)
+        return self._known(descriptor, array)
+
+    def writable(self, size: int) -> FlatVector:
+        """A vector for others to write to as well, which is no use where they cannot.
+
+        Raises OSError where there is no more shared memory.
+        """
+        return self._known(*make(size))
+
+    def _known(self, descriptor: int, array: FlatVector) -> FlatVector:
+        segment = Segment(next(self._numbers), descriptor, array.size)
         address = _address(array)
         self._at[address] = segment
         self._alive.add(segment.number)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import hmac
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import segments
 from relaax.bridge.base import FlatVector
-from relaax.bridge.frames import HELLO, LIVE, PROOF_BYTES, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.bridge.frames import ENDS, HELLO, LIVE, PROOF_BYTES, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.bridge.wire import Carrier
 
 _OK = 0
@@ -26,10 +28,34 @@ _KINDS = {pb.PushRequest: PUSH, pb.PullRequest: PULL}
 _ANSWERS: dict[int, type[Message]] = {PUSH: pb.PushResponse, PULL: pb.PullResponse}
 _NUMBER_BYTES = 4
 _CONNECT_SECONDS = 5.0
+_SENTENCE_BYTES = 4096
+
+
+class Trouble(enum.Enum):
+    """Why there is no shared memory, by what helps."""
+
+    MOMENTARY = enum.auto()
+    """To try again later."""
+    UNHEARD = enum.auto()
+    """Nobody listens: to register again, if the shard is another process now; else nothing."""
+    FORGOTTEN = enum.auto()
+    """To register again: the shard does not know the worker, or is of another incarnation."""
+    LASTING = enum.auto()
+    """Nothing but another configuration."""
+
+
+_TROUBLES = {
+    grpc.StatusCode.NOT_FOUND.value[0]: Trouble.FORGOTTEN,
+    grpc.StatusCode.FAILED_PRECONDITION.value[0]: Trouble.LASTING,
+}
 
 
 class NoSharedMemory(Exception):
     """There is no such way to the shard, or there is none any more. The message says why."""
+
+    def __init__(self, why: str, trouble: Trouble = Trouble.MOMENTARY) -> None:
+        super().__init__(why)
+        self.trouble = trouble
 
 
 class Refused(grpc.RpcError):
@@ -63,15 +89,25 @@ class SharedMemory:
         self._asked: int | None = None
         self._timeout = _CONNECT_SECONDS
         if not segments.SUPPORTED:
-            raise NoSharedMemory("this system has no memory that can be handed over")
-        self._frames = FrameSocket(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            raise NoSharedMemory("this system has no memory that can be handed over", Trouble.LASTING)
+        try:
+            self._frames = FrameSocket(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), descriptors=True)
+        except OSError as error:
+            raise NoSharedMemory(f"no socket can be had: {_reason(error)}") from None
         try:
             self._frames.socket.settimeout(self._timeout)
-            self._frames.socket.connect(b"\0" + offer.socket)
+            try:
+                self._frames.socket.connect(b"\0" + offer.socket)
+            except ConnectionRefusedError:
+                raise NoSharedMemory(_UNHEARD, Trouble.UNHEARD) from None
             self._gradient = self._shake_hands(offer, worker_id, size)
+            self._frames.socket.settimeout(self._timeout)
         except (OSError, BrokenFrame, ValueError) as error:
             self._frames.close()
             raise NoSharedMemory(_reason(error)) from None
+        except NoSharedMemory:
+            self._frames.close()
+            raise
 
     def ask(self, request: Carrier[pb.PushRequest] | pb.PullRequest, timeout: float) -> None:
         """Send a question, whose vector is copied, and which has so many seconds. Raises NoSharedMemory."""
@@ -108,9 +144,11 @@ class SharedMemory:
             self._segments.pop(number, None)
             self._had.discard(number)
         try:
+            if frame.kind == ENDS:
+                raise self._ended(_sentence(frame))
             if frame.kind != _OK:
                 code = _CODES.get(frame.kind, grpc.StatusCode.UNKNOWN)
-                raise Refused(code, frame.message.decode("utf-8", "replace"))
+                raise Refused(code, _sentence(frame))
             message = _ANSWERS[asked].FromString(frame.message)
             return Carrier(message, self._received(frame, descriptor)) if frame.vector else Carrier(message)
         except (DecodeError, OSError, ValueError) as error:
@@ -119,16 +157,16 @@ class SharedMemory:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def live(self, index: int) -> tuple[pb.LiveVectors, FlatVector]:
+    def live(self, index: int, asker: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
         """One of the shard's own vectors, to be changed here too, and what is to be known about them.
 
-        Raises NoSharedMemory.
+        `asker`: who asks, and of which incarnation. Raises NoSharedMemory.
         """
         try:
-            self._frames.send(Frame(LIVE, b"", segment=index))
+            self._frames.send(Frame(LIVE, asker.SerializeToString(), segment=index))
             frame, descriptor = self._frames.receive()
             if descriptor is None:
-                raise BrokenFrame(frame.message.decode("utf-8", "replace"))
+                raise self._ended(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
             try:
                 message = pb.LiveVectors.FromString(frame.message)
                 return message, segments.map_(descriptor, self._gradient.size, writable=True)
@@ -143,10 +181,12 @@ class SharedMemory:
             self._frames.close()
 
     def _shake_hands(self, offer: pb.SharedMemoryOffer, worker_id: str, size: int) -> FlatVector:
+        """The gradient's memory: float32 [size]."""
+        deadline = time.monotonic() + self._timeout
         self._frames.send(Frame(HELLO, worker_id.encode() + offer.worker_proof, _NUMBER_BYTES * size))
-        frame, descriptor = self._frames.receive()
+        frame, descriptor = self._frames.receive(_SENTENCE_BYTES, deadline)
         if descriptor is None:
-            raise BrokenFrame("the shard handed over no memory")
+            raise NoSharedMemory(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
         try:
             if len(frame.message) != PROOF_BYTES or not hmac.compare_digest(frame.message, offer.shard_proof):
                 raise BrokenFrame("whoever answered did not prove to be the shard")
@@ -170,9 +210,9 @@ class SharedMemory:
         self._had.difference_update(free)
         return free
 
-    def _ended(self, why: str) -> NoSharedMemory:
+    def _ended(self, why: str, trouble: Trouble = Trouble.MOMENTARY) -> NoSharedMemory:
         self.close()
-        return NoSharedMemory(why)
+        return NoSharedMemory(why, trouble)
 
 
 class Method:
@@ -219,10 +259,15 @@ class _Answer:
             return self._otherwise(why).result()
 
 
+_UNHEARD = "its socket is not under this kernel, or not in this network namespace"
+
+
+def _sentence(frame: Frame) -> str:
+    return frame.message.decode("utf-8", "replace")
+
+
 def _reason(error: Exception) -> str:
     """In half a sentence."""
-    if isinstance(error, ConnectionRefusedError):
-        return "its socket is not under this kernel, or not in this network namespace"
     if isinstance(error, TimeoutError):
         return "it did not answer in time"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

@@ -27,13 +27,10 @@ class HostVector(Vector):
         """A vector of zeros, shape [size]."""
         return cls(np.zeros(size, np.float32))
 
-    def move(self, empty: Empty) -> npt.NDArray[np.float32]:
-        """Let the values lie in memory that `empty` makes; that array. Once: where they lie there, they stay."""
-        if not self._moved:
-            memory = empty(len(self._values))
-            np.copyto(memory, self._values)
-            self._values, self._moved = memory, True
-        return self._values
+    def move(self, memory: npt.NDArray[np.float32]) -> None:
+        """Let the values lie in this memory, float32 [size], from now on."""
+        np.copyto(memory, self._values)
+        self._values, self._moved = memory, True
 
     def open(self) -> npt.NDArray[np.float32]:
         """The array itself, to be changed."""

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from relaax.algorithm_base import ConfigBase
-from relaax.bridge import BridgeError, Moments, TrainingEnded
+from relaax.algorithm_base.schedule import Schedule
+from relaax.bridge import (
+    BridgeError,
+    BridgeUnavailable,
+    BridgeUnusable,
+    FlatVector,
+    Moments,
+    TrainingEnded,
+    segments,
+)
+from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.hogwild import HogwildBridge
-from relaax.bridge.segments import SUPPORTED
+from relaax.bridge.shared_memory import NoSharedMemory, SharedMemory, Trouble
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.host.recycled import own_memory
 from relaax.server.configured import check_bridge
 from relaax.server.parameter_server.combining import Average, CombinerSpec, Fifo
 from relaax.server.parameter_server.model import ModelSpec
+from relaax.server.parameter_server.shard import Push, PushRefused, Shard
 from relaax.tf.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
-from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
+from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
 from support.processes import Processes, wait_until
 from support.shards import sharded
 
-pytestmark = pytest.mark.skipif(not SUPPORTED, reason="the system has no memory that can be handed over")
+pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")
 
 MODELS = Models(RMSProp(), learning_rate=0.1, end=1000)
 
 
 @contextmanager
-def hogwild(address: str | Sequence[str], size: int = SIZE) -> Iterator[HogwildBridge]:
+def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[HogwildBridge]:
     """A registered bridge that has pulled."""
-    bridge = HogwildBridge(address)
+    bridge = HogwildBridge(address, **options)
     try:
         bridge.register(registration(fingerprint=fingerprint(size=size)))
         bridge.pull()
@@ -123,21 +137,153 @@ def test_a_checkpoint_has_it_all_and_another_life_goes_on(tmp_path: Path) -> Non
     assert after.pulled.parameters.tobytes() == expected.parameters.tobytes(), "the slot was restored too"
 
 
+def lose(server: Running, bridge: HogwildBridge) -> None:
+    """Connections, which the worker sees with its next question."""
+    for connection in list(server.server._local._connections.values()):
+        connection.close()
+    bridge.pull()
+    assert not bridge.shares_memory
+
+
 def test_a_connection_that_is_lost_is_made_anew() -> None:
-    with running(MODELS) as server, hogwild(server.address) as bridge:
+    with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
+        ordinary.register(registration())
+        ordinary.pull()
         bridge.push(gradient(1), 1)
-        for connection in list(server.server._local._connections.values()):
-            connection.close()
-        for version in (2, 3):
+        lose(server, bridge)
+        ordinary.push(gradient(1), 1)
+        for version, staleness in ((3, 1), (4, 0)):
             pushed = bridge.push(gradient(1), 1)
-            assert (pushed.version, pushed.discarded) == (version, None)
+            assert (pushed.version, pushed.staleness, pushed.discarded) == (version, staleness, None)
         assert bridge.shares_memory
-        server.server._local._offers.open = False
+        assert server.core.status().workers == 2, "it is the same worker still"
+        lose(server, bridge)
+        server.core.leave(bridge._worker_id)
+        pushed = bridge.push(gradient(1), 1)
+        assert (pushed.discarded, pushed.version) == ("incarnation", 4), "it has registered anew"
+        assert bridge.push(gradient(1), 1).version == 5
+
+
+def test_a_connection_that_is_made_for_nothing_ends_the_worker() -> None:
+    with running(MODELS) as server, hogwild(server.address) as bridge:
         for connection in list(server.server._local._connections.values()):
             connection.close()
         bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before anybody could know
-        with pytest.raises(BridgeError, match="bridge is hogwild: it offers none"):
+        server.server._local._offers.open = False
+        server.core.leave(bridge._worker_id)
+        with pytest.raises(BridgeUnusable, match="bridge is hogwild: it offers none"):
             bridge.push(gradient(1), 1)
+
+
+def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(MODELS) as server, hogwild(server.address, unavailable_after=0.2) as bridge:
+        lose(server, bridge)
+        with monkeypatch.context() as scarce:
+            scarce.setattr(segments, "make", no_memory)
+            says = r"bridge is hogwild: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
+            with pytest.raises(BridgeUnavailable, match=says):
+                bridge.push(gradient(1), 1)
+        assert server.version == 0
+        memory = SharedMemory(bridge._links[0]._offered[0], bridge._worker_id, SIZE)  # type: ignore[index]
+        with closing(memory):
+            server.core.gate.close("shards are away")
+            with pytest.raises(NoSharedMemory, match="shards are away") as why:
+                memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
+            assert why.value.trouble is Trouble.MOMENTARY
+            server.core.gate.open()
+        assert bridge.push(gradient(1), 1).version == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "index", "says", "trouble"),
+    [
+        ({"incarnation": 1}, 0, "does not know this worker in this incarnation", Trouble.FORGOTTEN),
+        ({"worker_id": "1" * 32}, 0, "does not know this worker in this incarnation", Trouble.FORGOTTEN),
+        ({}, 2, "vector 2 of 2 was asked for", Trouble.MOMENTARY),
+    ],
+)
+def test_live_vectors_are_for_workers_of_this_incarnation(
+    changes: dict[str, Any], index: int, says: str, trouble: Trouble
+) -> None:
+    with running(MODELS) as server, hogwild(server.address) as bridge:
+        memory = bridge._links[0].memory
+        assert memory is not None
+        asker = {"worker_id": bridge._worker_id, "incarnation": bridge._incarnation, **changes}
+        with pytest.raises(NoSharedMemory, match=says) as why:
+            memory.live(index, pb.PullRequest(**asker))
+        assert why.value.trouble is trouble
+
+
+def test_who_only_plays_has_nothing_to_write_to() -> None:
+    with running(MODELS) as server, closing(HogwildBridge(server.address)) as bridge:
+        bridge.register(registration(exploit=True))
+        assert bridge.pull().version == 0
+        assert bridge.shares_memory
+        assert not bridge._live
+        memory = bridge._links[0].memory
+        assert memory is not None
+        with pytest.raises(NoSharedMemory, match="an exploit worker changes nothing") as why:
+            memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
+        assert why.value.trouble is Trouble.LASTING
+
+
+def no_memory(size: int, **_: Any) -> Any:
+    raise OSError(errno.EMFILE, "no more descriptors")
+
+
+def test_sharing_that_fails_midway_changes_nothing_and_may_come_about_later() -> None:
+    shard = Shard(np.ones(SIZE, np.float32), RMSProp(), Schedule(0.1))
+    made: list[FlatVector] = []
+
+    def one_only(size: int) -> FlatVector:
+        if made:
+            no_memory(size)
+        made.append(own_memory(size))
+        return made[-1]
+
+    with pytest.raises(OSError, match="no more descriptors"):
+        shard.share(one_only)
+    assert shard.pull()[1] is shard.pull()[1], "a snapshot is the same while nothing changes"
+    with pytest.raises(PushRefused, match="memory for it is shared before"):
+        shard.push(Push("0" * 32, 1, 0, None, 1, 1, 0, applied=True))
+    live = shard.share(own_memory).vectors[0]
+    live += 1
+    assert shard.pull()[1].tolist() == [2.0] * SIZE
+    assert shard.share(no_memory).vectors[0] is live
+
+
+def test_a_gradient_may_have_strides() -> None:
+    wide = np.arange(2 * SIZE, dtype=np.float32)
+    with (
+        running(MODELS) as one,
+        running(MODELS) as other,
+        hogwild(one.address) as bridge,
+        hogwild(other.address) as two,
+    ):
+        bridge.push(wide[::2], 1)
+        two.push(wide[::2].copy(), 1)
+        assert one.parameters.tobytes() == other.parameters.tobytes()
+
+
+def test_shards_that_return_to_a_checkpoint_are_updated_there(tmp_path: Path) -> None:
+    with sharded(2, MODELS, tmp_path) as shards, hogwild(shards.addresses) as bridge:
+        for each in gradients(3):
+            bridge.push(each, 10)
+        assert shards.save()
+        saved = shards.parameters
+        bridge.push(gradient(1), 10)
+        shards.all[1].vanish()
+        shards.again(1)
+        shards.wait_serving()
+        pushed = bridge.push(gradient(1), 10)
+        assert (pushed.discarded, pushed.version) == ("incarnation", 3)
+        assert pushed.pulled is not None
+        np.testing.assert_array_equal(pushed.pulled.parameters, saved)
+        np.testing.assert_array_equal(shards.parameters, saved)
+        after = bridge.push(gradient(1), 10)
+        assert (after.discarded, after.version) == (None, 4)
+        assert after.pulled is not None
+        assert after.pulled.parameters.tobytes() == shards.parameters.tobytes() != saved.tobytes()
 
 
 def test_many_at_once_lose_no_count() -> None:
@@ -210,8 +356,9 @@ class Combining(Models):
     ],
 )
 def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
-    with running(models) as server, pytest.raises(BridgeError, match=f"cannot do with bridge hogwild: {says}"):
-        HogwildBridge(server.address).register(registration())
+    refused = pytest.raises(BridgeUnusable, match=f"cannot do with bridge hogwild: {says}; set bridge to auto")
+    with running(models) as server, closing(HogwildBridge(server.address)) as bridge, refused:
+        bridge.register(registration())
 
 
 def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -223,8 +370,11 @@ def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_is_never_by_grpc() -> None:
     with running(MODELS) as server:
         server.server._local._offers.open = False
-        with pytest.raises(BridgeError, match="bridge is hogwild: it offers none; run both on one host"):
-            HogwildBridge(server.address).register(registration())
+        with (
+            closing(HogwildBridge(server.address)) as bridge,
+            pytest.raises(BridgeUnusable, match="bridge is hogwild: it offers none; run both on one host"),
+        ):
+            bridge.register(registration())
 
 
 def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:

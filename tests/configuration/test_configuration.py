@@ -151,10 +151,11 @@ def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
     for bridge in ("grpc", "auto"):
         assert load_configuration(file, [short, f"rlx-server.bridge={bridge}"]).rlx_server.wire_precision == "bfloat16"
     assert load_configuration(file, ["rlx-server.bridge=shared_memory"]).rlx_server.wire_precision == "float32"
-    assert refusal(file, short, "rlx-server.bridge=shared_memory") == (
-        "relaax-rlx-server: wire_precision bfloat16 is for what travels by grpc, and bridge is shared_memory: set "
-        "bridge to grpc or auto, or leave wire_precision out"
-    )
+    for bridge in ("shared_memory", "hogwild"):
+        assert refusal(file, short, f"rlx-server.bridge={bridge}") == (
+            f"relaax-rlx-server: wire_precision bfloat16 is for what travels by grpc, and bridge is {bridge}: set "
+            "bridge to grpc or auto, or leave wire_precision out"
+        )
 
 
 @pytest.mark.parametrize(

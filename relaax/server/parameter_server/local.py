@@ -42,7 +42,7 @@ class LocalServer:
         self._lock = threading.Lock()
         self._connections: dict[str, LocalConnection] = {}
         self._threads: set[threading.Thread] = set()
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)
+        self._strangers: set[FrameSocket] = set()
         self._stopping = threading.Event()
         self._listener: socket.socket | None = None
         offers.connected = lambda: len(self._connections)
@@ -51,28 +51,31 @@ class LocalServer:
         """Begin to listen and to answer. Where there is no such memory or no such socket, nothing is offered."""
         if not segments.SUPPORTED:
             return
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind(b"\0" + self._offers.socket)
-            listener.listen(_BACKLOG)
-        except OSError as error:
-            listener.close()
+            with contextlib.ExitStack() as until_started:
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                until_started.callback(listener.close)
+                listener.bind(b"\0" + self._offers.socket)
+                listener.listen(_BACKLOG)
+                self._start(self._accept, listener)
+                until_started.pop_all()
+        except (OSError, RuntimeError) as error:
             _log.warning("workers of this host come by gRPC, there is no socket for shared memory: %s", error)
             return
         self._listener = listener
         self._offers.open = True
-        self._start(self._accept, listener)
 
     def stop(self, seconds: float) -> None:
         """Take no more questions; those that were taken have so many seconds. Called once."""
         self._stopping.set()
-        self._offers.open = False
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         with self._lock:
             connections, threads = list(self._connections.values()), list(self._threads)
+            for stranger in self._strangers:
+                stranger.shut()
         for connection in connections:
             connection.ask_no_more()
         deadline = time.monotonic() + seconds
@@ -89,14 +92,32 @@ class LocalServer:
                 if not self._stopping.wait(_PAUSE_SECONDS):  # of descriptors there may be more soon
                     _log.debug("no worker could be accepted: %s", error)
                 continue
-            if not self._strangers.acquire(blocking=False):
-                sock.close()
+            frames = FrameSocket(sock)
+            if not self._wait_for(frames):
+                frames.close()
                 continue
-            self._start(self._serve, sock)
+            try:
+                self._start(self._serve, frames)
+            except RuntimeError as error:
+                _log.warning("a worker of this host could not be let in: %s", error)
+                self._no_stranger(frames)
+                frames.close()
 
-    def _serve(self, sock: socket.socket) -> None:
+    def _wait_for(self, stranger: FrameSocket) -> bool:
+        """Whether there is a place for one that has not proved to be a worker's."""
+        with self._lock:
+            if self._stopping.is_set() or len(self._strangers) >= _STRANGERS:
+                return False
+            self._strangers.add(stranger)
+            return True
+
+    def _no_stranger(self, frames: FrameSocket) -> None:
+        with self._lock:
+            self._strangers.discard(frames)
+
+    def _serve(self, frames: FrameSocket) -> None:
         """A connection from its first frame to its end."""
-        with contextlib.closing(FrameSocket(sock)) as frames:
+        with contextlib.closing(frames):
             try:
                 connection = self._let_in(frames)
                 if connection is not None:
@@ -112,11 +133,11 @@ class LocalServer:
     def _let_in(self, frames: FrameSocket) -> LocalConnection | None:
         """The worker's connection, in the place of one that it had before; None where it is nobody's."""
         try:
-            frames.socket.settimeout(_HANDSHAKE_SECONDS)
-            worker_id, memory = shake_hands(frames, self._core, self._offers)
+            deadline = time.monotonic() + _HANDSHAKE_SECONDS
+            worker_id, memory = shake_hands(frames, self._core, self._offers, deadline)
             frames.socket.settimeout(None)
         finally:
-            self._strangers.release()
+            self._no_stranger(frames)
         connection = LocalConnection(frames, memory, self._service, self._core, self._calls)
         with self._lock:
             if self._stopping.is_set():
@@ -129,6 +150,8 @@ class LocalServer:
         return connection
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
+        """In a thread. Raises RuntimeError where the system has none left."""
+
         def run() -> None:
             try:
                 target(*arguments)
@@ -137,6 +160,6 @@ class LocalServer:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=run, name="local", daemon=True)
-        with self._lock:
+        with self._lock:  # who joins them finds none that has not begun
+            thread.start()
             self._threads.add(thread)
-        thread.start()

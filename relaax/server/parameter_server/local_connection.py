@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -16,6 +16,7 @@ from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import segments
 from relaax.bridge.base import FlatVector
 from relaax.bridge.frames import (
+    ENDS,
     HELLO,
     LIVE,
     PROOF_BYTES,
@@ -32,35 +33,45 @@ from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.service import Service
-from relaax.server.parameter_server.shard import CannotShare
 
 _log = logging.getLogger(__name__)
 _NUMBER_BYTES = 4
 
 
-def shake_hands(frames: FrameSocket, core: ParameterServer, offers: Offers) -> tuple[str, FlatVector]:
+def shake_hands(frames: FrameSocket, core: ParameterServer, offers: Offers, deadline: float) -> tuple[str, FlatVector]:
     """Let a worker in: its id, and the memory that it writes gradients to, as long as the shard's vector.
 
-    Raises OSError, and BrokenFrame where it is not a registered worker that shows its proof.
+    It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame where it is not a registered worker
+    that shows its proof.
     """
-    frame, descriptor = frames.receive()
-    if descriptor is not None:
-        os.close(descriptor)
+    frame, _ = frames.receive(WORKER_ID_BYTES + PROOF_BYTES, deadline)
     if frame.kind != HELLO or len(frame.message) != WORKER_ID_BYTES + PROOF_BYTES:
         raise BrokenFrame("the first frame is no introduction")
     worker_id = frame.message[:WORKER_ID_BYTES].decode("ascii", "replace")
     proof = offers.accepted(worker_id, frame.message[WORKER_ID_BYTES:])
-    model = core.model
-    if proof is None or model is None or core.registry.hear(worker_id) is None:
+    if proof is None:
         raise BrokenFrame("it did not prove to be a worker")
+    model = core.model
+    if model is None or core.registry.hear(worker_id) is None:
+        raise _told(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
     if frame.vector != _NUMBER_BYTES * model.shard.size:
         raise BrokenFrame(f"memory of {frame.vector} bytes was asked for, for {model.shard.size} numbers")
-    handed, memory = segments.make(model.shard.size, at_once=False)  # some workers never push
+    try:
+        handed, memory = segments.make(model.shard.size, at_once=False)  # some workers never push
+    except OSError as error:
+        sentence = f"it has no more memory to share: {error.strerror}"
+        raise _told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, sentence) from None
     try:
         frames.send(Frame(0, proof, frame.vector), handed)
     finally:
         os.close(handed)
     return worker_id, memory
+
+
+def _told(frames: FrameSocket, code: grpc.StatusCode, sentence: str) -> BrokenFrame:
+    """The worker is told why it is not let in."""
+    frames.send(Frame(code.value[0], sentence.encode()))
+    return BrokenFrame(sentence)
 
 
 class LocalConnection:
@@ -93,11 +104,11 @@ class LocalConnection:
         """Until the worker goes. Raises BrokenFrame and OSError."""
         try:
             while True:
-                frame, descriptor = self.frames.receive()
-                if descriptor is not None:
-                    os.close(descriptor)
+                frame, _ = self.frames.receive()
+                for number in frame.numbers:
+                    self._held.pop(number, None)
                 if frame.kind == LIVE:
-                    self._hand_over(frame.segment)
+                    self._hand_over(frame)
                 else:
                     self._answer(frame)
         finally:
@@ -108,59 +119,51 @@ class LocalConnection:
 
     def ask_no_more(self) -> None:
         """Let `serve` end once it has answered what it was asked."""
-        with contextlib.suppress(OSError):
-            self.frames.socket.shutdown(socket.SHUT_RD)
+        self.frames.shut(socket.SHUT_RD)
 
     def close(self) -> None:
         """Let `serve` end now; called by any thread."""
-        with contextlib.suppress(OSError):
-            self.frames.socket.shutdown(socket.SHUT_RDWR)
+        self.frames.shut()
 
     def _answer(self, frame: Frame) -> None:
-        for number in frame.numbers:
-            self._held.pop(number, None)
         if frame.kind not in (PUSH, PULL) or frame.vector > len(self._gradient):
             raise BrokenFrame(f"kind {frame.kind} with a vector of {frame.vector} bytes is no question")
-        code = grpc.StatusCode.UNKNOWN
+        carrier, refused = self._asked(self._call, frame)
+        self._calls.count("Push" if frame.kind == PUSH else "Pull", refused.code if refused else grpc.StatusCode.OK)
+        if refused:
+            self._refuse(refused)
+        else:
+            self._send(carrier)
+
+    def _hand_over(self, frame: Frame) -> None:
+        """One of the shard's own vectors, or why the worker gets none."""
+        found, refused = self._asked(self._live, frame)
+        if refused:
+            self._refuse(refused)
+            return
+        message, vector = found
+        segment = self._segments.find(vector)
+        assert segment is not None, "such memory is always shared"
+        self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
+
+    def _asked(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, _Aborted | None]:
+        """The service's answer, or its refusal."""
         try:
-            carrier = self._call(frame)
-            code = grpc.StatusCode.OK
+            return method(frame), None
         except _Aborted as aborted:
-            code, sentence = aborted.code, aborted.sentence
+            return None, aborted
         except DecodeError as error:
-            code, sentence = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            return None, _Aborted(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Exception as error:
             _log.exception("a question of a local worker failed")
-            sentence = f"{type(error).__name__}: {error}"
-        finally:
-            self._calls.count("Push" if frame.kind == PUSH else "Pull", code)
-        if code is grpc.StatusCode.OK:
-            self._send(carrier)
-        else:
-            self.frames.send(Frame(code.value[0], sentence.encode()))
+            return None, _Aborted(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    def _hand_over(self, index: int) -> None:
-        """One of the shard's own vectors, or why the worker gets none."""
-        model = self._core.model
-        try:
-            if model is None:
-                raise CannotShare("it has no model yet")
-            shared = model.shard.share(self._segments.writable)
-            if index >= len(shared.vectors):
-                raise BrokenFrame(f"vector {index} of {len(shared.vectors)} was asked for")
-            segment = self._segments.find(shared.vectors[index])
-            if segment is None:
-                raise CannotShare("it has no more memory to share")
-        except CannotShare as error:
-            self.frames.send(Frame(grpc.StatusCode.FAILED_PRECONDITION.value[0], str(error).encode()))
-            return
-        message = pb.LiveVectors(
-            optimizer=shared.function,
-            numbers=[float(number) for number in shared.numbers],
-            learning_rate=model.spec.schedule(self._core.global_step),
-            vectors=len(shared.vectors),
-        )
-        self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
+    def _refuse(self, why: _Aborted) -> None:
+        self.frames.send(Frame(why.code.value[0], why.sentence.encode()))
+
+    def _live(self, frame: Frame) -> tuple[pb.LiveVectors, FlatVector]:
+        context: Any = _Context()
+        return self._servicer.live(pb.PullRequest.FromString(frame.message), frame.segment, context)
 
     def _call(self, frame: Frame) -> Carrier[Any]:
         context: Any = _Context()
@@ -174,23 +177,26 @@ class LocalConnection:
         if not vector:
             self.frames.send(Frame(0, head))
             return
-        array, segment = self._shared(carrier.data, vector)
+        shared = self._shared(carrier.data, vector)
+        if shared is None:
+            sentence = "there is no more memory to share"
+            self.frames.send(Frame(ENDS, sentence.encode()))
+            raise BrokenFrame(sentence)
+        array, segment = shared
         self._held[segment.number] = array
         descriptor = None if segment.number in self._sent else segment.descriptor
         self._sent.add(segment.number)
         self.frames.send(Frame(0, head, vector, segment.number, self._gone()), descriptor)
 
-    def _shared(self, data: Any, vector: int) -> tuple[FlatVector, segments.Segment]:
-        """The vector where a worker can read it: most often it is there, else it is copied."""
+    def _shared(self, data: Any, vector: int) -> tuple[FlatVector, segments.Segment] | None:
+        """The vector where a worker can read it: most often it is there, else it is copied. None without memory."""
         segment = self._segments.find(data) if isinstance(data, np.ndarray) else None
         if segment is not None:
             return data, segment
         copy = self._copies.take()
         copy.data.cast("B")[:vector] = memoryview(data).cast("B")
         segment = self._segments.find(copy)
-        if segment is None:
-            raise BrokenFrame("there is no more memory to share")
-        return copy, segment
+        return None if segment is None else (copy, segment)
 
     def _gone(self) -> list[int]:
         """Segments that the worker has, and that nobody will be answered with again."""

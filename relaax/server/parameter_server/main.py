@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import resource
 import signal
 import sys
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
+from relaax.bridge.descriptors import allow_descriptors
 from relaax.checkpoint import Interrupted, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from relaax.server.parameter_server.server import Server
 
 _log = logging.getLogger(__name__)
-_DESCRIPTORS = 2**16
 
 app = command_app()
 
@@ -139,7 +138,7 @@ def _place(shard: str | None) -> dict[str, int]:
 
 def _run(configuration: Configuration) -> int:
     """Serve until the end; the exit code."""
-    _allow_descriptors()
+    allow_descriptors()
     import_tensorflow()  # takes seconds in which a signal simply ends the process: there is nothing to save yet
     ends = Ends()
     reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
@@ -159,14 +158,6 @@ def _run(configuration: Configuration) -> int:
         _log.error("the last checkpoint could not be written: what was learned since the one before is lost")
         return 1
     return 130 if reason is Reason.INTERRUPTED else 0
-
-
-def _allow_descriptors() -> None:
-    """As many as the system lets it have: a worker that shares memory takes up to six, and 1024 are a common limit."""
-    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(_DESCRIPTORS, most)
-    if limit != resource.RLIM_INFINITY and limit < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
 
 
 def _assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Server:

@@ -10,6 +10,7 @@ import grpc
 
 from relaax import __version__
 from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge.base import FlatVector
 from relaax.bridge.precision import Narrower
 from relaax.bridge.statistics import statistics_to_messages
 from relaax.bridge.wire import Carrier
@@ -28,7 +29,7 @@ from relaax.server.parameter_server.requests import (
     push_of,
     refuse,
 )
-from relaax.server.parameter_server.shard import Applied, PushRefused
+from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,16 @@ class Service:
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
         with self._passing(context):
             return self._pull(request)
+
+    def live(
+        self, request: pb.PullRequest, index: int, context: grpc.ServicerContext
+    ) -> tuple[pb.LiveVectors, FlatVector]:
+        """One of the shard's own vectors, float32 [size], for a worker that changes it in memory, and what to know.
+
+        There is no such method of gRPC: `LocalConnection` has the questions.
+        """
+        with self._passing(context):
+            return self._live(request, index, context)
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
         check_report(request.report, context)
@@ -182,6 +193,31 @@ class Service:
             statistics=statistics_to_messages(statistics),
         )
         return Carrier(response, self._narrowed(parameters, request.precision)) if modified else Carrier(response)
+
+    def _live(
+        self, request: pb.PullRequest, index: int, context: grpc.ServicerContext
+    ) -> tuple[pb.LiveVectors, FlatVector]:
+        model = self._core.model
+        worker = self._worker(request.worker_id, request.incarnation)
+        if worker is None or model is None:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "it does not know this worker in this incarnation")
+        if worker.exploit:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "an exploit worker changes nothing")
+        try:
+            shared = model.shard.share(self._core.segments.writable)
+        except CannotShare as error:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except OSError as error:
+            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has no more memory to share: {error.strerror}")
+        if index >= len(shared.vectors):
+            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"vector {index} of {len(shared.vectors)} was asked for")
+        message = pb.LiveVectors(
+            optimizer=shared.function,
+            numbers=[float(number) for number in shared.numbers],
+            learning_rate=model.spec.schedule(self._core.global_step),
+            vectors=len(shared.vectors),
+        )
+        return message, shared.vectors[index]
 
     def _report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         worker = self._core.registry.hear(request.worker_id)

@@ -171,7 +171,8 @@ class Shard:
     def share(self, empty: Empty) -> Shared:
         """Let workers change parameters and slots by themselves from now on, in memory that `empty` makes (hogwild).
 
-        Raises CannotShare where the shard promises what then nobody could keep.
+        Raises CannotShare where the shard promises what then nobody could keep, and what `empty` raises; then nothing
+        has changed.
         """
         with self._lock:
             if not isinstance(self._parameters, HostVector):
@@ -183,9 +184,13 @@ class Shard:
             if self._max_staleness is not None:
                 raise CannotShare("it discards stale gradients (algorithm.max_staleness)")
             vectors = (self._parameters, *self._optimizer.vectors.values())
-            self._shared = True
-            moved = tuple(vector.move(empty) for vector in vectors)
-            return Shared(moved, self._optimizer.function, self._optimizer.numbers)
+            if not self._shared:
+                memory = [empty(self.size) for _ in vectors]
+                for vector, its in zip(vectors, memory, strict=True):
+                    vector.move(its)
+                self._shared = True
+            live = tuple(vector.open() for vector in vectors)
+            return Shared(live, self._optimizer.function, self._optimizer.numbers)
 
     def forget_snapshots(self, snapshots: Iterable[FlatVector]) -> None:
         """Parameters that were handed out, and whose readers have gone without a word: they stay as they are."""
