@@ -154,9 +154,12 @@ class Rollout(Experience):
 
     def outcome(self, step: Step, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         t = self.steps
+        self.steps += 1
+        if step.plain:
+            self.rewards[t], self.discounts[t], self.mask[t] = rewards, gamma, 1.0
+            return
         self.rewards[t], self.discounts[t] = what_came_of(step, rewards, gamma, final_values)
         self.mask[t] = ~step.first
-        self.steps += 1
 
     def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
         self.steps = 0

@@ -74,7 +74,8 @@ class AgentBase(ABC):
         """Do what can wait until the actions are on their way: the environments step meanwhile.
 
         Called after every `reset` and `step`. What an agent does here instead of in `step`, it does with parameters
-        and statistics as they were when it acted, and what it fetches here serves from the next `step` on.
+        and statistics as they were when it acted, and what it fetches here serves from the next `step` on. What it
+        raises here ends the connection when the client asks for the next actions.
         """
 
     def close(self) -> None:  # noqa: B027 - nothing to do is a good default

@@ -26,10 +26,15 @@ class Step:
     - `first[i]` says that there was nothing to act on: the action was ignored, the reward is void and
       `observations[i]` starts an episode. Such a transition belongs into no loss and no counter.
 
-    `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...].
+    `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...]. None of them
+    may be written: leaves are views of what came over the wire.
     `final_observations` is None where no episode ended.
 
-    `ended`: where an episode ended, either way. `restart`: where `observations` starts one.
+    Leaves and masks are not to be changed: several messages may share their memory.
+
+    `ended`: where an episode ended, either way. `restart`: where `observations` starts one. `plain`: nothing is marked
+    anywhere, as in most steps; the three masks are then one and the same array (no environment could be marked in all
+    of them), and so are these two.
     """
 
     rewards: npt.NDArray[np.float64]
@@ -40,12 +45,17 @@ class Step:
     final_observations: Leaves | None = None
     ended: Mask = field(init=False)
     restart: Mask = field(init=False)
+    plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.plain = self.terminated is self.truncated is self.first
+        if self.plain:
+            self.ended = self.restart = self.first
+            return
         self.ended = self.terminated | self.truncated
         self.restart = self.ended | self.first
 
     @property
     def env_steps(self) -> int:
         """How many of the N actions counted."""
-        return int(self.first.size - np.count_nonzero(self.first))
+        return self.first.size if self.plain else int(self.first.size - np.count_nonzero(self.first))

@@ -12,8 +12,9 @@ import psutil
 
 MEGABYTE = 1e6
 SAMPLE_SECONDS = 10.0
-LARGEST_SHARE = 1 / 1000
-"""Of a worker's processor time on a core, spent on sampling: what takes long is done less often."""
+LARGEST_SHARE = 1 / 4000
+"""Of a core, what a worker spends on sampling: what takes long is done less often. Two cores may have 64 workers, and
+for the memory alone the system walks through all pages of a process."""
 
 SERVER_EVERY = 3
 """Of so many samples one is of the server too: it costs what a worker's own does, and every worker takes one."""

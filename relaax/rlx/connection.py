@@ -123,16 +123,20 @@ class _Connection:
             if self._codec is None:  # a client never gets here: it chose
                 raise ProtocolError(ErrorCode.MALFORMED, "a frame before any codec")
             message = self._codec.decode(payload, self._theirs)
-            after = TRANSITIONS.get((self._state, self._theirs, type(message)))
+            kind = type(message)
+            after = TRANSITIONS.get((self._state, self._theirs, kind))
             if after is None:
                 raise self._unexpected(message, self._theirs)
-            self._check(message)
+            if self._checker is not None and kind not in _AGREEING:
+                self._checker.check(message)
+            else:
+                self._check_agreement(message)
         except ProtocolError as error:
             self._state = State.ERROR
             self._reader.clear()
             self._failure = RemoteProtocolError(error.code, error.message)
             raise self._failure from None
-        self._said(message, after)
+        self._said(message, kind, after)
         return message
 
     def send(self, message: Message) -> bytes:
@@ -141,10 +145,14 @@ class _Connection:
         Raises LocalProtocolError, and changes nothing, where it may not be said now or does not fit what was agreed.
         """
         try:
-            after = TRANSITIONS.get((self._state, self._ours, type(message)))
+            kind = type(message)
+            after = TRANSITIONS.get((self._state, self._ours, kind))
             if after is None:
                 raise self._unexpected(message, self._ours)
-            self._check(message)
+            if self._checker is not None and kind not in _AGREEING:
+                self._checker.check(message)
+            else:
+                self._check_agreement(message)
             codec = self._codec or codec_of(None)
             limit = self._max_frame_bytes if self._welcome is not None else HANDSHAKE_FRAME_BYTES
             pieces, length = codec.pieces(message, self._ours)
@@ -153,7 +161,7 @@ class _Connection:
             raise LocalProtocolError(error.code, error.message) from None
         except (TypeError, ValueError, AttributeError) as error:  # a field of a type that it cannot have
             raise LocalProtocolError(ErrorCode.INVALID_VALUE, f"{type(message).__name__}: {error}") from error
-        self._said(message, after)
+        self._said(message, kind, after)
         return data
 
     def _learn_codec(self) -> None:
@@ -172,12 +180,9 @@ class _Connection:
             f"{type(message).__name__} from the {sender.value} in state {self._state.value}; may be said: {names}",
         )
 
-    def _check(self, message: Message) -> None:
-        """Raise ProtocolError where a message does not fit what was agreed."""
-        if type(message) not in _AGREEING:
-            if self._checker is not None:
-                self._checker.check(message)
-        elif isinstance(message, Hello):
+    def _check_agreement(self, message: Message) -> None:
+        """Raise ProtocolError where a message of the handshake, or an error, is none."""
+        if isinstance(message, Hello):
             check_hello(message, self._max_frame_bytes)
         elif isinstance(message, Welcome):
             assert self._hello is not None
@@ -185,9 +190,9 @@ class _Connection:
         elif isinstance(message, Error):
             check_error(message)
 
-    def _said(self, message: Message, after: State) -> None:
+    def _said(self, message: Message, kind: type[Message], after: State) -> None:
         self._state = after
-        if type(message) not in _AGREEING:
+        if kind not in _AGREEING:
             if self._checker is not None:
                 self._checker.commit()
         elif isinstance(message, Hello):

@@ -22,6 +22,7 @@ from relaax.rlx.spaces import Space
 _LENGTH_DELIMITED = 2  # Protobuf's wire type of strings, messages and packed numbers
 _DOUBLE = np.dtype("<f8")
 _FALSE_AND_TRUE = b"\0\1"
+_FEW_BYTES = 1024
 
 
 class StepLayout:
@@ -204,4 +205,5 @@ def _varint(number: int) -> bytes:
 
 
 def _in_order(array: Leaf) -> Piece:
-    return array.data if array.flags.c_contiguous else array.tobytes()
+    # A memory view of few bytes costs more than their copy.
+    return array.data if array.nbytes > _FEW_BYTES and array.flags.c_contiguous else array.tobytes()

@@ -98,9 +98,12 @@ class Init:
     partial: Mask | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
-    """What the last actions led to. Rewards are float64 of shape [N]."""
+    """What the last actions led to. Rewards are float64 of shape [N].
+
+    Not frozen, as `Actions` are not: that would double what it costs to make one, and most messages are these.
+    """
 
     reward: Rewards
     observation: Leaves
@@ -149,7 +152,7 @@ class Bye:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Actions:
     """What to do next."""
 

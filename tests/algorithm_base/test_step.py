@@ -15,3 +15,15 @@ def test_what_ended_and_what_counted() -> None:
     assert step.env_steps == 3
     assert type(step.env_steps) is int
     assert step.final_observations is None
+
+
+def test_a_step_in_which_nothing_is_marked_is_plain_and_shares_its_masks() -> None:
+    none = mask(0, 0)
+    step = Step(np.zeros(2), [np.zeros((2, 2))], none, none, none)
+    assert step.plain
+    assert step.ended is none
+    assert step.restart is none
+    assert step.env_steps == 2
+    marked = Step(np.zeros(2), [np.zeros((2, 2))], mask(0, 1), none, none)
+    assert not marked.plain
+    assert marked.ended.tolist() == marked.restart.tolist() == [False, True]

@@ -44,10 +44,10 @@ def test_a_sample_is_taken_when_it_is_time_and_handed_over_once() -> None:
 
 def test_samples_that_take_long_are_taken_less_often() -> None:
     clock = Clock()
-    spent = iter((0.0, 0.03, 0.03, 0.04, 0.04, 0.05))  # before and after each of three
+    spent = iter((0.0, 0.0075, 0.0075, 0.01, 0.01, 0.0125))  # before and after each of three
     sampler = Sampler(interval=10.0, clock=clock, processor=lambda: next(spent))
     seen = []
     for clock.now in (1.0, 12.0, 30.0, 32.0, 41.0, 43.0):
         sampler.beat()
         seen.append(bool(sampler.take()))
-    assert seen == [True, False, False, True, False, True], "a thousandth of the time: 30 s, then 10 s"
+    assert seen == [True, False, False, True, False, True], "a share of the time: 30 s, then 10 s"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, Step, TrainingEnded
 from relaax.rlx import Box, Discrete, Space
 
-ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL = range(9)
+ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL, LEARN_RAISE = range(10)
 SLOW_SECONDS = 1.2
 HELD = 99  # actions of a client that is let in when the file `hold` of the configuration has gone
 
@@ -54,6 +54,8 @@ class Agent(AgentBase):
             time.sleep(SLOW_SECONDS)
         if self._order == LEARN_ALL:
             raise TrainingEnded(1000)
+        if self._order == LEARN_RAISE:
+            raise RuntimeError("as it was told while it learned")
 
     def _act(self, observations: Leaves) -> Leaves:
         self._order = order = int(observations[0].reshape(-1)[0])

@@ -41,7 +41,8 @@ class RandomEnvironments:
     SAME_STEP way. Actions that are not in the action space raise ContractBroken. `counted` is the number of
     transitions so far that were not void.
 
-    The observations and rewards do not depend on the actions: two agents see the same.
+    The observations and rewards do not depend on the actions: two agents see the same. Arrays are read-only, as those
+    that come over a wire.
     """
 
     def __init__(
@@ -80,21 +81,29 @@ class RandomEnvironments:
         observations, others = self._observe(), self._observe()
         final = None
         if ended.any():
-            final = [np.where(_rows(self._next_step, a), a, b) for a, b in zip(observations, others, strict=True)]
+            final = [
+                _read_only(np.where(_rows(self._next_step, a), a, b)) for a, b in zip(observations, others, strict=True)
+            ]
         self._starting = ended & self._next_step
         step = Step(
-            rewards=self._rng.normal(size=n),
+            rewards=_read_only(self._rng.normal(size=n)),
             observations=observations,
-            terminated=ended & ~truncated,
-            truncated=truncated,
-            first=first,
+            terminated=_read_only(ended & ~truncated),
+            truncated=_read_only(truncated),
+            first=_read_only(first),
             final_observations=final,
         )
         self.counted += step.env_steps
         return step
 
     def _observe(self) -> Leaves:
-        return sample(self._space, self._environments, self._rng)
+        return [_read_only(leaf) for leaf in sample(self._space, self._environments, self._rng)]
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, which cannot be written from now on."""
+    array.setflags(write=False)
+    return array
 
 
 def _rows(mask: npt.NDArray[np.bool_], leaf: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 _LARGEST = np.finfo(np.float64).max
-_LARGE_SQUARE = 1e300
-"""A reward below its root is nothing beside `_LARGEST`: no sum overflows because of it."""
+_LARGE = 1e150
+"""A reward below it is nothing beside `_LARGEST`: no sum overflows because of it."""
+_FEW = 64
+"""Rewards that are looked at sooner one by one than numpy is told not to warn of overflows."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -22,7 +24,8 @@ class EpisodeCounter:
 
     def __init__(self, environments: int) -> None:
         self.returns = np.zeros(environments, np.float64)
-        self._lengths = np.zeros(environments, np.int64)
+        self._steps = 0
+        self._before = np.zeros(environments, np.int64)  # of these steps, those that are not of the episode
         self._begun = np.zeros(environments, np.float64)
         self._partial = np.zeros(environments, np.bool_)
 
@@ -30,7 +33,7 @@ class EpisodeCounter:
         """Every environment starts an episode; where `partial`, it was under way already."""
         self._begun[:] = now
         self.returns[:] = 0
-        self._lengths[:] = 0
+        self._before[:] = self._steps
         self._partial[:] = False if partial is None else partial
 
     def count(self, rewards: npt.NDArray[np.float64], valid: Mask | None) -> None:
@@ -40,11 +43,16 @@ class EpisodeCounter:
         """
         if valid is not None:
             rewards = np.where(valid, rewards, 0.0)
+            self._before += ~valid
+        self._steps += 1
+        if rewards.size <= _FEW:
+            numbers = rewards.tolist()
+            if min(numbers) > -_LARGE and max(numbers) < _LARGE:
+                self.returns += rewards
+                return
         with np.errstate(over="ignore"):
             self.returns += rewards
-            if rewards.dot(rewards) > _LARGE_SQUARE:
-                np.clip(self.returns, -_LARGEST, _LARGEST, out=self.returns)
-        self._lengths += 1 if valid is None else valid
+        np.clip(self.returns, -_LARGEST, _LARGEST, out=self.returns)
 
     def begin(self, first: Mask, now: float) -> None:
         """An episode begins where `first`, later than the one before it ended."""
@@ -54,8 +62,9 @@ class EpisodeCounter:
         """Return, length and seconds of each whole episode among those that ended; they begin at zero again."""
         for index in np.flatnonzero(ended).tolist():
             if not self._partial[index]:
-                yield float(self.returns[index]), int(self._lengths[index]), now - float(self._begun[index])
+                length = self._steps - int(self._before[index])
+                yield float(self.returns[index]), length, now - float(self._begun[index])
         self.returns[ended] = 0
-        self._lengths[ended] = 0
+        self._before[ended] = self._steps
         self._begun[ended] = now
         self._partial[ended] = False

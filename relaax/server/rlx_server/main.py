@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.configuration import Configuration, ConfigurationError, find_configuration, overrides_of
 from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.configured import configured, require_private_ports, show, whole
@@ -34,7 +34,7 @@ from relaax.server.options import (
     command_app,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
-from relaax.server.rlx_server.blas import use_kernels
+from relaax.server.rlx_server.blas import DESCRIPTIONS, StartAnew, start_anew, use_kernels
 from relaax.server.rlx_server.gate import Gate, read_gate
 from relaax.server.rlx_server.listener import Listener
 from relaax.server.rlx_server.parts import Spawner
@@ -102,7 +102,7 @@ def serve(
             raise typer.Exit(0)
         settings = configuration.rlx_server
         configure_logging(settings.log_level, settings.log_format)
-        use_kernels(settings.blas_kernels)
+        use_kernels(settings.blas_kernels, find_configuration(config), os.environ)
         require_private_ports(settings)
         folders = WorkerFolders()
         gate = read_gate(settings)
@@ -155,7 +155,15 @@ def _spawner(configuration: Configuration, folders: WorkerFolders, gate: Gate) -
 def main() -> None:
     """Entry point."""
     with named("relaax-rlx-server"):
-        app(prog_name="relaax-rlx-server")
+        try:
+            app(prog_name="relaax-rlx-server")
+        except StartAnew as asked:
+            try:
+                start_anew(asked.environment)
+            except OSError as error:
+                why = f"{sys.executable} cannot be started anew: {error.strerror}"
+                print(f"relaax-rlx-server: {why}; unset {' and '.join(DESCRIPTIONS)} instead", file=sys.stderr)
+                sys.exit(2)
 
 
 if __name__ == "__main__":

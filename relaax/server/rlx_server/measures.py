@@ -7,6 +7,8 @@ from relaax.metrics.system import Sampler
 from relaax.rlx import Actions, Message, Ping, ServerMessage, Step
 
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
+TELL_SECONDS = 0.5
+"""Between two times that a bridge is told what was measured: each costs a worker that must wake up for it anew."""
 
 
 class Measures:
@@ -16,15 +18,29 @@ class Measures:
         self._bridge = bridge
         self._sampler = sampler
         self._acted_at: float | None = None
+        self._acts: list[float] = []  # seconds
+        self._turnarounds: list[float] = []
+        self._told_at = 0.0
 
     def answered(self, message: Message, answer: ServerMessage, read_at: float, now: float) -> None:
         """`message`, whose last byte was read at `read_at`, has its answer now, both in seconds of one clock."""
-        if isinstance(message, Step):
-            self._bridge.sample(ACT, 1e3 * (now - read_at))
+        if type(message) is Step:
+            self._acts.append(now - read_at)
             if self._acted_at is not None:
-                self._bridge.sample(TURNAROUND, 1e3 * (read_at - self._acted_at))
-            if self._sampler.found:
-                for name, value in self._sampler.take().items():
-                    self._bridge.gauge(name, value)
-        if not isinstance(message, Ping):
+                self._turnarounds.append(read_at - self._acted_at)
+            self._acted_at = now
+            if now - self._told_at >= TELL_SECONDS:
+                self._told_at = now
+                self.tell()
+        elif not isinstance(message, Ping):
             self._acted_at = now if isinstance(answer, Actions) else None
+
+    def tell(self) -> None:
+        """What was measured and not told yet."""
+        for name, seconds in ((ACT, self._acts), (TURNAROUND, self._turnarounds)):
+            for each in seconds:
+                self._bridge.sample(name, 1e3 * each)
+            seconds.clear()
+        if self._sampler.found:
+            for name, value in self._sampler.take().items():
+                self._bridge.gauge(name, value)

@@ -7,6 +7,7 @@ import logging
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -15,15 +16,11 @@ from relaax.rlx import (
     NEED_DATA,
     ConnectionClosed,
     Error,
-    Hello,
-    Init,
     LocalProtocolError,
     Message,
     Ping,
-    Reset,
     ServerConnection,
     ServerMessage,
-    Step,
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
@@ -37,8 +34,9 @@ DRAIN_BYTES = 4 * 2**20
 GOODBYE_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BEAT_SECONDS = 5.0
+LOOK_SECONDS = 0.1
+"""So much later than anything else a worker may notice that the server wants it to end, or that a deadline is over."""
 _TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
-_ASKS = (Hello, Init, Step, Reset, Ping)  # what a client waits for an answer to
 
 
 class PeerGone(Exception):
@@ -58,7 +56,9 @@ class Peer:
 
     def __init__(self, sock: socket.socket, connection: ServerConnection, lifeline: int) -> None:
         """`lifeline` is a descriptor that becomes readable when the worker must end."""
-        sock.setblocking(False)  # with a timeout, Python would ask the system before each read and write
+        # With a timeout of Python's own, that would ask the system before each read and write.
+        sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(1e6 * LOOK_SECONDS)))
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_vanishing(sock)
@@ -68,14 +68,15 @@ class Peer:
         self._poll.register(sock, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
         self._lifeline = lifeline
-        self._buffer = bytearray(RECEIVE_BYTES)
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._sending = threading.Lock()
         self._waits_since: float | None = None
         self._tls: TlsLayer | None = None
         self.begins_with_tls = False
         """Whether the first bytes that the client said are those of TLS."""
         self.read_at = 0.0
-        """When the last bytes were read, in seconds of `time.perf_counter`; 0 before the first."""
+        """When the last bytes were read, in seconds of `time.monotonic`; 0 before the first."""
+        self._looked_at = -LOOK_SECONDS
         self.beat: Callable[[], None] | None = None
         """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
         self._stop_heartbeat = threading.Event()
@@ -106,23 +107,27 @@ class Peer:
         Raises PeerGone, PeerSilent after `timeout` seconds, ServerStopping, and RemoteProtocolError.
         """
         deadline = time.monotonic() + timeout
+        fills = not self.connection.buffered  # as it is where the last message was all that came
         while True:
+            if fills:
+                try:
+                    self._waits_since = None
+                    self._fill(deadline)
+                    self._waits_since = self.read_at
+                except TlsFailed as error:
+                    raise PeerGone from error
             with self._sending:  # the state machine is the heartbeat's too
                 event = self.connection.next_event()
-                if isinstance(event, _ASKS):
-                    self._waits_since = time.monotonic()
-            if isinstance(event, ConnectionClosed):
-                raise PeerGone
             if event is not NEED_DATA:
+                if isinstance(event, ConnectionClosed):
+                    raise PeerGone
                 return event
-            try:
-                self._fill(deadline)
-            except TlsFailed as error:
-                raise PeerGone from error
+            fills = True
 
     def _wait(self, deadline: float) -> None:
         """Until there is something to be read. Raises PeerSilent and ServerStopping."""
-        remaining = deadline - time.monotonic()
+        self._looked_at = time.monotonic()
+        remaining = deadline - self._looked_at
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
@@ -130,17 +135,23 @@ class Peer:
             raise PeerSilent
 
     def _fill(self, deadline: float) -> None:
-        self._wait(deadline)
+        """Some bytes, or in vain. The next ones come soon where environments are fast: they are waited for by reading.
+
+        Only a look beside that, now and then and where nothing comes, tells of the lifeline and of the deadline.
+        """
+        if self.read_at - self._looked_at >= LOOK_SECONDS or not self.read_at:
+            self._wait(deadline)
         try:
             count = self._sock.recv_into(self._buffer)
         except BlockingIOError:
+            self._wait(deadline)
             return
         except OSError as error:
             raise PeerGone from error
-        data = memoryview(self._buffer)[:count]
+        data = self._buffer[:count]
         if not self.read_at:
             self.begins_with_tls = data[: len(_TLS)] == _TLS
-        self.read_at = time.perf_counter()
+        self.read_at = time.monotonic()
         if self._tls is None or not count:
             self.connection.receive_data(data)
             return
@@ -163,7 +174,7 @@ class Peer:
         deadline, rest = 0.0, memoryview(data)
         while rest:
             try:
-                rest = rest[self._sock.send(rest) :]
+                rest = rest[self._sock.send(rest, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
                 deadline = deadline or time.monotonic() + SEND_SECONDS
                 writable = select.poll()
@@ -189,15 +200,10 @@ class Peer:
     def send(self, message: ServerMessage) -> None:
         """Raises PeerGone."""
         with self._sending:
-            self._waits_since = None
             self._send(self.connection.send(message))
 
-    def works(self, on: bool) -> None:
-        """From True to False nothing is received, and the client may come to wait: it is pinged as if it did."""
-        self._waits_since = time.monotonic() if on else None
-
     def start_heartbeat(self, seconds: float) -> None:
-        """Ping the client whenever it has waited that long for an answer."""
+        """Ping the client whenever nothing was received for half as long: it waits for an answer, or may come to."""
         threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
 
     def _heartbeat(self, seconds: float) -> None:

@@ -39,6 +39,7 @@ class Session:
         self._exploit = hello.mode == Mode.EXPLOIT
         self._reports = hello.reports_episodes
         self._none: Mask = np.zeros(hello.environments, np.bool_)
+        self._none.flags.writeable = False  # steps in which nothing is marked share it
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == Autoreset.NEXT_STEP
         self._episodes = EpisodeCounter(hello.environments)
@@ -77,6 +78,8 @@ class Session:
 
     def step(self, message: Step) -> Actions:
         """The outcome of the last actions."""
+        if message.terminated is message.truncated is message.first is None and not self._reports:
+            return self._plain_step(message)
         terminated = self._none if message.terminated is None else message.terminated
         truncated = self._none if message.truncated is None else message.truncated
         if message.first is None:
@@ -87,17 +90,20 @@ class Session:
             self._episodes.count(message.reward, ~first)
             self._episodes.begin(first, self._clock())
         step = AgentStep(message.reward, message.observation, terminated, truncated, first)
-        if terminated is truncated:  # the client has sent neither
-            self._between = self._none
-            self.episode_ended = False
-        else:
-            self._between = step.ended & self._next_step
-            self.episode_ended = bool(step.ended.any())
+        self._between = step.ended & self._next_step
+        self.episode_ended = bool(step.ended.any())
         if self._reports or self.episode_ended:
             self._report(step.ended, message.episodes)
         if self.episode_ended:
             step.final_observations = self._final(message, step.ended)
         return Actions(self._agent.step(step))
+
+    def _plain_step(self, message: Step) -> Actions:
+        """What `step` does where nothing is marked, as in most steps."""
+        none = self._between = self._none
+        self.episode_ended = False
+        self._episodes.count(message.reward, None)
+        return Actions(self._agent.step(AgentStep(message.reward, message.observation, none, none, none)))
 
     def reset(self, message: Reset) -> EpisodeReturns:
         """The episode of every environment ends."""
@@ -108,10 +114,6 @@ class Session:
         self._report(under_way, message.episodes)
         self._ended_by_reset = message
         return EpisodeReturns(returns)
-
-    def learn(self) -> None:
-        """What the agent does while the environments step: to be called when actions were sent."""
-        self._agent.learn()
 
     def metrics(self, message: Metrics) -> None:
         """Scalars of the environment's own."""

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 from relaax import __version__
 from relaax.algorithm_base import (
+    AgentBase,
     AgentContext,
     Algorithm,
     BridgeBase,
     BridgeError,
     BridgeUnauthenticated,
     BridgeUnavailable,
+    BridgeUnusable,
     ConfigBase,
     Registration,
     TrainingEnded,
@@ -33,6 +35,7 @@ from relaax.rlx import (
     Hello,
     Init,
     Limits,
+    LocalProtocolError,
     Message,
     Metrics,
     Mode,
@@ -60,6 +63,7 @@ _log = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 OVERLOAD_RETRY_SECONDS = 5.0
 FINISHED = "training has reached max_global_step"
+_ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these listens, or has gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ class Worker:
         except BridgeUnavailable as error:
             _log.warning("%s", error)
             self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
-        except BridgeUnauthenticated as error:
+        except (BridgeUnauthenticated, BridgeUnusable) as error:
             _log.error("%s", error)
             self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its parameter server: {error}")
         except BridgeError as error:
@@ -235,14 +239,18 @@ class Worker:
         self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         try:
             measures = Measures(bridge, sampler)
-            return self._loop(Session(hello, agent, bridge), measures, bridge if exploit else None)
+            try:
+                return self._loop(Session(hello, agent, bridge), agent, measures, bridge if exploit else None)
+            finally:
+                measures.tell()
         finally:
             agent.close()
 
-    def _loop(self, session: Session, measures: Measures, to_flush: BridgeBase | None) -> int:
+    def _loop(self, session: Session, agent: AgentBase, measures: Measures, to_flush: BridgeBase | None) -> int:
         """`to_flush`: the bridge where no push will carry what was gathered."""
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
+        learns = type(agent).learn is not AgentBase.learn
         while True:
             message = self._peer.receive(self._limits.idle_timeout_seconds)
             if isinstance(message, Bye):
@@ -250,20 +258,33 @@ class Worker:
             answer = _answer(session, message)
             if answer is not None:
                 self._peer.send(answer)
-                measures.answered(message, answer, self._peer.read_at, time.perf_counter())
-            if isinstance(answer, Actions):
-                self._peer.works(True)
-                session.learn()
-                self._peer.works(False)
+                measures.answered(message, answer, self._peer.read_at, time.monotonic())
+            if learns and isinstance(answer, Actions):
+                self._learn(agent)
             if to_flush is not None:
                 to_flush.flush()
             if session.episode_ended and time.monotonic() > ends_at:
                 self._peer.refuse(ErrorCode.REBALANCING, f"connections last {timeout:g} s here; please connect anew")
                 return EXIT_DONE
 
+    def _learn(self, agent: AgentBase) -> None:
+        """What the agent does while the environments step. What it raises is raised once the client asks for more.
+
+        Told earlier it would not be heard: the environments step, and what is said then, a closed socket resets.
+        """
+        try:
+            agent.learn()
+        except Exception:
+            with contextlib.suppress(PeerGone, PeerSilent, ServerStopping):
+                while not isinstance(self._peer.receive(self._limits.idle_timeout_seconds), _ASKS):
+                    pass
+            raise
+
     def _finish(self, global_step: int) -> None:
         try:
             self._peer.send(TrainingFinished(FINISHED, global_step))
+        except LocalProtocolError:
+            _log.info("the client has said goodbye before it could hear that training has finished")
         except PeerGone:
             _log.info("the client has gone before it could hear that training has finished")
 

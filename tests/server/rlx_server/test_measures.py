@@ -35,6 +35,7 @@ def test_answers_to_steps_and_the_ways_between_them() -> None:
     measures.answered(RESET, RETURNS, 3.0, 3.1)
     measures.answered(INIT, ACTIONS, 9.0, 9.1)
     measures.answered(STEP, ACTIONS, 9.2, 9.3)
+    measures.tell()
     of = {name: [value for other, value in bridge.scalars if other == name] for name, _ in bridge.scalars}
     assert of["latency/act_ms"] == pytest.approx([10.0, 20.0, 100.0])
     assert of["latency/turnaround_ms"] == pytest.approx([500.0, 20.0, 100.0])
@@ -49,4 +50,19 @@ def test_figures_go_with_the_next_step() -> None:
     measures.answered(INIT, ACTIONS, 2.0, 2.1)
     assert bridge.gauges == {}
     measures.answered(STEP, ACTIONS, 3.0, 3.1)
+    measures.tell()  # and nothing is left to tell
     assert {"worker/memory_mb", "server/memory_mb", "machine/available_memory_mb"} <= bridge.gauges.keys()
+
+
+def test_a_bridge_is_told_now_and_then_and_of_the_rest_at_the_end() -> None:
+    bridge = Bridge()
+    measures = Measures(bridge, Sampler())
+    for begin in (10.0, 10.1, 10.2):  # the first step is told at once
+        measures.answered(STEP, ACTIONS, begin, begin + 0.01)
+    assert len(bridge.scalars) == 1
+    measures.answered(STEP, ACTIONS, 10.6, 10.61)
+    assert len(bridge.scalars) == 1 + 3 + 3
+    measures.answered(STEP, ACTIONS, 10.7, 10.71)
+    measures.tell()
+    measures.tell()
+    assert len(bridge.scalars) == 1 + 3 + 3 + 2

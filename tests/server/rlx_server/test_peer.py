@@ -95,6 +95,16 @@ def test_the_end_of_the_server_is_noticed_while_waiting(pair: Pair) -> None:
     end.join()  # it has noted what it closed before anybody else looks
 
 
+def test_the_end_of_the_server_is_noticed_though_the_client_never_pauses(pair: Pair) -> None:
+    welcome(pair)
+    pair.stop()
+    ping = pair.connection.send(rlx.Ping())
+    with pytest.raises(ServerStopping):
+        while True:
+            pair.client.sendall(ping)
+            pair.peer.receive(20)
+
+
 def test_a_server_that_ends_reads_the_hello_that_is_there_first(pair: Pair) -> None:
     pair.client.sendall(pair.connection.send(make_hello()))
     pair.stop()

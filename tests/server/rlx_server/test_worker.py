@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,13 @@ import psutil
 import pytest
 
 from relaax import rlx
-from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base import (
+    BridgeError,
+    BridgeUnauthenticated,
+    BridgeUnavailable,
+    BridgeUnusable,
+    load_algorithm,
+)
 from relaax.configuration import RlxServerSection
 from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.codecs import codec_named
@@ -22,10 +29,21 @@ from relaax.server.rlx_server import worker
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
 from relaax.server.rlx_server.news import News
 from support.offline import ALGORITHM
-from support.offline_algorithm import CRASH, FINISH, HELD, ILLEGAL, LEARN_ALL, PROCESS_ID, RAISE, SLOW, SLOW_TO_LEARN
+from support.offline_algorithm import (
+    CRASH,
+    FINISH,
+    HELD,
+    ILLEGAL,
+    LEARN_ALL,
+    LEARN_RAISE,
+    PROCESS_ID,
+    RAISE,
+    SLOW,
+    SLOW_TO_LEARN,
+)
 from support.offline_bridge import OfflineBridge
 from support.processes import Running, wait_until
-from support.rlx_line import Line
+from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import batch, make_hello, make_step
 from support.rlx_vector_talk import framed
 
@@ -131,6 +149,24 @@ def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: P
         line.expect(rlx.Welcome)
 
 
+def told_by(load: Callable[[], worker.WorkerPlan]) -> tuple[rlx.Error, int, bytes]:
+    """What the client of a worker in this process is told, the worker's exit code, and its news."""
+    near, client = socket.socketpair()
+    (lifeline, server), (said, news) = os.pipe(), os.pipe()
+    connection = rlx.ClientConnection()
+    with client:
+        client.sendall(connection.send(make_hello()))
+        client.shutdown(socket.SHUT_WR)
+        code = worker.Worker(RlxServerSection(), load, near, lifeline, News(news)).serve(None, False)
+        connection.receive_data(client.recv(1 << 16))
+    error = connection.next_event()
+    assert isinstance(error, rlx.Error)
+    heard = os.read(said, 2)
+    for descriptor in (lifeline, server, said):
+        os.close(descriptor)
+    return error, code, heard
+
+
 def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("nothing to measure")
@@ -140,21 +176,31 @@ def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch)
     plan = worker.WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineBridge
     )
-    near, client = socket.socketpair()
-    (lifeline, server), (said, news) = os.pipe(), os.pipe()
-    connection = rlx.ClientConnection()
-    with client:
-        client.sendall(connection.send(make_hello()))
-        client.shutdown(socket.SHUT_WR)
-        assert worker.Worker(plan.settings, lambda: plan, near, lifeline, News(news)).serve(None, False) == EXIT_FAILED
-        connection.receive_data(client.recv(1 << 16))
-    error = connection.next_event()
-    assert isinstance(error, rlx.Error)
+    error, code, news = told_by(lambda: plan)
     assert error.code is ErrorCode.AGENT_FAILED
     assert "nothing to measure" in error.message
-    assert os.read(said, 2) == b"1"
-    for descriptor in (lifeline, server, said):
-        os.close(descriptor)
+    assert (code, news) == (EXIT_FAILED, b"1")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (BridgeUnavailable("away"), ErrorCode.UNAVAILABLE),
+        (BridgeUnusable("it offers none"), ErrorCode.AGENT_FAILED),
+        (BridgeUnauthenticated("no token"), ErrorCode.AGENT_FAILED),
+        (BridgeError("another model"), ErrorCode.SPACE_MISMATCH),
+    ],
+)
+def test_a_client_is_told_of_the_parameter_server_and_whether_to_come_again(
+    failure: BridgeError, code: ErrorCode
+) -> None:
+    def fail() -> worker.WorkerPlan:
+        raise failure
+
+    error, _, _ = told_by(fail)
+    assert error.code is code
+    assert error.retryable is (code is ErrorCode.UNAVAILABLE)
+    assert str(failure) in error.message
 
 
 def test_a_client_that_waits_for_a_slow_agent_hears_that_work_goes_on(shared: Server) -> None:
@@ -197,6 +243,35 @@ def test_the_end_of_training_while_the_environments_step_is_told_to_the_client(s
         assert line.expect(rlx.TrainingFinished).global_step == 1000
         line.expect_end()
     assert server.wait() == 0
+
+
+def test_what_fails_while_the_environments_step_is_told_once_the_client_listens(shared: Server) -> None:
+    server, address = shared
+    with Line(address) as line:
+        line.open()
+        assert line.init(LEARN_RAISE) == 0
+        line.say(rlx.Metrics([("height", 1.0)]), rlx.Pong())
+        line.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            line.hear()  # it is not its turn
+        line.socket.settimeout(PATIENCE)
+        line.say(rlx.Step(np.ones(1), line.observation(0)))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.AGENT_FAILED
+        assert error.message == "the agent failed: RuntimeError: as it was told while it learned"
+        line.expect_end()
+    assert "as it was told while it learned" in server.stderr
+
+
+def test_the_end_of_training_is_noticed_though_the_client_leaves_before_it_hears(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve()
+    with Line(address) as line:
+        line.open()
+        assert line.init(LEARN_ALL) == 0
+        line.say(rlx.Bye())
+        line.expect_end()
+    assert server.wait() == 0
+    assert "Traceback" not in server.stderr
 
 
 BROKEN = {
