@@ -148,16 +148,16 @@ def _run_vector(
             report(infos)
             terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
             ended = terminated | truncated
+            some = np.count_nonzero(ended) > 0
             begins = first if mode == "next_step" and np.count_nonzero(first) else None
             rewards = np.asarray(rewards, np.float64)
             over = tally.step(rewards, ended, begins)
             whole: Sequence[Episode] = whole_episodes(infos) if whole_episodes else ()
             tally.count(whole if whole_episodes else over)
             final = infos.get("final_obs")
-            if mode == "disabled" and ended.any():
+            if mode == "disabled" and some:
                 final = states
                 states, _ = env.reset(options={"reset_mask": ended})
-            actions = client.step(
-                rewards, states, terminated, truncated, final_states=final, first=begins, episodes=whole
-            )
+            ends = (terminated, truncated) if some else ()  # most steps: none, and nothing to look at again
+            actions = client.step(rewards, states, *ends, final_states=final, first=begins, episodes=whole)
             first = ended

@@ -11,9 +11,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NoReturn
 
+from relaax.client.failure import Failure
 from relaax.client.tally import RunSummary
 
 _NAME = "connection-"
+_SWITCH_SECONDS = 0.02
+"""After which a thread that waits for the interpreter asks for it. Every connection lets go of it twice a step by
+itself; asked for it every 5 ms, as by default, 64 of them take a tenth more processor time."""
 Main = Callable[[argparse.Namespace], RunSummary]
 
 
@@ -23,8 +27,18 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
     Each has environments of its own, whose seeds follow those of the one before, and a file of its own for --measure.
     For environments that wait more than they compute, and where there are many: a process for each has its own copy of
     everything that it imports, 40 MB with gymnasium. Ends with the last; raises what the first that failed raised, and
-    leaves the others running.
+    leaves the others running. Raises Failure where the system gives no more threads.
     """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(max(before, _SWITCH_SECONDS))
+    try:
+        return _together(_summaries(main, arguments))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
+    """Of each connection, when all have ended. Raises what the first that failed raised, and Failure."""
     outcomes: SimpleQueue[RunSummary | BaseException] = SimpleQueue()
     threads: list[threading.Thread] = []
 
@@ -41,7 +55,13 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
         if own.measure is not None:
             own.measure = measure_file(own.measure, index)
         threads.append(threading.Thread(target=one, args=(own,), name=f"{_NAME}{index}", daemon=True))
-        threads[-1].start()
+        try:
+            threads[-1].start()
+        except RuntimeError as error:
+            raise Failure(
+                f"the system has no thread for connection {index + 1} of {arguments.connections} ({error}):"
+                " ask for fewer --connections, in more processes"
+            ) from error
     summaries = []
     for _ in range(arguments.connections):
         outcome = outcomes.get()
@@ -50,7 +70,7 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
         summaries.append(outcome)
     for thread in threads:
         thread.join()
-    return _together(summaries)
+    return summaries
 
 
 def under_way() -> bool:

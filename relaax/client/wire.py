@@ -11,17 +11,20 @@ import time
 
 from relaax import rlx
 from relaax.client.failure import Interrupted, TrainingFinished
+from relaax.rlx import NEED_DATA, Actions
 from relaax.tls import reason_of
 
 RECEIVE_BUFFER_BYTES = 1 << 16
 LEAVE_SECONDS = 0.5
+_SLICE_SECONDS = 1.0
 
 
 class Wire:
     """Messages to and from one server, for one thread. Every trouble of the connection is `Interrupted`.
 
     The server may take as long as it likes to answer as long as it is heard of: `silence` is the time in seconds after
-    which a connection without any byte counts as lost (a server sends pings while it is busy).
+    which a connection without any byte counts as lost (a server sends pings while it is busy). A message that is sent
+    must be taken in within the same time.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Wire:
         send = self._connection.send
         data = send(messages[0]) if len(messages) == 1 else b"".join([send(message) for message in messages])
         try:
-            self._socket.sendall(data)
+            self._send(data)
         except OSError as error:
             self._last_words()
             raise Interrupted(_broke(error)) from error
@@ -64,15 +67,20 @@ class Wire:
     def hear(self) -> rlx.ServerMessage:
         """The server's next message that is not a ping. Raises Interrupted and TrainingFinished."""
         connection = self._connection
+        if not connection.buffered:  # as it is where the last answer was all that came
+            self._read()
         while True:
             try:
                 event = connection.next_event()
             except rlx.RemoteProtocolError as error:
                 # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
                 raise Interrupted(f"the server broke the protocol: {error}", retryable=self._answered) from error
-            if event is rlx.NEED_DATA:
+            if type(event) is Actions:  # what comes most
+                self._answered = True
+                return event
+            if event is NEED_DATA:
                 self._read()
-            elif isinstance(event, rlx.Actions | rlx.EpisodeReturns | rlx.Welcome | rlx.Pong):
+            elif isinstance(event, rlx.EpisodeReturns | rlx.Welcome | rlx.Pong):
                 self._answered = self._answered or not isinstance(event, rlx.Welcome)
                 return event
             elif isinstance(event, rlx.Ping):
@@ -84,8 +92,7 @@ class Wire:
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
         with contextlib.suppress(OSError, rlx.ProtocolError, Interrupted, TrainingFinished):
-            self._socket.settimeout(LEAVE_SECONDS)
-            self._broken = True
+            self._hurry()
             self.tell(*([last] if last else []), rlx.Bye("done"))
             self._socket.shutdown(socket.SHUT_WR)
             until = time.monotonic() + LEAVE_SECONDS
@@ -98,18 +105,40 @@ class Wire:
         self._socket.close()
 
     def _read(self) -> None:
-        try:
-            count = self._socket.recv_into(self._buffer)
-        except (TimeoutError, BlockingIOError) as error:
-            raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
-        except OSError as error:
-            raise Interrupted(_broke(error)) from error
+        """What has come, once something has. Raises Interrupted after `silence` without anything."""
+        until = time.monotonic() + self._silence
+        while True:
+            try:
+                count = self._socket.recv_into(self._buffer)
+                break
+            except BlockingIOError as error:  # a slice is over
+                if time.monotonic() < until:
+                    continue
+                raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
+            except TimeoutError as error:
+                raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
+            except OSError as error:
+                raise Interrupted(_broke(error)) from error
         self._connection.receive_data(self._buffer[:count])
+
+    def _send(self, data: bytes) -> None:
+        """All of it. Raises OSError, also where that takes longer than `silence`."""
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:  # a slice is over
+            sent = 0
+        if sent == len(data):
+            return
+        until, rest = time.monotonic() + self._silence, memoryview(data)[sent:]
+        while rest:
+            if time.monotonic() >= until:
+                raise TimeoutError
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[self._socket.send(rest) :]
 
     def _last_words(self) -> None:
         """Look whether the server said why it closed, and raise that."""
-        self._broken = True
-        self._socket.settimeout(LEAVE_SECONDS)
+        self._hurry()
         with contextlib.suppress(OSError):
             while True:
                 try:
@@ -119,6 +148,12 @@ class Wire:
                         return
                     raise
 
+    def _hurry(self) -> None:
+        """From here on, wait for little."""
+        self._broken = True
+        self._silence = LEAVE_SECONDS
+        self._socket.settimeout(LEAVE_SECONDS)
+
 
 def _broke(error: OSError) -> str:
     timed_out = isinstance(error, TimeoutError | BlockingIOError)
@@ -126,14 +161,16 @@ def _broke(error: OSError) -> str:
 
 
 def _bound(connected: socket.socket, seconds: float) -> None:
-    """Have every read and write fail that takes longer: with TimeoutError, or BlockingIOError.
+    """Have every read and write fail that takes longer: with TimeoutError; or with BlockingIOError, after a part of it.
 
     Where the kernel does the waiting, each of them is one system call; Python's own timeouts ask it first whether there
-    is anything to read, or room to write.
+    is anything to read, or room to write, and let other threads of this process come in between. The kernel waits in
+    slices because a signal has Python begin such a wait anew: no deadline is kept while more than one comes in a slice.
     """
     connected.settimeout(seconds)
     if os.name == "posix" and not isinstance(connected, ssl.SSLSocket):
-        span = struct.pack("@ll", int(seconds), max(1, int(seconds % 1 * 1e6)))  # nothing at all would mean for ever
+        part = min(_SLICE_SECONDS, seconds / 4)
+        span = struct.pack("@ll", int(part), max(1, int(part % 1 * 1e6)))  # nothing at all would mean for ever
         with contextlib.suppress(OSError):
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)

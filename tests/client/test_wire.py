@@ -47,6 +47,52 @@ def test_a_server_that_says_nothing_is_waited_for_so_long(listener: socket.socke
     wire.close()
 
 
+def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> None:
+    """Each has Python begin the wait that it interrupts anew."""
+    heard: list[int] = []
+    over = threading.Event()
+    wire = wire_to(listener, silence=1.0)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def disturb() -> None:
+        for _ in range(40):  # 20 s in all
+            if over.wait(0.5):
+                return
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    disturber = threading.Thread(target=disturb)
+    near, _ = listener.accept()
+    try:
+        with near, pytest.raises(Interrupted, match="said nothing for 1 s"):
+            disturber.start()
+            wire.hear()
+        assert len(heard) < 40
+    finally:
+        over.set()
+        disturber.join()
+        signal.signal(signal.SIGUSR1, before)
+        wire.close()
+
+
+def test_a_server_that_takes_a_message_in_slowly_is_waited_for(listener: socket.socket) -> None:
+    wire = wire_to(listener, silence=60.0)
+    near, _ = listener.accept()
+    with near:
+        begin(wire, near)
+        init = rlx.Init([np.zeros((1, WIDE), np.uint8)])
+        sending = threading.Thread(target=wire.tell, args=(init,))
+        sending.start()
+        got = 0
+        while got < WIDE:
+            piece = len(near.recv(1 << 20))
+            assert piece
+            got += piece
+        sending.join()
+    wire.close()
+
+
 def test_a_server_that_takes_nothing_in_is_left(listener: socket.socket) -> None:
     wire = wire_to(listener, silence=2.0)
     near, _ = listener.accept()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from environments.OpenAI_Gym import main as gym
 from environments.OpenAI_Gym.observe import Observe
@@ -69,6 +70,15 @@ def test_unbounded_observations_in_double_precision_arrive_as_they_are(codec):
     expected, _ = made("Hopper-v5").reset(seed=5)
     assert init.observation[0].dtype == np.float64
     np.testing.assert_array_equal(init.observation[0], expected)
+
+
+@pytest.mark.parametrize(("count", "own"), [(gym.VECTOR_PAYS - 1, False), (gym.VECTOR_PAYS, True)])
+def test_an_environments_own_vector_form_is_for_many(count, own):
+    arguments = gym.parser().parse_args(["random", "CartPole-v1", str(count)])
+    env = gym.make(gym.find("CartPole-v1"), count, False, arguments)
+    assert isinstance(env.unwrapped, CartPoleVectorEnv if own else gymnasium.vector.SyncVectorEnv)
+    assert env.num_envs == count
+    env.close()
 
 
 @pytest.mark.parametrize("vectorization", ["vector_entry_point", "sync", "async"])
