@@ -14,6 +14,7 @@ import tensorflow as tf
 from relaax.tf.convolution import convolution_numpy
 from relaax.tf.flat import FlatLayout
 from relaax.tf.lstm import lstm, lstm_numpy
+from relaax.tf.orthogonal import orthogonal
 
 Activation = Literal["relu", "tanh"]
 Tensor = Any
@@ -224,9 +225,5 @@ def orthogonal_parameters(
     return vector
 
 
-def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    rows, columns = math.prod(shape[:-1]), shape[-1]
-    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-    q = q * np.sign(np.diag(r))  # makes the decomposition, and so the distribution, unique
-    orthogonal: npt.NDArray[np.float64] = (q if rows >= columns else q.T).reshape(shape)
-    return orthogonal
+def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.floating]:
+    return orthogonal(rng, math.prod(shape[:-1]), shape[-1]).reshape(shape)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import signal
 import statistics
 import sys
@@ -34,7 +35,6 @@ CARTPOLE = "da3c_gym_cartpole"
 SYNC_SECONDS = 120.0
 """Which a synchronization's processes may take beside the time that is measured."""
 MILLION = 1_000_000
-NARROW = 256
 Figures = dict[str, float]
 
 
@@ -87,12 +87,9 @@ def shards(case: int, options: Options) -> Figures:
 
 
 def hidden(count: int) -> list[str]:
-    """Keys of a network of about so many parameters for CartPole, not more: 4 -> w -> 256 -> 2 + 1, one trunk.
-
-    With two layers of the same width, 50 million parameters take half a minute to initialize: they are orthogonal.
-    """
-    wide = (count - 4 * NARROW - 3) // (5 + NARROW)
-    return [f"algorithm.network.dense=[{wide}, {NARROW}]", "algorithm.network.separate=false"]
+    """Keys of a network of about so many parameters for CartPole, not more: 4 -> w -> w -> 2 + 1, one trunk."""
+    wide = int(math.sqrt(count + 17.25) - 4.5)  # count = w^2 + 9 w + 3
+    return [f"algorithm.network.dense=[{wide}, {wide}]", "algorithm.network.separate=false"]
 
 
 def synchronized(length: int, count: int, seconds: float) -> Figures:
