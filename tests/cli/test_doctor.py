@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import json
 import os
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from relaax.bridge import segments
+from relaax.bridge.frames import Frame, FrameSocket
 from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, examined, line
 from relaax.cli.doctor.finding import Finding, Level, Patient, warning
@@ -353,6 +356,42 @@ def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = written(tmp_path, rlx={"max_workers": 10**6})
     assert "too few for 1000000 workers" in only(found(config, "open files"), Level.WARNING)
     assert "GB are free" in found(config, "disk")[0].sentence
+
+
+def test_memory_that_is_shared(tmp_path: Path) -> None:
+    for bridge in ("auto", "shared_memory", "hogwild"):
+        findings = found(written(tmp_path, rlx={"bridge": bridge}), "shared memory")
+        assert f"can share memory (bridge: {bridge})" in only(findings, Level.OK)
+    assert found(written(tmp_path, rlx={"bridge": "grpc"}), "shared memory") == []
+
+
+def test_memory_that_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_itself = written(tmp_path)
+    (tmp_path / "hogwild").mkdir()
+    always = written(tmp_path / "hogwild", rlx={"bridge": "hogwild"})
+
+    def refused(*arguments: object) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    def nothing_is_handed_over(self: FrameSocket) -> tuple[Frame, None]:
+        return Frame(0, b""), None
+
+    for place, name, value, why in (
+        (os, "memfd_create", refused, "Function not implemented"),
+        (FrameSocket, "receive", nothing_is_handed_over, "the system hands over no descriptors"),
+        (segments, "SUPPORTED", False, "this system has none that can be handed over"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, value)
+            usual = only(found(by_itself, "shared memory"), Level.WARNING)
+            needed = only(found(always, "shared memory"), Level.WRONG)
+        assert f"workers reach a parameter server by gRPC: {why}" in usual
+        assert f"bridge is hogwild, and processes cannot share memory here: {why}" in needed
+
+
+def test_an_algorithm_that_cannot_do_with_the_bridge(tmp_path: Path) -> None:
+    config = written(tmp_path, rlx={"bridge": "hogwild"}, algorithm={"optimizer": "adam"})
+    assert "adam is none of rms_prop, momentum, adagrad" in only(found(config, "algorithm"), Level.WRONG)
 
 
 def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def line(name: str, finding: Finding) -> str:
 
 def checks() -> tuple[Check, ...]:
     """All of them, in order: what those after it need comes first, and forking before anything starts a thread."""
-    from relaax.cli.doctor import installation, machine, parameter_server, ports, storage, trust
+    from relaax.cli.doctor import installation, machine, one_host, parameter_server, ports, storage, trust
 
     return (
         Check("configuration", installation.configuration),
@@ -75,6 +75,7 @@ def checks() -> tuple[Check, ...]:
         Check("fork", installation.forking),
         Check("memory", machine.memory),
         Check("open files", ports.descriptors),
+        Check("shared memory", one_host.shared_memory),
         Check("tokens", trust.tokens),
         Check("certificates", trust.certificates),
         Check("ports", ports.ports),

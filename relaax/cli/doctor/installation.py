@@ -65,8 +65,9 @@ def configuration(patient: Patient) -> Iterator[Finding]:
 
 
 def algorithm(patient: Patient) -> Iterator[Finding]:
-    """Whether the algorithm can be imported, and takes its section."""
-    from relaax.algorithm_base import load_algorithm
+    """Whether the algorithm can be imported, takes its section, and can do with the bridge."""
+    from relaax.algorithm_base import ConfigBase, load_algorithm
+    from relaax.server.configured import check_bridge
     from relaax.server.native_messages import import_tensorflow
 
     found = patient.configuration
@@ -74,6 +75,8 @@ def algorithm(patient: Patient) -> Iterator[Finding]:
         import_tensorflow()
         patient.algorithm = load_algorithm(found.algorithm_path, found.folder)
         patient.config = patient.algorithm.configure(found.algorithm)
+        if isinstance(patient.config, ConfigBase):
+            check_bridge(found.rlx_server, patient.config)
     except ConfigurationError as error:
         yield wrong(str(error), "mend what is named")
     else:
