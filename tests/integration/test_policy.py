@@ -45,7 +45,7 @@ def live(client: Client, seed: int) -> list[Any]:
             id="lstm",
         ),
         pytest.param(
-            *("da3c_cont", Box(-2, 2, (2,)), {"initial_learning_rate": 0.01, "episode_len": 5}),
+            *("da3c_cont", Box(-2, 2, (2,)), {"initial_learning_rate": 0.001, "episode_len": 5}),
             id="da3c_cont",
         ),
     ],
@@ -72,5 +72,6 @@ def test_it_acts_as_the_service_did(
         policy.act(state, first=step == 0) for observations in seen(99) for step, state in enumerate(observations)
     ]
     np.testing.assert_array_equal(actions, expected)
-    if algorithm == "da3c_cont":
-        assert len(np.unique(np.array(actions), axis=0)) > LENGTH  # it answers to what it sees
+    if algorithm == "da3c_cont":  # it answers to what it sees, each time otherwise; at a bound it could not
+        assert np.abs(actions).max() < 2
+        assert len(np.unique(actions, axis=0)) == EPISODES * LENGTH

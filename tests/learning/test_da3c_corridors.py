@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from relaax.algorithm_base import load_algorithm
-from relaax.algorithm_base.testing import FakeBridge, make_agent
-from support.corridors import GAMMA, WALK, Corridors, best_actions, every_place
+from relaax.algorithm_base.testing import make_agent
+from support.corridors import GAMMA, WALK, Corridors, best_actions, greedy_actions
 from support.training import RMSPropBridge
 
 DA3C = load_algorithm("da3c", Path())
@@ -33,15 +33,7 @@ def trained(updates: int, **keys: Any) -> list[int]:
     while len(bridge.pushes) < updates:
         actions = agent.step(world.step(actions))
         agent.learn()
-    judge, _ = make_agent(
-        DA3C,
-        config,
-        *spaces,
-        environments=len(every_place()[0]),
-        exploit=True,
-        bridge=FakeBridge(bridge.parameters),
-    )
-    return judge.reset(every_place())[0].tolist()
+    return greedy_actions(DA3C, config, bridge.parameters)
 
 
 def test_the_best_policy_is_found() -> None:

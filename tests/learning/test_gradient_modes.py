@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from relaax.algorithm_base import load_algorithm
-from relaax.algorithm_base.testing import FakeBridge, make_agent
-from support.corridors import GAMMA, Corridors, best_actions, every_place
+from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
 from support.shard_training import train_through_a_shard
 
 DA3C = load_algorithm("da3c", Path())
@@ -47,15 +46,6 @@ def test_the_best_policy_is_found(way: str) -> None:
     if way != "loss_outliers":
         assert shard.counters.discarded == 0
     config = DA3C.configure({"path": "da3c"} | section)
-    judge, _ = make_agent(
-        DA3C,
-        config,
-        Corridors.observation_space,
-        Corridors.action_space,
-        environments=len(every_place()[0]),
-        exploit=True,
-        bridge=FakeBridge(shard.pull()[1]),
-    )
-    actions = judge.reset(every_place())[0].tolist()
+    actions = greedy_actions(DA3C, config, shard.pull()[1])
     best = best_actions()
     assert {place: actions[place] for place in best} == best

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from relaax.bridge.segments import SUPPORTED
 from support.run import Runs
+
+WITHOUT_LOCKS = pytest.param("hogwild", marks=pytest.mark.skipif(not SUPPORTED, reason="no memory to hand over"))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_cartpole_is_solved(runs: Runs, short: bool) -> None:
+@pytest.mark.parametrize("bridge", ["auto", WITHOUT_LOCKS])
+def test_cartpole_is_solved(runs: Runs, short: bool, bridge: str) -> None:
     """Random play returns 20; docs/results/cartpole.md has what other seeds needed."""
     target = 300 if short else 475
-    run = runs.start("--clients", "4", "--target-return", str(target), "--seed", "11", "--no-progress")
+    options = "--clients", "4", "--target-return", str(target), "--set", f"rlx-server.bridge={bridge}"
+    run = runs.start(*options, "--seed", "11", "--no-progress")
     assert run.running.wait(280) == 0, run.running.report()
     summary = run.summary
     assert summary["status"] == "target_reached"

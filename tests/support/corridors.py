@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from relaax.algorithm_base import Discrete, Leaves, Mask, Step
+from relaax.algorithm_base import Algorithm, Discrete, Leaves, Mask, Step
+from relaax.algorithm_base.testing import FakeBridge, make_agent
 
 LEAVE, WALK = 0, 1
 CONSOLATION = 0.45
@@ -70,11 +73,6 @@ class Corridors:
         return [self._corridor * LENGTHS[0] + self._place]
 
 
-def every_place() -> Leaves:
-    """One observation of each place: the short corridor's, then the long one's."""
-    return [np.arange(sum(LENGTHS))]
-
-
 def best_actions() -> dict[int, int]:
     """By place: the action of greatest discounted return, where the other is worse by more than 0.1."""
     worth = [GAMMA ** (length - 1 - place) for length in LENGTHS for place in range(length)]
@@ -83,3 +81,19 @@ def best_actions() -> dict[int, int]:
         for place, value in enumerate(worth)
         if abs(value - CONSOLATION) > 0.1
     }
+
+
+def greedy_actions(algorithm: Algorithm, config: Any, parameters: np.ndarray) -> list[int]:
+    """By place, the short corridor's, then the long one's: what an agent with these parameters does in exploit mode."""
+    places = np.arange(sum(LENGTHS))
+    agent, _ = make_agent(
+        algorithm,
+        config,
+        Corridors.observation_space,
+        Corridors.action_space,
+        environments=len(places),
+        exploit=True,
+        bridge=FakeBridge(parameters),
+    )
+    actions: list[int] = agent.reset([places])[0].tolist()
+    return actions

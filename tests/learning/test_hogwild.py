@@ -1,0 +1,72 @@
+"""Workers that update the shared parameters by themselves, without locks, learn the corridors that da3c learns."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.algorithm_base import AgentContext, fingerprint, load_algorithm
+from relaax.bridge import Registration, TrainingEnded
+from relaax.bridge.hogwild import HogwildBridge
+from relaax.bridge.segments import SUPPORTED
+from relaax.server.parameter_server.factory import AlgorithmModels
+from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
+from support.shards import sharded
+
+DA3C = load_algorithm("da3c", Path())
+WORKERS, ENVIRONMENTS, UPDATES = 2, 16, 1500
+SECTION: dict[str, Any] = {
+    "path": "da3c",
+    "seed": 3,
+    "episode_len": 2,
+    "rewards_gamma": GAMMA,
+    "entropy_beta": 0.1,
+    "network": {"dense": []},
+    "max_global_step": 2 * UPDATES * ENVIRONMENTS,  # an update of a worker takes two of each, void ones not counted
+    "RMSProp": {"decay": 0.99, "epsilon": 0.01},
+    "initial_learning_rate": 0.05,
+}
+
+
+def work(config: Any, address: str, world: Corridors) -> None:
+    """One worker's life, until training has ended."""
+    spaces = world.observation_space, world.action_space
+    with closing(HogwildBridge(address)) as bridge, suppress(TrainingEnded):
+        description = fingerprint(DA3C.name, config, *spaces)
+        registered = bridge.register(Registration(description, environments=world.environments))
+        context = AgentContext(*spaces, world.environments, registered.actors, config.seed, False, bridge)
+        agent = DA3C.Agent(config, context)
+        actions = agent.reset(world.reset())
+        while True:
+            actions = agent.step(world.step(actions))
+            agent.learn()
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="the system has no memory that can be handed over")
+def test_the_best_policy_is_found() -> None:
+    config = DA3C.configure(SECTION)
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(config, shards.addresses[0], Corridors(ENVIRONMENTS, seed=4 + number))
+        except BaseException as error:
+            failures.append(error)
+
+    with sharded(1, AlgorithmModels(DA3C, config)) as shards:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(WORKERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        counters, parameters = shards.leader.core.status().counters, shards.parameters
+    assert counters.env_steps >= config.max_global_step
+    assert (counters.version >= UPDATES, counters.discarded) == (True, 0)
+    actions = greedy_actions(DA3C, config, parameters)
+    best = best_actions()
+    assert {place: actions[place] for place in best} == best
