@@ -409,9 +409,9 @@ ERRORS = (
             ),
             (
                 AGENT_PY,
-                "self._model.gradient(batch)",
+                "self._model.gradient(batch,",
                 'self._model.gradient(__import__("dataclasses").replace('
-                "batch, inputs=self._normalization.observations(batch.inputs)))",
+                "batch, inputs=self._normalization.observations(batch.inputs)),",
             ),
         ],
         CONT_GRADIENT,

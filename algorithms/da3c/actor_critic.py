@@ -161,7 +161,7 @@ class ActorCritic(AgentBase):
         """The gradient, and the loss that it is of, as a mean over the steps that count."""
         if not batch.mask.any():
             return None, None  # nothing but void transitions
-        gradient, statistics = self._model.gradient(batch)
+        gradient, statistics = self._model.gradient(batch, self.context.bridge.gradient_memory())
         policy, value, entropy, _ = means = statistics.tolist()
         for name, mean in zip(STATISTICS, means, strict=True):
             self.context.bridge.scalar(name, mean)

@@ -67,7 +67,7 @@ class HostModel:
         outputs = self._network.outputs(activations, at, at + count)
         return {head: output.copy() for head, output in outputs.items()}, state
 
-    def gradient(self, batch: Batch) -> tuple[Array, Array]:
+    def gradient(self, batch: Batch, memory: Array | None = None) -> tuple[Array, Array]:
         """See `Model`. Mnih et al. 2016, Algorithm S3: sums over the rollout's steps, averaged over environments."""
         config, network = self._config, self._network
         rows, environments = batch.mask.shape
@@ -75,7 +75,7 @@ class HostModel:
         flat_inputs, actions = (part.reshape(count, *part.shape[2:]) for part in (batch.inputs, batch.actions))
         advantages, targets, mask = (part.reshape(count) for part in (batch.advantages, batch.targets, batch.mask))
         self._make_room(min(count, EXAMPLES))
-        gradient = self._gradients.take()
+        gradient = self._gradients.take() if memory is None else memory
         statistics = np.zeros(4, np.float32)
         with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
             share = mask / np.float32(environments)

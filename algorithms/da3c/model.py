@@ -54,6 +54,9 @@ class Model:
         """
         return self._engine.act(inputs, state, keep)
 
-    def gradient(self, batch: Batch) -> tuple[Array, Array]:
-        """The gradient of the loss over a batch, float32 [P], clipped; and the numbers named by `STATISTICS`."""
-        return self._engine.gradient(batch)
+    def gradient(self, batch: Batch, memory: Array | None = None) -> tuple[Array, Array]:
+        """The gradient of the loss over a batch, float32 [P], clipped; and the numbers named by `STATISTICS`.
+
+        `memory`, float32 [P]: where it may be computed, which is then what is given.
+        """
+        return self._engine.gradient(batch, memory)

@@ -89,8 +89,8 @@ class TensorFlowModel:
             inputs /= np.float32(255)
         return forward_numpy(self._spec, self._views, inputs, state)
 
-    def gradient(self, batch: Batch) -> tuple[Array, Array]:
-        """The gradient of the loss over a batch, float32 [P], clipped; and the numbers named by `STATISTICS`."""
+    def gradient(self, batch: Batch, memory: Array | None = None) -> tuple[Array, Array]:
+        """See `Model`. TensorFlow computes in memory of its own."""
         gradient, statistics = self._gradient(
             self._parameters,
             batch.inputs,

@@ -113,6 +113,12 @@ class BridgeBase(ABC):
     def pull(self) -> Pulled:
         """The newest parameters and statistics; the same object as before where both are the same."""
 
+    def gradient_memory(self) -> FlatVector | None:
+        """Where the next gradient is best computed, since no copy of it need be sent then: float32 [parameters] of any
+        numbers, to be given to the next `push`. None where any memory is as good.
+        """
+        return None
+
     @abstractmethod
     def push(
         self,

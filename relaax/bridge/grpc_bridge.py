@@ -160,6 +160,10 @@ class GrpcBridge(BridgeBase):
     def episode(self, episode_return: float, length: int) -> None:
         self._gathered.episode(episode_return, length)
 
+    def gradient_memory(self) -> FlatVector | None:
+        memory = self._links[0].memory
+        return memory.gradient if len(self._links) == 1 and memory is not None else None
+
     def flush(self) -> None:
         if time.monotonic() - self._reported < _REPORT_INTERVAL:
             return

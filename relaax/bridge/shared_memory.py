@@ -100,7 +100,8 @@ class SharedMemory:
                 self._frames.socket.connect(b"\0" + offer.socket)
             except ConnectionRefusedError:
                 raise NoSharedMemory(_UNHEARD, Trouble.UNHEARD) from None
-            self._gradient = self._shake_hands(offer, worker_id, size)
+            self.gradient = self._shake_hands(offer, worker_id, size)
+            """float32 [size], where the shard reads a push's vector: computed there, it is not copied."""
             self._frames.socket.settimeout(self._timeout)
         except (OSError, BrokenFrame, ValueError) as error:
             self._frames.close()
@@ -110,16 +111,19 @@ class SharedMemory:
             raise
 
     def ask(self, request: Carrier[pb.PushRequest] | pb.PullRequest, timeout: float) -> None:
-        """Send a question, whose vector is copied, and which has so many seconds. Raises NoSharedMemory."""
+        """Send a question, whose vector is copied to `gradient` unless it is there, and which has so many seconds.
+
+        Raises NoSharedMemory.
+        """
         message, data = (request.message, request.data) if isinstance(request, Carrier) else (request, b"")
         kind = _KINDS[type(message)]
         vector = memoryview(data).nbytes
         if self._asked is not None:  # it was interrupted while it waited for an answer
             raise self._ended("another question has no answer yet")
-        if vector > self._gradient.nbytes:
-            raise self._ended(f"{vector} bytes do not fit into memory of {self._gradient.nbytes}")
+        if vector > self.gradient.nbytes:
+            raise self._ended(f"{vector} bytes do not fit into memory of {self.gradient.nbytes}")
         if vector:
-            np.copyto(self._gradient[: vector // _NUMBER_BYTES], np.frombuffer(data, "<f4"))
+            _put(np.frombuffer(data, "<f4"), self.gradient[: vector // _NUMBER_BYTES])
         self._asked = kind
         try:
             if timeout != self._timeout:
@@ -169,7 +173,7 @@ class SharedMemory:
                 raise self._ended(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
             try:
                 message = pb.LiveVectors.FromString(frame.message)
-                return message, segments.map_(descriptor, self._gradient.size, writable=True)
+                return message, segments.map_(descriptor, self.gradient.size, writable=True)
             finally:
                 os.close(descriptor)
         except (DecodeError, OSError, BrokenFrame, ValueError) as error:
@@ -257,6 +261,11 @@ class _Answer:
             return self._memory.answer()
         except NoSharedMemory as why:
             return self._otherwise(why).result()
+
+
+def _put(vector: FlatVector, memory: FlatVector) -> None:
+    if vector.ctypes.data != memory.ctypes.data:
+        np.copyto(memory, vector)
 
 
 _UNHEARD = "its socket is not under this kernel, or not in this network namespace"

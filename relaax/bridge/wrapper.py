@@ -18,6 +18,9 @@ class BridgeWrapper(BridgeBase):
     def pull(self) -> Pulled:
         return self._bridge.pull()
 
+    def gradient_memory(self) -> FlatVector | None:
+        return self._bridge.gradient_memory()
+
     def push(
         self,
         gradient: FlatVector | None,

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from relaax.host.convolution import BlockConvolution, Images, relu_gradient
 from relaax.host.dense import Dense
+from relaax.host.products import product, product_of_relu, product_transposed
 from relaax.tf.networks import NetworkSpec
 
 Array = npt.NDArray[np.float32]
@@ -25,15 +26,6 @@ BYTE_SCALE = 1 / 255
 
 CHUNK_BYTES = 1 << 20
 """Of blocks and what they contribute: they should be in the cache still when they are used again."""
-
-SMALL_PRODUCT = 1_000_000
-"""Multiplications in a product of matrices that OpenBLAS makes of them as they are. For a larger one it first copies
-them, which for a few examples takes longer than the product: for 8 and a kernel of 2592 x 256, 190 us instead of 80.
-"""
-
-FEW = 16
-"""Examples for which a product is made of small ones. For more the copies pay."""
-
 
 FEW_MULTIPLICATIONS = 500_000
 """What one call may take for some examples of a dense network: for more, BLAS's products are faster."""
@@ -171,7 +163,10 @@ class HostNetwork:
         x = self._features(trunk, inputs, layers)
         for index, (kernel, bias) in enumerate(trunk.dense, len(trunk.convolutions)):
             y = layers[index]
-            self._product(x, kernel, y)
+            if len(x) == 1 and index and not self._tanh:
+                product_of_relu(x[0], kernel, y[0])
+            else:
+                product(x, kernel, y)
             y += bias
             if index == len(layers) - 1:
                 break  # the heads
@@ -226,7 +221,7 @@ class HostNetwork:
                     np.matmul(before.T, gradient, out=out[f"{name}/kernel"])
             if index > 0:
                 earlier = self._scratch(("gradient", index), count, kernel.shape[0])
-                _product_transposed(gradient, kernel, earlier)
+                product_transposed(gradient, kernel, earlier)
                 if index > convolutions:
                     self._before_activation(earlier, before)
                 gradient = earlier
@@ -296,17 +291,6 @@ class HostNetwork:
         np.multiply(flat, np.float32(self._scale), out=scaled, dtype=np.float32)
         return scaled
 
-    def _product(self, x: Array, kernel: Array, out: Array) -> None:
-        """`x @ kernel` of x [B, inputs] and kernel [inputs, outputs]."""
-        if len(x) > FEW or x.size * kernel.shape[1] <= SMALL_PRODUCT:
-            np.matmul(x, kernel, out=out)
-            return
-        step = max(1, SMALL_PRODUCT // out.size)
-        np.matmul(x[:, :step], kernel[:step], out=out)
-        for start in range(step, len(kernel), step):
-            part = slice(start, start + step)
-            out += np.matmul(x[:, part], kernel[part], out=self._scratch("product", *out.shape))
-
     def _before_activation(self, gradient: Array, outputs: Array) -> None:
         """The gradient before an activation from the one after it, in place."""
         if self._tanh:
@@ -367,17 +351,6 @@ class _Trunk:
             self._head_bias[columns] = views[f"{head}/bias"]
         self.dense = [(views[f"{name}/kernel"], views[f"{name}/bias"]) for name in self.dense_names]
         self.dense.append((self._head_kernel, self._head_bias))
-
-
-def _product_transposed(x: Array, kernel: Array, out: Array) -> None:
-    """`x @ kernel.T` of x [B, outputs] and kernel [inputs, outputs]."""
-    if len(x) > FEW or x.size * len(kernel) <= SMALL_PRODUCT:
-        np.matmul(x, kernel.T, out=out)
-        return
-    step = max(1, SMALL_PRODUCT // x.size)
-    for start in range(0, len(kernel), step):
-        part = slice(start, start + step)
-        np.matmul(x, kernel[part].T, out=out[:, part])
 
 
 def _convolutions(spec: NetworkSpec) -> list[BlockConvolution]:

@@ -134,6 +134,22 @@ def test_memory_that_nobody_has_any_more_is_used_again() -> None:
         assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
 
 
+def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:
+    with running() as server, sharing(server) as bridge:
+        memory = bridge.gradient_memory()
+        assert memory is not None
+        for sign in (1, 2):
+            memory[:] = gradient(sign)
+            bridge.push(memory, 1)
+        pulled = bridge.push(gradient(4), 1).pulled
+        assert pulled is not None
+        np.testing.assert_array_equal(pulled.parameters, -7 * gradient(1))
+        np.testing.assert_array_equal(memory, gradient(4), "what was computed elsewhere is brought there")
+    with running() as server, bridge_to(server.address, way="grpc") as bridge:
+        bridge.register(registration())
+        assert bridge.gradient_memory() is None
+
+
 def test_parameters_cannot_be_written_to() -> None:
     with running() as server, sharing(server) as bridge:
         parameters = bridge.pull().parameters

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from relaax.host import network as module
+from relaax.host import products
 from relaax.host.network import Activations, HostNetwork
 from relaax.tf.networks import Convolution, NetworkSpec, forward, orthogonal_parameters
 
@@ -112,7 +113,7 @@ def test_neither_chunks_nor_small_products_make_a_difference(
 
     whole, whole_gradient = both()
     monkeypatch.setattr(module, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(module, "SMALL_PRODUCT", 100)
+    monkeypatch.setattr(products, "SMALL_PRODUCT", 100)
     parts, parts_gradient = both()
     for head in whole:
         np.testing.assert_allclose(parts[head], whole[head], rtol=1e-4, atol=1e-5)
@@ -216,3 +217,15 @@ def test_parameters_of_another_length_are_refused() -> None:
 def test_a_network_with_an_lstm_is_refused() -> None:
     with pytest.raises(ValueError, match="LSTM"):
         HostNetwork(NetworkSpec((4,), HEADS, (4,), lstm=3))
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("inputs", [1, 3, 4, 70])
+def test_what_is_zero_need_not_be_read(inputs: int, zeros: float) -> None:
+    rng = np.random.default_rng(5)
+    x = np.where(rng.random(inputs) < zeros, 0, rng.random(inputs) + 0.1).astype(np.float32)
+    kernel = rng.standard_normal((inputs, 6)).astype(np.float32)
+    out = np.full(6, 9, np.float32)
+    kernel[x == 0] = np.nan
+    products.product_of_relu(x, kernel, out)
+    np.testing.assert_allclose(out, x[x != 0] @ kernel[x != 0], rtol=1e-5, atol=1e-6)

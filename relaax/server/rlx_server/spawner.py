@@ -46,9 +46,9 @@ def _import_for_workers() -> None:
     import numpy.random  # noqa: F401
 
     import relaax.bridge.grpc_bridge  # noqa: F401
-    from relaax.host import convolution, dense, losses
+    from relaax.host import convolution, dense, losses, products
 
-    for kernels in (convolution, dense, losses):
+    for kernels in (convolution, dense, losses, products):
         kernels.compile_kernels()  # 40 MB, numba included
 
 
