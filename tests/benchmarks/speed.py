@@ -83,6 +83,8 @@ BARS = (
     Bar("boxing-2x8", "Boxing, 2 x 8: training over the environments alone", ratio("training", "emulator_only"), 0.60),
     Bar("boxing-2x8", "over RLlib's IMPALA, 2 x 8", ratio("training", "impala"), 3.0),
     Bar("boxing-2x8", "over Stable-Baselines3's A2C, 16", ratio("training", "a2c"), 3.0),
+    Bar("boxing-2x8", "over IMPALA with its own defaults", ratio("training", "impala_as_is"), 3.0),
+    Bar("boxing-2x8", "over A2C with its own environments", ratio("training", "a2c_as_is"), 3.0),
     Bar("boxing-8x1", "Boxing, 8 x 1: training over the environments alone", ratio("training", "emulator_only"), 0.35),
     Bar("cartpole-2x8", "CartPole, 2 x 8: training over Stable-Baselines3's A2C, 16", ratio("training", "a2c"), 1.0),
     Bar("cartpole-475", "CartPole to 475: seconds over A2C's, 8", medians("training_s", "a2c_s"), 1.0, least=False),

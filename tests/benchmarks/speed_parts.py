@@ -27,6 +27,7 @@ IMPALAS = [
     ["--learners", "1", "--fragment", "50"],
     ["--learners", "0", "--fragment", "50"],
 ]
+A2C = ["boxing", "--environments", "16"]
 Figures = dict[str, float]
 
 
@@ -64,7 +65,9 @@ def boxing_2x8(study: Study, round_: int) -> Figures:
         "emulator_only": study.emulator(plan),
         "training": training(plan, study.seconds).steps_per_second,
         "impala": study.peer("impala", "rllib", "rllib_impala.py", ["boxing"], IMPALAS),
-        "a2c": study.peer("a2c", "sb3", "sb3_a2c.py", ["boxing", "--environments", "16"], THREADS),
+        "impala_as_is": study.peer("impala-as-is", "rllib", "rllib_impala.py", ["boxing", "--as-is"], IMPALAS[1:]),
+        "a2c": study.peer("a2c", "sb3", "sb3_a2c.py", A2C, THREADS),
+        "a2c_as_is": study.peer("a2c-as-is", "sb3", "sb3_a2c.py", [*A2C, "--as-is"], THREADS),
     }
 
 

@@ -31,6 +31,7 @@ LEAST_SECONDS = 1.0  # of an iteration
 def config(options: argparse.Namespace) -> IMPALAConfig:
     """Its own defaults but for the network, the shape of the batch, and how rewards are weighed."""
     register_env("games", vector)
+    faster = {} if options.as_is else {"timeout_s_sampler_manager": POLL_SECONDS}
     made: IMPALAConfig = (
         IMPALAConfig()
         .environment("games", env_config={"rom": options.name})
@@ -39,7 +40,7 @@ def config(options: argparse.Namespace) -> IMPALAConfig:
             num_envs_per_env_runner=options.environments,
             rollout_fragment_length=options.fragment,
             gym_env_vectorize_mode="vector_entry_point",
-            max_requests_in_flight_per_env_runner=2,
+            **({} if options.as_is else {"max_requests_in_flight_per_env_runner": 2}),
             num_cpus_per_env_runner=0.1,
         )
         .learners(num_learners=options.learners, num_cpus_per_learner=0.1)
@@ -47,7 +48,7 @@ def config(options: argparse.Namespace) -> IMPALAConfig:
         .training(
             train_batch_size_per_learner=options.fragment * options.environments,
             entropy_coeff=0.01,
-            timeout_s_sampler_manager=POLL_SECONDS,
+            **faster,
         )
         .reporting(min_time_s_per_iteration=LEAST_SECONDS)
         .debugging(log_level="ERROR")  # a seed would bring torch's deterministic kernels, which are slower
@@ -67,6 +68,7 @@ def main() -> int:
     parser.add_argument("name", help="a rom, such as boxing")
     parser.add_argument("--runners", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument("--environments", type=int, default=8, help="of each (%(default)s)")
+    parser.add_argument("--as-is", action="store_true", help="leave its driver's waiting and requests at its defaults")
     parser.add_argument("--learners", type=int, default=1, help="processes; 0: in the driver's (%(default)s)")
     parser.add_argument("--fragment", type=int, default=20, help="steps of a rollout (%(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")

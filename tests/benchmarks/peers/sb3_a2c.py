@@ -2,8 +2,9 @@
 """Stable-Baselines3's A2C on a game of ours, for comparison: how fast it trains, or how soon it has learned.
 
 Run by its own environment's Python (see venvs.py). One process. Atari: the network of `da3c_ale_boxing` on ale-py's
-vector environment; what has no name there is an id of gymnasium, with the policy, environments and settings that
-Stable-Baselines3 has by default: two layers of 64, tanh, policy and value apart. Writes JSON to the standard output.
+vector environment or, with --as-is, on the environments that its documentation makes (`make_atari_env`). What has no
+name there is an id of gymnasium, with the policy, environments and settings that Stable-Baselines3 has by default: two
+layers of 64, tanh, policy and value apart. Writes JSON to the standard output.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from ale_py import ALEInterface, LoggerMode
 from atari_vector import games
 from gymnasium.vector import AutoresetMode
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from torch import nn
 
 ATARI = ("boxing", "pong")
@@ -104,14 +106,23 @@ class Watch(BaseCallback):
         return not self._over
 
 
+def environments_as_is(name: str, environments: int, seed: int) -> VecEnv:
+    """Games as its documentation makes them; whole ones, as elsewhere here, and not a life each."""
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    whole = {"terminal_on_life_loss": False}
+    made = make_atari_env(f"{name.capitalize()}NoFrameskip-v4", environments, seed=seed, wrapper_kwargs=whole)
+    return VecFrameStack(made, 4)
+
+
 def agent(options: argparse.Namespace) -> A2C:
     """Not trained yet."""
     if options.name not in ATARI:
         environments = make_vec_env(options.name, options.environments, seed=options.seed)
         return A2C("MlpPolicy", environments, seed=options.seed, device="cpu")
+    make = environments_as_is if options.as_is else Games
     return A2C(
         "CnnPolicy",
-        Games(options.name, options.environments, options.seed),
+        make(options.name, options.environments, options.seed),
         n_steps=ATARI_STEPS,
         ent_coef=0.01,
         policy_kwargs={"features_extractor_class": Trunk, "net_arch": []},
@@ -163,6 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help=f"{', '.join(ATARI)}, or an id of gymnasium")
     parser.add_argument("--environments", type=int, default=16, help="in this process (%(default)s)")
+    parser.add_argument("--as-is", action="store_true", help="Atari by its own wrappers, not ale-py's vector")
     parser.add_argument("--threads", type=int, default=1, help="of torch (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
