@@ -208,6 +208,12 @@ ERRORS = (
         ROLLOUT,
     ),
     planted(
+        "plain-not-counted",
+        "steps in which nothing ended are not learned from",
+        [(ROLLOUT_PY, "= rewards, gamma, 1.0", "= rewards, gamma, 0.0")],
+        GRADIENT,
+    ),
+    planted(
         "void-not-masked", "void transitions are learned from", [(ROLLOUT_PY, "= ~step.first", "= True")], GRADIENT
     ),
     planted(

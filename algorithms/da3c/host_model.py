@@ -44,7 +44,8 @@ class HostModel:
         self._config = config
         self._network = HostNetwork(spec)
         self._pixels = np.dtype(input_dtype) == np.uint8
-        self._gradients = Recycled(spec.layout().size, own_memory)
+        self._size = spec.layout().size
+        self._gradients = Recycled(self._size, own_memory)
         self._acting = Activations(0, self._network.sizes)
         rows, environments = batch_shape
         self._rows = rows
@@ -76,6 +77,7 @@ class HostModel:
         advantages, targets, mask = (part.reshape(count) for part in (batch.advantages, batch.targets, batch.mask))
         self._make_room(min(count, EXAMPLES))
         gradient = self._gradients.take() if memory is None else memory
+        assert gradient.shape == (self._size,), "memory for a gradient is as long as that"
         statistics = np.zeros(4, np.float32)
         with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
             share = mask / np.float32(environments)

@@ -57,6 +57,6 @@ class Model:
     def gradient(self, batch: Batch, memory: Array | None = None) -> tuple[Array, Array]:
         """The gradient of the loss over a batch, float32 [P], clipped; and the numbers named by `STATISTICS`.
 
-        `memory`, float32 [P]: where it may be computed, which is then what is given.
+        `memory`, float32 [P]: where it may be computed, and is, but by TensorFlow.
         """
         return self._engine.gradient(batch, memory)

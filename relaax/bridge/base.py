@@ -115,7 +115,8 @@ class BridgeBase(ABC):
 
     def gradient_memory(self) -> FlatVector | None:
         """Where the next gradient is best computed, since no copy of it need be sent then: float32 [parameters] of any
-        numbers, to be given to the next `push`. None where any memory is as good.
+        numbers, to be given to the next `push`, and then asked for anew. None where any memory is as good, and from a
+        bridge that sends vectors of another length than its agent gives it.
         """
         return None
 

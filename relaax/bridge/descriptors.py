@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 
 _ENOUGH = 2**16
@@ -12,4 +13,5 @@ def allow_descriptors() -> None:
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = _ENOUGH if most == resource.RLIM_INFINITY else min(_ENOUGH, most)
     if limit != resource.RLIM_INFINITY and limit < enough:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
+        with contextlib.suppress(OSError, ValueError):  # the system allows fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))

@@ -108,7 +108,9 @@ class Segments:
 
         Raises OSError where there is no more shared memory.
         """
-        return self._known(*make(size))
+        descriptor, array = make(size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)  # none of them can forbid it to the next
+        return self._known(descriptor, array)
 
     def _known(self, descriptor: int, array: FlatVector) -> FlatVector:
         segment = Segment(next(self._numbers), descriptor, array.size)

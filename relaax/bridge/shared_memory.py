@@ -170,7 +170,8 @@ class SharedMemory:
             self._frames.send(Frame(LIVE, asker.SerializeToString(), segment=index))
             frame, descriptor = self._frames.receive()
             if descriptor is None:
-                raise self._ended(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
+                why = _refusal(frame)
+                raise self._ended(str(why), why.trouble)
             try:
                 message = pb.LiveVectors.FromString(frame.message)
                 return message, segments.map_(descriptor, self.gradient.size, writable=True)
@@ -190,7 +191,7 @@ class SharedMemory:
         self._frames.send(Frame(HELLO, worker_id.encode() + offer.worker_proof, _NUMBER_BYTES * size))
         frame, descriptor = self._frames.receive(_SENTENCE_BYTES, deadline)
         if descriptor is None:
-            raise NoSharedMemory(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
+            raise _refusal(frame)
         try:
             if len(frame.message) != PROOF_BYTES or not hmac.compare_digest(frame.message, offer.shard_proof):
                 raise BrokenFrame("whoever answered did not prove to be the shard")
@@ -268,7 +269,14 @@ def _put(vector: FlatVector, memory: FlatVector) -> None:
         np.copyto(memory, vector)
 
 
-_UNHEARD = "its socket is not under this kernel, or not in this network namespace"
+_UNHEARD = "nobody listens at its socket: it has ended, or is under another kernel or in another network namespace"
+
+
+def _refusal(frame: Frame) -> NoSharedMemory:
+    """What came without the descriptor that was asked for."""
+    if frame.kind == _OK:
+        return NoSharedMemory("this system hands over no descriptors", Trouble.LASTING)
+    return NoSharedMemory(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))
 
 
 def _sentence(frame: Frame) -> str:

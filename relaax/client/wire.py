@@ -122,7 +122,7 @@ class Wire:
         self._connection.receive_data(self._buffer[:count])
 
     def _send(self, data: bytes) -> None:
-        """All of it. Raises OSError, also where that takes longer than `silence`."""
+        """All of it. Raises OSError, also where nothing more of it could be sent for `silence`."""
         try:
             sent = self._socket.send(data)
         except BlockingIOError:  # a slice is over
@@ -135,6 +135,7 @@ class Wire:
                 raise TimeoutError
             with contextlib.suppress(BlockingIOError):
                 rest = rest[self._socket.send(rest) :]
+                until = time.monotonic() + self._silence
 
     def _last_words(self) -> None:
         """Look whether the server said why it closed, and raise that."""

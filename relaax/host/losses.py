@@ -22,20 +22,31 @@ def softmax_gradient(
     """The gradient by the logits of sum(-log pi(a_t) * advantage_t - entropy_weight_t * entropy), for a softmax pi.
 
     `logits` float32 [B, A]; `a_t` integers [B]; the others float32 [B]. Gives float32 [B, A]; the log pi(a_t) and the
-    entropy, float32 [B].
+    entropy, float32 [B]. Raises IndexError where an action is none of the A.
     """
+    logits = np.asarray(logits, np.float32)
     by_logits = np.empty(logits.shape, np.float32)
     log_probability, entropy = np.empty((2, len(logits)), np.float32)
-    actions = np.ascontiguousarray(a_t, np.int64)
+    actions = _checked(a_t, logits)
     _softmax()(logits, actions, advantage_t, entropy_weight_t, by_logits, log_probability, entropy)
     return by_logits, log_probability, entropy
 
 
 def softmax_log_probability(logits: Array, a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """The log pi(a_t), float64 [N]. `logits` float32 [N, A]; `a_t` integers [N]."""
+    """The log pi(a_t), float64 [N]. `logits` float32 [N, A]; `a_t` integers [N].
+
+    Raises IndexError where an action is none of the A.
+    """
+    logits = np.asarray(logits, np.float32)
     found = np.empty(len(logits))
-    _log_probability()(logits, np.ascontiguousarray(a_t, np.int64), found)
+    _log_probability()(logits, _checked(a_t, logits), found)
     return found
+
+
+def _checked(a_t: npt.NDArray[Any], logits: Array) -> npt.NDArray[np.int64]:
+    if a_t.shape != logits.shape[:1]:
+        raise ValueError(f"{len(logits)} actions are needed, one for each row, not {a_t.shape}")
+    return np.ascontiguousarray(a_t, np.int64)
 
 
 def value_gradient(
@@ -88,6 +99,8 @@ def _softmax_kernel(
             by_logits[row, j] /= total
             entropy -= by_logits[row, j] * (logits[row, j] - largest - log_total)
         taken = actions[row]
+        if not 0 <= taken < choices:
+            raise IndexError("an action is none of the policy's")
         log_probabilities[row], entropies[row] = logits[row, taken] - largest - log_total, entropy
         # By logit j: (pi_j - [j = a]) * advantage, and pi_j * (log pi_j + entropy) * weight.
         for j in range(choices):
@@ -106,6 +119,8 @@ def _log_probability_kernel(logits: Any, actions: Any, found: Any) -> None:
         total = 0.0
         for j in range(choices):
             total += np.exp(np.float64(logits[row, j]) - np.float64(largest))
+        if not 0 <= actions[row] < choices:
+            raise IndexError("an action is none of the policy's")
         found[row] = np.float64(logits[row, actions[row]]) - np.float64(largest) - np.log(total)
 
 

@@ -1,4 +1,8 @@
-"""How kernels are compiled, and the types of what most of them take."""
+"""How kernels are compiled, and the types of what most of them take.
+
+What was compiled is kept for as long as the text of a kernel's own module stays: a change here that is to reach those
+who have it already must come with one there.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,6 @@ def compiled(function: Kernel, *arguments: Any, fastmath: bool | set[str] = Fals
     kernel: Kernel
     try:
         kernel = numba.njit(returns(*arguments), cache=True, **options)(function)
-    except RuntimeError:  # no directory to write to
+    except (RuntimeError, OSError):  # no directory to write to, or no room there
         kernel = numba.njit(returns(*arguments), **options)(function)
     return kernel

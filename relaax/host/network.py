@@ -51,7 +51,7 @@ class Activations:
 
 
 class HostNetwork:
-    """Policy and value of a few examples at a time. Nothing is allocated once every size has been seen.
+    """Policy and value of a few examples at a time. Nothing large is allocated once every size has been seen.
 
     Raises ValueError where the network has an LSTM.
     """

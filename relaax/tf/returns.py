@@ -66,7 +66,7 @@ def generalized_advantages(
     np.multiply(discount_t[-1], bootstrap_value, out=advantages[-1])
     advantages += r_t
     advantages -= v_t
-    decay_t = discount_t * np.float32(lambda_)
+    decay_t = np.multiply(discount_t, lambda_, dtype=np.float32)
     _add_backwards()(advantages, decay_t)
     return advantages
 

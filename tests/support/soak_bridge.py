@@ -53,6 +53,9 @@ class LedgerBridge(BridgeWrapper):
         self._own: Counts = (0,) * layout.shards
         self._last: tuple[Pulled, Pulled] | None = None
 
+    def gradient_memory(self) -> None:
+        """What is sent is longer than what the agent computes."""
+
     def pull(self) -> Pulled:
         pulled = self._bridge.pull()
         stay = inside(self._bridge)

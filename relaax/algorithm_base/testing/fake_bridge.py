@@ -74,6 +74,7 @@ class FakeBridge(BridgeBase):
         self._merged = self._no_samples()
         self._newest = self._frozen(self._initial, 0)
         self._base: Pulled | None = None
+        self._memory: FlatVector = np.full(len(self._initial), np.nan, np.float32)
 
     @property
     def parameters(self) -> FlatVector:
@@ -114,6 +115,10 @@ class FakeBridge(BridgeBase):
         self.pulls += 1
         return self._hand_out()
 
+    def gradient_memory(self) -> FlatVector:
+        """Full of NaN, also after each push: whatever is not written anew is caught."""
+        return self._memory
+
     def push(
         self,
         gradient: FlatVector | None,
@@ -139,6 +144,7 @@ class FakeBridge(BridgeBase):
         if gradient is not None and self.discard:
             discarded = self.discard.popleft()
         copy = None if gradient is None else gradient.copy()
+        self._memory.fill(np.nan)
         gathered, self._gathered = self._gathered, {}
         self.pushes.append(RecordedPush(copy, env_steps, base, discarded, gathered, loss))
         staleness = self._newest.version - base.version

@@ -61,12 +61,13 @@ class RandomEnvironments:
         self._next_step = np.broadcast_to(np.asarray(next_step, np.bool_), environments)
         self._end_probability = end_probability
         self._rng = np.random.default_rng(seed)
-        self._starting: Mask = np.zeros(environments, np.bool_)
+        self._none: Mask = _read_only(np.zeros(environments, np.bool_))
+        self._starting = self._none
         self.counted = 0
 
     def reset(self) -> Leaves:
         """Every environment starts an episode."""
-        self._starting = np.zeros(self._environments, np.bool_)
+        self._starting = self._none
         return self._observe()
 
     def step(self, actions: Leaves) -> Step:
@@ -85,14 +86,10 @@ class RandomEnvironments:
                 _read_only(np.where(_rows(self._next_step, a), a, b)) for a, b in zip(observations, others, strict=True)
             ]
         self._starting = ended & self._next_step
-        step = Step(
-            rewards=_read_only(self._rng.normal(size=n)),
-            observations=observations,
-            terminated=_read_only(ended & ~truncated),
-            truncated=_read_only(truncated),
-            first=_read_only(first),
-            final_observations=final,
-        )
+        marked = ended.any() or first.any()  # else it is one mask for all, as from a worker
+        masks = [_read_only(mask) for mask in (ended & ~truncated, truncated, first)] if marked else [self._none] * 3
+        rewards = _read_only(self._rng.normal(size=n))
+        step = Step(rewards, observations, masks[0], masks[1], masks[2], final)
         self.counted += step.env_steps
         return step
 

@@ -113,8 +113,8 @@ class LocalConnection:
                     self._answer(frame)
         finally:
             # The worker may be there still, and go on by gRPC with the parameters that it has.
-            if self._core.model is not None:
-                self._core.model.shard.forget_snapshots(self._held.values())
+            if (model := self._core.model) is not None:
+                model.shard.forget_snapshots(self._held.values())
             self._held.clear()
 
     def ask_no_more(self) -> None:

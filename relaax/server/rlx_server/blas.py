@@ -6,10 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal, NoReturn
-
-from relaax.configuration import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
@@ -27,12 +24,11 @@ class StartAnew(Exception):
         self.environment = environment
 
 
-def use_kernels(which: BlasKernels, config: Path, environment: Mapping[str, str]) -> None:
+def use_kernels(which: BlasKernels, environment: Mapping[str, str]) -> None:
     """Native kernels: where the environment describes another processor, this process must be started without that.
 
     OpenBLAS has read the variables when numpy was loaded. Measured on a Zen 5 that is called a Haswell: the Atari
-    network acts and learns in 1.5 to 1.9 times as long. Raises StartAnew, and ConfigurationError where `config`, which
-    the new program is to read too, was not kept by being read.
+    network acts and learns in 1.5 to 1.9 times as long. Raises StartAnew.
     """
     described = [name for name in DESCRIPTIONS if environment.get(name)]
     if not described:
@@ -41,11 +37,6 @@ def use_kernels(which: BlasKernels, config: Path, environment: Mapping[str, str]
     if which != "native":
         _log.info("%s: where this processor can do more, blas-kernels: native lets it", said)
         return
-    if not config.is_file():
-        raise ConfigurationError(
-            f"blas-kernels is native and {said}: the server starts anew without that and reads {config} again, which "
-            f"is no file and can be read once; write it to a file, or unset {' and '.join(described)}"
-        )
     _log.info("%s: the server starts anew without that, as blas-kernels: native asks", said)
     raise StartAnew({name: value for name, value in environment.items() if name not in DESCRIPTIONS})
 

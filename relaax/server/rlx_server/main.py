@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.configuration import Configuration, ConfigurationError, find_configuration, overrides_of
+from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.configured import configured, require_private_ports, show, whole
@@ -102,7 +102,7 @@ def serve(
             raise typer.Exit(0)
         settings = configuration.rlx_server
         configure_logging(settings.log_level, settings.log_format)
-        use_kernels(settings.blas_kernels, find_configuration(config), os.environ)
+        use_kernels(settings.blas_kernels, os.environ)
         require_private_ports(settings)
         folders = WorkerFolders()
         gate = read_gate(settings)

@@ -111,9 +111,7 @@ class Peer:
         while True:
             if fills:
                 try:
-                    self._waits_since = None
                     self._fill(deadline)
-                    self._waits_since = self.read_at
                 except TlsFailed as error:
                     raise PeerGone from error
             with self._sending:  # the state machine is the heartbeat's too
@@ -139,6 +137,7 @@ class Peer:
 
         Only a look beside that, now and then and where nothing comes, tells of the lifeline and of the deadline.
         """
+        self._waits_since = None
         if self.read_at - self._looked_at >= LOOK_SECONDS or not self.read_at:
             self._wait(deadline)
         try:
@@ -151,7 +150,7 @@ class Peer:
         data = self._buffer[:count]
         if not self.read_at:
             self.begins_with_tls = data[: len(_TLS)] == _TLS
-        self.read_at = time.monotonic()
+        self.read_at = self._waits_since = time.monotonic()
         if self._tls is None or not count:
             self.connection.receive_data(data)
             return

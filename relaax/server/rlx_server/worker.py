@@ -62,6 +62,8 @@ _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 OVERLOAD_RETRY_SECONDS = 5.0
+HOLD_SECONDS = 30.0
+"""For which a client that steps its environments may leave unheard what its agent failed of."""
 FINISHED = "training has reached max_global_step"
 _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these listens, or has gone
 
@@ -260,23 +262,25 @@ class Worker:
                 self._peer.send(answer)
                 measures.answered(message, answer, self._peer.read_at, time.monotonic())
             if learns and isinstance(answer, Actions):
-                self._learn(agent)
+                self._meanwhile(agent.learn)
             if to_flush is not None:
-                to_flush.flush()
+                self._meanwhile(to_flush.flush)
             if session.episode_ended and time.monotonic() > ends_at:
                 self._peer.refuse(ErrorCode.REBALANCING, f"connections last {timeout:g} s here; please connect anew")
                 return EXIT_DONE
 
-    def _learn(self, agent: AgentBase) -> None:
-        """What the agent does while the environments step. What it raises is raised once the client asks for more.
+    def _meanwhile(self, work: Callable[[], None]) -> None:
+        """What is done while the environments step. What it raises is raised once the client asks for more, or
+        has said nothing for a while.
 
         Told earlier it would not be heard: the environments step, and what is said then, a closed socket resets.
         """
         try:
-            agent.learn()
+            work()
         except Exception:
-            with contextlib.suppress(PeerGone, PeerSilent, ServerStopping):
-                while not isinstance(self._peer.receive(self._limits.idle_timeout_seconds), _ASKS):
+            until = time.monotonic() + min(HOLD_SECONDS, self._limits.idle_timeout_seconds)
+            with contextlib.suppress(PeerGone, PeerSilent, ServerStopping, RemoteProtocolError):
+                while not isinstance(self._peer.receive(max(0.0, until - time.monotonic())), _ASKS):
                     pass
             raise
 

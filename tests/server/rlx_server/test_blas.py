@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 
 import pytest
 
-from relaax.configuration import ConfigurationError
 from relaax.server.rlx_server import main
 from relaax.server.rlx_server.blas import StartAnew, use_kernels
 
-CONFIG = Path(__file__)
 DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}
 
 
@@ -21,21 +18,16 @@ DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}
     [("environment", DESCRIBED), ("native", {"PATH": "/bin"}), ("native", {"OPENBLAS_CORETYPE": ""})],
 )
 def test_a_server_goes_on_where_it_has_the_kernels_that_it_is_to_use(which, environment) -> None:  # type: ignore[no-untyped-def]
-    use_kernels(which, CONFIG, environment)
+    use_kernels(which, environment)
 
 
 def test_a_server_that_is_told_of_another_processor_starts_anew_without_that_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO), pytest.raises(StartAnew) as asked:
-        use_kernels("native", CONFIG, DESCRIBED)
+        use_kernels("native", DESCRIBED)
     assert asked.value.environment == {"PATH": "/bin"}
     assert "OPENBLAS_CORETYPE is Haswell: the server starts anew" in caplog.text
-
-
-def test_a_configuration_that_can_be_read_once_only_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"/dev/null again, which is no file .*; write it to a file, or unset"):
-        use_kernels("native", Path("/dev/null"), DESCRIBED)
 
 
 def test_a_program_that_cannot_be_started_anew_says_why(

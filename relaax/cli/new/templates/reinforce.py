@@ -52,7 +52,7 @@ class Agent(AgentBase):
         self._encoder = ObservationEncoder(context.observation_space, context.environments, history=1)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         vector, inputs = tf.TensorSpec([None]), tf.TensorSpec([None, *self._network.spec.inputs])
-        signature = [tf.TensorSpec([self._network.size]), inputs, tf.TensorSpec([None], tf.int32), vector]
+        signature = [tf.TensorSpec([self._network.size]), inputs, tf.TensorSpec([None], tf.int64), vector]
         self._gradient = tf.function(self._loss_gradient, input_signature=signature, autograph=False)
         self._ended: list[list[Any]] = []
         self._env_steps = self._pushes = 0
