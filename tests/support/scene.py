@@ -37,6 +37,8 @@ class Script:
     ) -> None:
         """`terminated`, `truncated` and `first` are indices of environments."""
         masks = [np.isin(np.arange(self.n), indices) for indices in (terminated, truncated, first)]
+        if not np.any(masks):
+            masks = [masks[0]] * 3  # as a worker says that nothing is marked
         finals = None if final is None else [np.asarray(final)]
         self._take(self.agent.step(Step(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals)))
 
