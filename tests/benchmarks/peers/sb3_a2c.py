@@ -29,7 +29,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from torch import nn
 
 ATARI = ("boxing", "pong")
-ATARI_STEPS = 20  # of a rollout: episode_len of da3c_ale_boxing
+ATARI_STEPS = 20  # of a rollout: more of them are faster than few
 ENDLESS = 10**12
 EPISODES = 100
 
