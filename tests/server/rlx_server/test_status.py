@@ -9,6 +9,7 @@ import re
 import select
 import signal
 import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -147,7 +148,8 @@ def test_it_says_so_when_the_server_stops_and_goes_last(serve, number: int, code
         os.killpg(server.pid, number)
         wait_until(lambda: health(url)[0] == 503, "it says that it does not serve")
         wait_until(lambda: refuses(address), "nobody else can come")
-        worker.resume()
+        with suppress(psutil.NoSuchProcess):  # on a busy machine: the server ends it after 5 s
+            worker.resume()
         assert server.wait(30) == code
     assert not server.children()
     with pytest.raises(OSError):
