@@ -55,9 +55,15 @@ class Wire:
         _tune(self._socket, silence)
 
     def tell(self, *messages: rlx.ClientMessage) -> None:
-        """Send messages in one write, and wait for nothing. Raises rlx.LocalProtocolError before anything is sent."""
+        """Send messages in one write, and wait for nothing.
+
+        Raises rlx.LocalProtocolError before anything is sent, and Interrupted.
+        """
         send = self._connection.send
-        data = send(messages[0]) if len(messages) == 1 else b"".join([send(message) for message in messages])
+        try:
+            data = send(messages[0]) if len(messages) == 1 else b"".join([send(message) for message in messages])
+        except rlx.RemoteProtocolError as error:  # an answer that nobody asked for lies there
+            raise self._broke_protocol(error) from error
         try:
             self._send(data)
         except OSError as error:
@@ -73,8 +79,7 @@ class Wire:
             try:
                 event = connection.next_event()
             except rlx.RemoteProtocolError as error:
-                # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
-                raise Interrupted(f"the server broke the protocol: {error}", retryable=self._answered) from error
+                raise self._broke_protocol(error) from error
             if type(event) is Actions:  # what comes most
                 self._answered = True
                 return event
@@ -88,6 +93,10 @@ class Wire:
                     self.tell(rlx.Pong(event.nonce))
             else:
                 raise _farewell(event)
+
+    def _broke_protocol(self, error: rlx.RemoteProtocolError) -> Interrupted:
+        # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
+        return Interrupted(f"the server broke the protocol: {error}", retryable=self._answered)
 
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""

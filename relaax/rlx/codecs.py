@@ -10,19 +10,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from relaax.rlx import rlx_pb2
-from relaax.rlx.decoding import from_wire
-from relaax.rlx.encoding import Wire, to_wire
+from relaax.rlx import json_reading, rlx_pb2
+from relaax.rlx.decoding import MOST, check_version, from_part, nothing_known
+from relaax.rlx.encoding import to_wire
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.framing import Piece
 from relaax.rlx.layouts import ActionsLayout, StepLayout
 from relaax.rlx.messages import Actions, Hello, Message, Step
 from relaax.rlx.transitions import Sender
-
-# Objects and lists within each other: the deepest space of a hello needs about 70.
-MAX_JSON_NESTING = 100
 
 JSON_FIRST_BYTE = 0x7B  # "{"; in Protobuf the start of field 15 as a group, and that number is reserved
 
@@ -76,17 +74,28 @@ class ProtobufCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Raises ProtocolError: MALFORMED where the payload is no Protobuf, or else as `from_wire`."""
+        """Raises ProtocolError: MALFORMED where the payload is not one Protobuf message, or else as `from_part`."""
         layout = self._steps if sender is Sender.CLIENT else self._actions
         if layout is not None and (message := layout.read(payload)) is not None:
             return message
         try:
-            wire = _ENVELOPES[sender].FromString(payload)
+            found = [
+                (field.name, data)
+                for field, all_of_it in _SKIMMED[sender].FromString(payload).ListFields()
+                for data in all_of_it[:2]
+            ]
+            if not found:
+                raise nothing_known()
+            if len(found) > 1:
+                raise ProtocolError(ErrorCode.MALFORMED, "a frame with more than one message")
+            ((name, data),) = found
+            if name == "hello":  # whose other fields may be anything in another version
+                check_version(_VERSION.FromString(data).protocol_version, "the client speaks")
+            return from_part(name, _PARTS[sender][name].FromString(data))
         except DecodeError:
             raise ProtocolError(
                 ErrorCode.MALFORMED, f"a frame of {len(payload)} bytes is no Protobuf message"
             ) from None
-        return from_wire(wire)
 
 
 class JsonCodec:
@@ -113,47 +122,50 @@ class JsonCodec:
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """Raises ProtocolError: MALFORMED where the payload is no JSON of a message, or else as `from_wire`."""
-        wire = _ENVELOPES[sender]()
-        try:
-            tree = json.loads(payload.decode("utf-8"), object_pairs_hook=_no_duplicates)
-            if payload.count(b"{") + payload.count(b"[") > MAX_JSON_NESTING:
-                _refuse_nesting(tree)
-            self._format.ParseDict(tree, wire, ignore_unknown_fields=True)
-        except Exception as error:  # whatever two parsers that are not ours make of hostile text, nesting included
-            reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
-            raise ProtocolError(ErrorCode.MALFORMED, f"a frame is no JSON of a message: {reason}") from None
-        _refuse_dropped_names(tree, wire)
-        return from_wire(wire)
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("a key appears twice in an object")
-    return result
-
-
-def _refuse_nesting(tree: Any) -> None:
-    """Raises RecursionError. Whether the parsers do differs between versions of Python."""
-    level = [tree]
-    for _ in range(MAX_JSON_NESTING):
-        inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))
-        level = [child for child in inner if isinstance(child, dict | list)]
-        if not level:
-            return
-    raise RecursionError
-
-
-def _refuse_dropped_names(tree: dict[str, Any], wire: Wire) -> None:
-    """The parser skips names of a list of enumerators that it does not know, and so shifts the others."""
-    if isinstance(wire, rlx_pb2.ClientMessage) and wire.HasField("hello"):
-        hello = tree["hello"]
-        listed = hello.get("autoreset") if isinstance(hello, dict) else None
-        if listed is not None and len(listed) != len(wire.hello.autoreset):
-            raise ProtocolError(ErrorCode.INVALID_VALUE, f"autoreset: an unknown name in {str(listed)[:200]}")
+        tree = json_reading.tree_of(payload)
+        found = json_reading.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
+        if found is None:
+            raise nothing_known()
+        name, said = found
+        if name == "hello":  # whose other fields may be anything in another version
+            version = rlx_pb2.Hello()
+            json_reading.fill(json_reading.part_of(said, "protocolVersion", "protocol_version"), version, MOST)
+            check_version(version.protocol_version, "the client speaks")
+        part = _PARTS[sender][name]()
+        json_reading.fill(said, part, MOST)
+        return from_part(name, part)
 
 
 _ENVELOPES: dict[Sender, type[Any]] = {Sender.CLIENT: rlx_pb2.ClientMessage, Sender.SERVER: rlx_pb2.ServerMessage}
+
+
+_PARTS: dict[Sender, dict[str, type[Any]]] = {
+    sender: {field.name: field.message_type._concrete_class for field in envelope.DESCRIPTOR.fields}
+    for sender, envelope in _ENVELOPES.items()
+}
+
+
+def _skimming() -> list[type[Any]]:
+    """Both envelopes with lists of bytes in the place of messages: a second one is seen, not merged. And a hello of
+    which only the version is read.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name="skimmed.proto", package="skimmed", syntax="proto3")
+    field = descriptor_pb2.FieldDescriptorProto
+    for envelope in _ENVELOPES.values():
+        message = file.message_type.add(name=envelope.DESCRIPTOR.name)
+        for one in envelope.DESCRIPTOR.fields:
+            message.field.add(name=one.name, number=one.number, type=field.TYPE_BYTES, label=field.LABEL_REPEATED)
+    version = rlx_pb2.Hello.DESCRIPTOR.fields_by_name["protocol_version"]
+    message = file.message_type.add(name="Version")
+    message.field.add(name=version.name, number=version.number, type=field.TYPE_UINT32, label=field.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = [f"skimmed.{message.name}" for message in file.message_type]
+    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names]
+
+
+*_BOTH, _VERSION = _skimming()
+_SKIMMED: dict[Sender, type[Any]] = dict(zip(_ENVELOPES, _BOTH, strict=True))
 
 
 def codec_named(name: str) -> Codec:

@@ -132,10 +132,7 @@ class _Connection:
             else:
                 self._check_agreement(message)
         except ProtocolError as error:
-            self._state = State.ERROR
-            self._reader.clear()
-            self._failure = RemoteProtocolError(error.code, error.message)
-            raise self._failure from None
+            raise self._failed(error) from None
         self._said(message, kind, after)
         return message
 
@@ -143,6 +140,8 @@ class _Connection:
         """The frame that says `message`.
 
         Raises LocalProtocolError, and changes nothing, where it may not be said now or does not fit what was agreed.
+        Raises RemoteProtocolError, as `next_event`, where the peer has not waited for its turn: where this message
+        ends a state, and a whole frame was received that may not be said in it.
         """
         try:
             kind = type(message)
@@ -161,8 +160,30 @@ class _Connection:
             raise LocalProtocolError(error.code, error.message) from None
         except (TypeError, ValueError, AttributeError) as error:  # a field of a type that it cannot have
             raise LocalProtocolError(ErrorCode.INVALID_VALUE, f"{type(message).__name__}: {error}") from error
+        if after is not self._state and after is not State.CLOSED and len(self._reader):
+            self._judge_early()
         self._said(message, kind, after)
         return data
+
+    def _judge_early(self) -> None:
+        """Look at the frames that wait to be read. What they say is judged by the state in which they came."""
+        assert self._codec is not None, "the hello was said in one"
+        try:
+            for payload in self._reader.waiting():
+                message = self._codec.decode(payload, self._theirs)
+                after = TRANSITIONS.get((self._state, self._theirs, type(message)))
+                if after is None:
+                    raise self._unexpected(message, self._theirs)
+                if after is State.CLOSED:
+                    return  # nothing follows
+        except ProtocolError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: ProtocolError) -> RemoteProtocolError:
+        self._state = State.ERROR
+        self._reader.clear()
+        self._failure = RemoteProtocolError(error.code, error.message)
+        return self._failure
 
     def _learn_codec(self) -> None:
         """On the server, before the first frame is cut."""

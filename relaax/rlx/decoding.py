@@ -16,6 +16,7 @@ from relaax.rlx.arrays import read_array
 from relaax.rlx.encoding import LIMIT_FIELDS, Wire
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import (
+    MAX_ENVIRONMENTS,
     PROTOCOL_VERSION,
     Actions,
     Autoreset,
@@ -39,17 +40,36 @@ from relaax.rlx.messages import (
     TrainingFinished,
     Welcome,
 )
-from relaax.rlx.space_wire import read_space
+from relaax.rlx.space_wire import MAX_LEAVES, read_space
 
 _E = TypeVar("_E", bound=enum.IntEnum)
+
+
+MOST: dict[str, tuple[int, ErrorCode]] = {
+    "Array": (MAX_LEAVES, ErrorCode.INVALID_VALUE),
+    "Space": (MAX_LEAVES, ErrorCode.LIMIT_EXCEEDED),
+    "Entry": (MAX_LEAVES, ErrorCode.LIMIT_EXCEEDED),
+    "Episode": (MAX_ENVIRONMENTS, ErrorCode.INVALID_VALUE),
+}
+"""How many messages of a type may be in a list, in any conversation, and what more of them are."""
 
 
 def from_wire(wire: Wire) -> Message:
     """The message that a Protobuf form says. Raises ProtocolError where it says none."""
     name = wire.WhichOneof("message")
     if name is None:
-        raise ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, "a frame with no message that this version knows")
-    return _READERS[name](getattr(wire, name))
+        raise nothing_known()
+    return from_part(name, getattr(wire, name))
+
+
+def from_part(name: str, part: Any) -> Message:
+    """The message in this field of an envelope. Raises ProtocolError where it says none."""
+    return _READERS[name](part)
+
+
+def nothing_known() -> ProtocolError:
+    """What is said of an envelope without a message."""
+    return ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, "a frame with no message that this version knows")
 
 
 def check_version(version: int, whose: str) -> None:
@@ -62,6 +82,7 @@ def check_version(version: int, whose: str) -> None:
 
 
 def _leaves(source: Any) -> Leaves:
+    _few(source, "Array", "leaves")
     return [read_array(array) for array in source]
 
 
@@ -85,7 +106,25 @@ def _choices(kind: type[enum.IntEnum]) -> str:
 
 
 def _episodes(source: Any) -> tuple[Episode, ...]:
-    return tuple(Episode(e.environment, e.episode_return, e.length) for e in source) if len(source) else ()
+    if not len(source):
+        return ()
+    _few(source, "Episode", "episodes")
+    return tuple(Episode(e.environment, e.episode_return, e.length) for e in source)
+
+
+def _metrics(part: rlx_pb2.Metrics) -> Metrics:
+    scalars = []
+    for scalar in part.scalars:
+        if not (name := scalar.name):  # a frame can hold a million of them
+            raise ProtocolError(ErrorCode.INVALID_VALUE, "a scalar without a name")
+        scalars.append((name, scalar.value))
+    return Metrics(tuple(scalars))
+
+
+def _few(source: Any, kind: str, what: str) -> None:
+    most, code = MOST[kind]
+    if len(source) > most:
+        raise ProtocolError(code, f"{len(source)} {what}; {most} is the most")
 
 
 def _hello(part: rlx_pb2.Hello) -> Hello:
@@ -159,7 +198,7 @@ _READERS: dict[str, Callable[[Any], Message]] = {
     "init": _init,
     "step": _step,
     "reset": _reset,
-    "metrics": lambda part: Metrics(tuple((scalar.name, scalar.value) for scalar in part.scalars)),
+    "metrics": _metrics,
     "ping": lambda part: Ping(part.nonce),
     "pong": lambda part: Pong(part.nonce),
     "bye": lambda part: Bye(part.reason),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError
 
@@ -72,21 +72,35 @@ class FrameReader:
             if len(payload) > self.max_frame_bytes:  # which was larger when it came
                 raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(len(payload), self.max_frame_bytes))
             return payload
-        buffer = self._buffer
-        if len(buffer) < HEADER_BYTES:
+        end = self._end_of_frame(0)
+        if end is None:
             return None
-        (length,) = _HEADER.unpack_from(buffer)
+        with memoryview(self._buffer) as view:
+            payload = bytes(view[HEADER_BYTES:end])
+        del self._buffer[:end]
+        return payload
+
+    def waiting(self) -> Iterator[bytes]:
+        """The payloads of the whole frames that are held; they stay. Raises as `next_frame`."""
+        if self._payload is not None:
+            yield self._payload
+            return
+        at = 0
+        while (end := self._end_of_frame(at)) is not None:
+            yield bytes(self._buffer[at + HEADER_BYTES : end])
+            at = end
+
+    def _end_of_frame(self, at: int) -> int | None:
+        """Where the frame that begins at `at` in the buffer ends; None while it is incomplete. Raises ProtocolError."""
+        if len(self._buffer) < at + HEADER_BYTES:
+            return None
+        (length,) = _HEADER.unpack_from(self._buffer, at)
         if length > self.max_frame_bytes:
             raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, self.max_frame_bytes))
         if length == 0:
             raise ProtocolError(ErrorCode.MALFORMED, "a frame of length 0 holds no message")
-        end = HEADER_BYTES + length
-        if len(buffer) < end:
-            return None
-        with memoryview(buffer) as view:
-            payload = bytes(view[HEADER_BYTES:end])
-        del buffer[:end]
-        return payload
+        end: int = at + HEADER_BYTES + length
+        return end if end <= len(self._buffer) else None
 
     def clear(self) -> None:
         """Forget what is held."""

@@ -8,7 +8,7 @@ import re
 
 from relaax.rlx.decoding import check_version
 from relaax.rlx.errors import ErrorCode, ProtocolError
-from relaax.rlx.messages import Autoreset, Hello, Limits, Welcome
+from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, Autoreset, Hello, Limits, Welcome
 from relaax.rlx.space_wire import check_space
 from relaax.rlx.spaces import Space
 
@@ -29,6 +29,9 @@ def check_hello(hello: Hello, max_frame_bytes: int) -> None:
         raise _invalid(f"environments is {hello.environments}; at least 1 is needed")
     if hello.frame_skip < 0:
         raise _invalid(f"frame_skip is {hello.frame_skip}")
+    for name, most in (("environments", MAX_ENVIRONMENTS), ("frame_skip", MAX_FRAME_SKIP)):
+        if getattr(hello, name) > most:
+            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{name} is {getattr(hello, name)}; {most} is the most")
     if len(hello.autoreset) not in (1, hello.environments):
         raise _invalid(f"autoreset has {len(hello.autoreset)} entries for {hello.environments} environments")
     check_space(hello.observation_space, "observation_space")

@@ -18,6 +18,8 @@ from relaax.rlx.errors import ErrorCode, ProtocolError, shortened
 from relaax.rlx.spaces import Space
 
 PROTOCOL_VERSION = 1
+MAX_ENVIRONMENTS = 65_536  # of one connection
+MAX_FRAME_SKIP = 1_000
 
 Leaves = list[npt.NDArray[np.generic]]
 Mask = npt.NDArray[np.bool_]

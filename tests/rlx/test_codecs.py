@@ -1,16 +1,31 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relaax.rlx import Bye, Error, ErrorCode, Hello, Message, Ping, ProtocolError, Sender, TrainingFinished, rlx_pb2
+from relaax.rlx import (
+    Actions,
+    Bye,
+    Error,
+    ErrorCode,
+    Hello,
+    Message,
+    Ping,
+    ProtocolError,
+    Sender,
+    TrainingFinished,
+    decoding,
+    rlx_pb2,
+)
 from relaax.rlx.codecs import Codec, codec_named, codec_of
 from support.rlx_messages import assert_same
-from support.rlx_pair import make_hello
+from support.rlx_pair import batch, make_hello, make_step
 from support.rlx_strategies import client_messages, hellos, server_messages
+from support.rlx_vector_talk import varint
 
 CODECS = ("protobuf", "json")
 
@@ -79,12 +94,75 @@ def test_what_is_no_json_of_a_message_is_malformed(payload: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("codec_name", "payload"),
-    [("json", b"{}"), ("json", b'{"hello": null}'), ("json", b"[]"), ("protobuf", b"\xa2\x3f\x00")],
+    [("json", b"{}"), ("json", b'{"hello": null}'), ("protobuf", b"\xa2\x3f\x00")],
 )
 def test_no_known_message_is_unexpected(codec_name: str, payload: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         codec_named(codec_name).decode(payload, Sender.CLIENT)
     assert caught.value.code is ErrorCode.UNEXPECTED_MESSAGE
+
+
+PING, PONG, BYE = b"\x32\x02\x08\x07", b"\x3a\x00", b"\x42\x00"  # numbers 6, 7 and 8, from either side
+UNKNOWN = b"\xa2\x3f\x02hi"
+
+
+@pytest.mark.parametrize("sender", Sender)
+@pytest.mark.parametrize("payload", [PING + PONG, PING + PING, PING + BYE + UNKNOWN, UNKNOWN + BYE + BYE, PING * 9])
+def test_two_messages_in_one_frame_are_malformed(payload: bytes, sender: Sender) -> None:
+    with pytest.raises(ProtocolError, match="more than one message") as caught:
+        codec_named("protobuf").decode(payload, sender)
+    assert caught.value.code is ErrorCode.MALFORMED
+
+
+@pytest.mark.parametrize("sender", Sender)
+@pytest.mark.parametrize("payload", [PING, PING + UNKNOWN, UNKNOWN + PING + UNKNOWN, b"\xb2\x80\x00\x82\x00\x08\x07"])
+def test_one_message_may_have_company_and_be_written_at_length(payload: bytes, sender: Sender) -> None:
+    assert codec_named("protobuf").decode(payload, sender) == Ping(7)
+
+
+def test_steps_and_actions_in_one_frame_with_others_are_malformed() -> None:
+    """Those that go the short way, too, and in whatever order."""
+    hello = make_hello()
+    codec = codec_named("protobuf")
+    codec.agree(hello)
+    step = codec.encode(make_step(hello), Sender.CLIENT)
+    actions = codec.encode(Actions(batch(hello.action_space, 1)), Sender.SERVER)
+    for sender, message in ((Sender.CLIENT, step), (Sender.SERVER, actions)):
+        codec.decode(message, sender)
+        for payload in (message * 2, message + PING, PING + message):
+            with pytest.raises(ProtocolError, match="more than one message"):
+                codec.decode(payload, sender)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    ["12 01 ff", "42 03 0a 09 01", "42 02 0a 00 42 02 12 00", "58 63", "60 09", "50 00", "6a 02 2f ff"],
+    ids=["name", "space", "spaces", "autoreset", "mode", "environments", "session"],
+)
+def test_the_version_is_looked_at_before_all_else(rest: str) -> None:
+    """What a hello of another version has in it may be no hello of this one at all."""
+    for said in (f"08 02 {rest}", f"{rest} 08 02", rest):
+        hello = bytes.fromhex(said)
+        with pytest.raises(ProtocolError) as caught:
+            codec_named("protobuf").decode(bytes([0x0A, len(hello)]) + hello, Sender.CLIENT)
+        assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(
+    ("number", "element"), [(5, b"\x0a\x00"), (3, b"\x12\x05\x08\x02\x12\x01\x00"), (3, b"\x3a\x02\x18\x01")]
+)
+def test_long_lists_are_refused_before_they_become_objects(number: int, element: bytes) -> None:
+    """Scalars without a name, leaves and episodes: Protobuf's own objects are all that a megabyte becomes."""
+    body = element * (2**20 // len(element))
+    payload = bytes([number << 3 | 2]) + varint(len(body)) + body
+    with (
+        patch.object(decoding, "read_array") as read_array,
+        patch.object(decoding, "Episode") as episode,
+        pytest.raises(ProtocolError) as caught,
+    ):
+        codec_named("protobuf").decode(payload, Sender.CLIENT)
+    assert caught.value.code is ErrorCode.INVALID_VALUE
+    assert read_array.call_count == episode.call_count == 0
 
 
 def test_there_is_no_third_codec() -> None:

@@ -54,6 +54,8 @@ def test_both_sides_know_what_was_agreed(hello: Hello, codec: str) -> None:
         ({"protocol_version": 0}, ErrorCode.UNSUPPORTED_VERSION),
         ({"environments": 0}, ErrorCode.INVALID_VALUE),
         ({"environments": 2**32 - 1}, ErrorCode.LIMIT_EXCEEDED),
+        ({"environments": 65_537}, ErrorCode.LIMIT_EXCEEDED),
+        ({"frame_skip": 1_001}, ErrorCode.LIMIT_EXCEEDED),
         ({"environments": 2, "autoreset": (Autoreset.DISABLED,) * 3}, ErrorCode.INVALID_VALUE),
         ({"autoreset": ()}, ErrorCode.INVALID_VALUE),
         ({"session_id": "a/b"}, ErrorCode.INVALID_VALUE),
@@ -75,6 +77,10 @@ def test_a_hello_that_cannot_be_answered_is_refused_on_both_sides(fields: dict[s
         pair.server.next_event()
     assert local.value.code is remote.value.code is code
     assert pair.server.hello is None
+
+
+def test_as_many_environments_as_there_may_be() -> None:
+    assert Pair().open(environments=65_536, frame_skip=1_000).environments == 65_536
 
 
 def test_room_for_the_final_observation_is_counted() -> None:

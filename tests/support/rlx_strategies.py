@@ -38,6 +38,7 @@ from relaax.rlx import (
     Welcome,
 )
 from relaax.rlx.arrays import DTYPES
+from relaax.rlx.messages import MAX_FRAME_SKIP
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, max_side=3)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -118,7 +119,7 @@ def hellos(draw: st.DrawFn, space: st.SearchStrategy[Space] = spaces) -> Hello:
         token=draw(names),
         environment=draw(names),
         host=draw(names),
-        frame_skip=draw(st.integers(1, 2**32 - 1)),
+        frame_skip=draw(st.integers(1, MAX_FRAME_SKIP)),
         session_id=draw(st.from_regex(r"[A-Za-z0-9_-]{0,10}", fullmatch=True)),
         reports_episodes=draw(st.booleans()),
     )

@@ -15,12 +15,11 @@ from relaax.bridge.statistics import statistics_from_messages
 from relaax.bridge.wire import Carrier
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
+from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
 from relaax.server.parameter_server.shard import Push
 
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")
-_MAX_ENVIRONMENTS = 65_536
-_MAX_FRAME_SKIP = 1_000
 _MAX_ENV_STEPS = 10**9
 _MAX_ENTRIES = 65_536
 
@@ -52,10 +51,10 @@ def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContex
         wrong = "worker_id must be 32 hexadecimal digits"
     elif request.role not in (pb.ROLE_TRAIN, pb.ROLE_EXPLOIT):
         wrong = f"role {request.role} is none"
-    elif not 1 <= request.environments <= _MAX_ENVIRONMENTS:
-        wrong = f"environments must be from 1 to {_MAX_ENVIRONMENTS}, not {request.environments}"
-    elif request.frame_skip > _MAX_FRAME_SKIP:
-        wrong = f"frame_skip must be at most {_MAX_FRAME_SKIP}, not {request.frame_skip}"
+    elif not 1 <= request.environments <= MAX_ENVIRONMENTS:
+        wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"
+    elif request.frame_skip > MAX_FRAME_SKIP:
+        wrong = f"frame_skip must be at most {MAX_FRAME_SKIP}, not {request.frame_skip}"
     elif max(len(request.session_id), len(request.environment)) > MAX_TEXT:
         wrong = f"session_id and environment may have {MAX_TEXT} characters"
     elif len(request.fingerprint) > MESSAGE_OVERHEAD:
