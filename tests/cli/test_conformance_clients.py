@@ -115,6 +115,9 @@ FAULTS = {
     "never_ends": ("training_finished_in_between", "it went on running"),
     "talks_on": ("server_bye", "it went on with step"),
     "any_length": ("server_frame_too_large", "kept the connection open"),
+    "empty_frames": ("server_malformed_empty", "kept the connection open"),
+    "two_messages": ("server_malformed_two_json", "kept the connection open"),
+    "last_message": ("server_malformed_two_json", "it went on with step"),
     "credulous": ("server_action_range", "went on with step"),
     "holds_on": ("server_welcome_version", "kept the connection open"),
 }
@@ -122,7 +125,7 @@ FAULTS = {
 
 # What these leave out is waited for to the deadline, three times.
 LONG = ("drops_the_rest", "mute", "no_pong")
-WAITED_FOR = {*LONG, "any_length", "holds_on", "never_ends"}
+WAITED_FOR = {*LONG, "any_length", "empty_frames", "two_messages", "holds_on", "never_ends"}
 
 
 @pytest.mark.parametrize(

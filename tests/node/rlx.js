@@ -5,6 +5,7 @@
 const net = require('node:net');
 const { setTimeout: sleep } = require('node:timers/promises');
 
+const MESSAGES = ['welcome', 'actions', 'episodeReturns', 'error', 'trainingFinished', 'ping', 'pong', 'bye'];
 const ANSWERS = { hello: 'welcome', init: 'actions', step: 'actions', reset: 'episodeReturns' };
 
 /** Why a connection is over. `retryable`: another one may do better, after `retryAfter` seconds at the soonest. */
@@ -20,11 +21,13 @@ function parse(payload) {
   // A server that refuses before it has read our first byte speaks Protobuf; such refusals pass.
   if (payload[0] !== 0x7b) throw new Ended('the server refuses, not in JSON', { retryable: true });
   const camelCase = (name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
-  return JSON.parse(payload, (_, value) => {
+  const message = JSON.parse(payload, (_, value) => {
     if (value === null || typeof value !== 'object' || Array.isArray(value)) return value;
     const present = Object.entries(value).filter(([, content]) => content !== null);
     return Object.fromEntries(present.map(([name, content]) => [camelCase(name), content]));
   });
+  if (MESSAGES.filter((name) => name in message).length > 1) throw new Ended('the server sent two messages in one frame');
+  return message;
 }
 
 /** One conversation. `ask` sends a message and waits for its answer; what may come in between is dealt with there. */

@@ -42,12 +42,14 @@ class _Talk:
         self.segments = 0  # that have come
 
     def serve(self) -> None:
+        try:
+            self.converse()
+        except rlx.RemoteProtocolError as error:
+            self.refuse(rlx.Error.of(error))
+
+    def converse(self) -> None:
         while True:
-            try:
-                event = self.connection.next_event()
-            except rlx.RemoteProtocolError as error:
-                self.refuse(rlx.Error.of(error))
-                return
+            event = self.connection.next_event()
             if event is rlx.NEED_DATA:
                 try:
                     self.read()

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from google.protobuf.json_format import MessageToDict
 
 from relaax.rlx import (
     Actions,
     Autoreset,
+    Bye,
     Discrete,
     Episode,
     ErrorCode,
@@ -26,6 +28,7 @@ from relaax.rlx import (
     Tuple,
     rlx_pb2,
 )
+from relaax.rlx.encoding import to_wire
 
 from .rlx_vector_talk import (
     HELLO,
@@ -58,6 +61,12 @@ def _bad_frames() -> Iterator[Talk]:
         "client", framed(bytes.fromhex("0a05080112" + "01ff")), malformed
     )
     yield Talk("malformed_empty", "A frame of length 0.").errs("client", bytes(4), malformed)
+    hello = message_bytes(HELLO)
+    for name, description, payload in (
+        ("malformed_two_messages", "A hello and a bye in one frame.", hello + message_bytes(Bye())),
+        ("malformed_message_twice", "One hello twice in one frame, which Protobuf would merge.", hello * 2),
+    ):
+        yield Talk(name, description).errs("client", framed(payload), malformed)
     for name, payload in {
         "malformed_json": b'{"hello"',
         "malformed_json_twice": b'{"hello": {"mode": 1, "mode": 2}}',
@@ -65,8 +74,35 @@ def _bad_frames() -> Iterator[Talk]:
         "malformed_json_deep": b'{"hello":' + b"[" * 2000 + b"]" * 2000 + b"}",
         "malformed_json_utf8": b'{"bye": {"reason": "\xff"}}',
         "malformed_json_array": b'{"bye": 3}',
+        "malformed_json_list": b'{"bye": []}',
+        "malformed_json_outermost": b'{"bye": {}}, {}',
+        "malformed_json_two_names": b'{"hello": {"protocolVersion": 1, "clientName": "a", "client_name": "a"}}',
+        "malformed_json_two_spaces": b'{"hello": {"protocolVersion": 1, "actionSpace": {"tuple": {}, "dict": {}}}}',
+        "malformed_json_true": b'{"hello": {"protocolVersion": 1, "environments": true}}',
+        "malformed_json_underscore": b'{"hello": {"protocolVersion": 1, "environments": "1_0"}}',
+        "malformed_json_space": b'{"hello": {"protocolVersion": 1, "environments": " 1"}}',
+        "malformed_json_nan": b'{"bye": {"colour": NaN}}',
     }.items():
         yield Talk(name, "No JSON of a message.", "json").errs("client", framed(payload), malformed)
+    step = {"reward": [1], "observation": [{"dtype": "DTYPE_FLOAT32", "shape": [1, 2], "data": "AAAAAAAAAAA="}]}
+    for name, field in (
+        *(
+            (f"malformed_json_reward_{kind}", {"reward": [one]})
+            for kind, one in (("true", True), ("underscore", "1_0"))
+        ),
+        *(
+            (f"malformed_json_base64_{kind}", {"observation": [{**step["observation"][0], "data": data}]})  # type: ignore[dict-item]
+            for kind, data in (
+                ("padding", "AAAAAAAAAAA"),
+                ("alphabet", "AAAAAAAAAA_="),
+                ("space", "AAAA AAAAAAA="),
+                ("bits", "AAAAAAAAAAB="),
+            )
+        ),
+    ):
+        yield _opened(name, "No JSON of a message.", codec="json").errs(
+            "client", framed(json.dumps({"step": {**step, **field}}).encode()), malformed
+        )
     yield Talk("frame_too_large_hello", "Over 64 KiB before the welcome: refused by its length alone.").errs(
         "client", struct.pack(">I", 65537), large
     )
@@ -92,6 +128,19 @@ def _bad_hellos() -> Iterator[Talk]:
     yield Talk("unsupported_version_first", "The version is looked at before all else.").errs(
         "client", framed(bytes.fromhex("0a021007".replace("10", "08"))), ErrorCode.UNSUPPORTED_VERSION
     )
+    for name, payload in (  # what a hello of version 2 may have in it
+        ("enumerators", b'"mode":"MODE_NEW","autoreset":["AUTORESET_NEW"]'),
+        ("spaces", b'"observationSpace":{"graph":{}},"actionSpace":[]'),
+        ("forms", b'"environments":{"count":3},"token":7'),
+    ):
+        yield Talk(f"unsupported_version_{name}_json", "The version is looked at before all else.", "json").errs(
+            "client", framed(b'{"hello":{%s,"protocolVersion":2}}' % payload), ErrorCode.UNSUPPORTED_VERSION
+        )
+    for name, inner in (("text", "12 01 ff 08 02"), ("space", "08 02 42 03 0a 09 01")):
+        part = bytes.fromhex(inner)
+        yield Talk(f"unsupported_version_{name}_protobuf", "The version is looked at before all else.").errs(
+            "client", framed(bytes([0x0A, len(part)]) + part), ErrorCode.UNSUPPORTED_VERSION
+        )
     deep: Space = Discrete(2)
     for _ in range(16):
         deep = Tuple([deep])
@@ -101,6 +150,8 @@ def _bad_hellos() -> Iterator[Talk]:
     yield Talk("hello_unknown_autoreset", "An enumerator that is none.", "json").errs("client", framed(named), invalid)
     for name, description, hello, code in (
         ("hello_no_environments", "N = 0.", replace(HELLO, environments=0), invalid),
+        ("hello_many_environments", "65,537 environments.", replace(HELLO, environments=65_537), exceeded),
+        ("hello_frame_skip", "A frame_skip of 1,001.", replace(HELLO, frame_skip=1_001), exceeded),
         ("hello_absurd_environments", "N x observation over any frame.", replace(HELLO, environments=2**31), exceeded),
         (
             "hello_autoreset_count",
@@ -326,6 +377,23 @@ def server_mistakes() -> Iterator[Talk]:
         .says(c(HELLO))
         .errs("server", struct.pack(">I", 65537), ErrorCode.FRAME_TOO_LARGE)
     )
+    yield (
+        Talk("server_malformed_empty", "A frame of length 0.")
+        .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+        .errs("server", bytes(4), ErrorCode.MALFORMED)
+    )
+    actions = Actions(choices(0))
+    for codec in ("protobuf", "json"):
+        two = rlx_pb2.ServerMessage(ping={"nonce": 1}), to_wire(actions, Sender.SERVER)
+        if codec == "protobuf":
+            payload = b"".join(message.SerializeToString() for message in two)
+        else:
+            payload = json.dumps({k: v for message in two for k, v in MessageToDict(message).items()}).encode()
+        yield (
+            Talk(f"server_malformed_two_{codec}", "A ping and actions in one frame.", codec)
+            .says(c(HELLO), s(WELCOME), c(Init(points((0, 0)))))
+            .errs("server", framed(payload), ErrorCode.MALFORMED)
+        )
     yield (
         Talk("server_malformed", "JSON where Protobuf was agreed on.")
         .says(c(HELLO))

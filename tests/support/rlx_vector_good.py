@@ -262,3 +262,11 @@ def control() -> Iterator[Talk]:
     tree["hello"]["client_name"] = tree["hello"].pop("clientName")
     talk.as_other_bytes("client", json.dumps({**tree, "hue": 7}, indent=1).encode(), HELLO)
     yield talk.says(s(WELCOME))
+    talk = Talk(
+        "unknown_fields_odd_json", "Names and numbers that parsers trip over, in fields that nobody knows.", "json"
+    )
+    tree = message_to_json(HELLO, Sender.CLIENT)
+    tree["hello"] |= {"[x.y]": [1], "long": 0}
+    text = json.dumps({**tree, "[a/b.c]": None}).replace('"long": 0', f'"long": {"9" * 5000}')
+    talk.as_other_bytes("client", text.encode(), HELLO)
+    yield talk.says(s(WELCOME))

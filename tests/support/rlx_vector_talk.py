@@ -81,6 +81,10 @@ SECTIONS = {
     "end_of_stream": "9",
     "unknown_fields": "3, 12",
     "malformed_empty": "2",
+    "malformed_two_messages": "2, 3",
+    "malformed_message_twice": "2, 3",
+    "malformed_json_reward": "3, 7",
+    "malformed_json_base64": "3, 4",
     "malformed": "3, 9",
     "frame_too_large": "2",
     "unsupported_version": "6, 12",
@@ -115,6 +119,8 @@ SECTIONS = {
     "server_action": "5",
     "server_unknown_message": "12",
     "server_frame_too_large": "2",
+    "server_malformed_empty": "2",
+    "server_malformed_two": "2, 3",
     "server_malformed": "3",
 }
 

@@ -21,6 +21,8 @@ from relaax.cli.conformance.wire import Wrong, decoded, encoded, framed
 from relaax.rlx import Space, rlx_pb2, space_from_dict, space_to_dict
 from relaax.rlx.arrays import DTYPES
 
+_DIGITS = 1000  # of an integer that nobody knows; Python reads a few thousand
+
 
 class Untranslatable(Exception):
     """The mistake cannot be made in this codec or in these spaces. The message is a sentence."""
@@ -74,10 +76,16 @@ class Adapted:
         if entry.get("error") == "ERROR_CODE_FRAME_TOO_LARGE":
             return self._too_long(data, limits)
         verbatim = self.codec == self.conversation.codec
-        if self.is_opening and verbatim:
+        malformed = entry.get("error") == "ERROR_CODE_MALFORMED"
+        if verbatim and (self.is_opening or malformed):
             return data
         try:
-            message = decoded(data[4:], self.conversation.codec, rlx_pb2.ClientMessage)
+            if malformed:
+                raise Wrong("it lies in the bytes, not in what they say")
+            if "message" in entry:
+                message = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
+            else:
+                message = decoded(data[4:], self.conversation.codec, rlx_pb2.ClientMessage)
         except Wrong:
             if verbatim:
                 return data
@@ -160,7 +168,7 @@ class Adapted:
 
 def _edited(data: bytes, message: Any) -> bytes:
     """A hello in JSON with what was changed in it, and else as it was: its unusual names, its unknown fields."""
-    tree = json.loads(data[4:])
+    tree = json.loads(data[4:], parse_int=lambda digits: int(digits[:_DIGITS]))
     hello = json_format.MessageToDict(message.hello)
     for field in ("observationSpace", "actionSpace", "token", "mode"):
         tree["hello"].pop(field, None)

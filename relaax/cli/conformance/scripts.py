@@ -179,6 +179,8 @@ def mistake(conversation: Conversation) -> Script:
 
 def _mistaken(conversation: Conversation, entry: dict[str, str], talk: ClientTalk) -> bytes:
     data = bytes.fromhex(entry["bytes"])
+    if conversation.name.startswith("server_malformed_two_"):
+        return _two_messages(talk)
     try:
         message = decoded(data[4:], "protobuf", rlx_pb2.ServerMessage)
     except Wrong:  # the other codec's bytes
@@ -191,6 +193,13 @@ def _mistaken(conversation: Conversation, entry: dict[str, str], talk: ClientTal
     if kind == "actions":
         message = _wrong_actions(message.actions.action[0], entry["error"], talk)
     return encoded(message, talk.codec)
+
+
+def _two_messages(talk: ClientTalk) -> bytes:
+    """A ping, and actions that would be right by themselves, in one frame."""
+    messages = rlx_pb2.ServerMessage(ping={"nonce": 1}), talk.actions()
+    payloads = [encoded(message, talk.codec)[4:] for message in messages]
+    return framed(b"".join(payloads) if talk.codec == "protobuf" else payloads[0][:-1] + b"," + payloads[1][1:])
 
 
 def _wrong_actions(golden: rlx_pb2.Array, code: str, talk: ClientTalk) -> rlx_pb2.ServerMessage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 from relaax.cli.conformance.adapted import Adapted
 from relaax.cli.conformance.otherwise import with_unknown_fields, written_otherwise
 from relaax.cli.conformance.server_talk import Refused, ServerTalk, check_actions, play
-from relaax.cli.conformance.wire import Wrong, decoded, encoded
+from relaax.cli.conformance.wire import Wrong, decoded, encoded, framed, kind_of
 from relaax.rlx import rlx_pb2
 
 REST_BYTES = 256 * 1024
+LIST_BYTES = 2**20
+LONGER, SPARE_SECONDS = 4, 0.2
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,58 @@ def _rest_is_dropped(adapted: Adapted, talk: ServerTalk) -> None:
     talk.expect_error("MALFORMED")
 
 
+def _before_the_welcome(adapted: Adapted, talk: ServerTalk) -> None:
+    entries = adapted.conversation
+    talk.line.send(b"".join(adapted.frame(entries.entry("client", kind), None) for kind in ("hello", "init")))
+    _too_early(talk, "welcome")
+
+
+def _before_the_actions(adapted: Adapted, talk: ServerTalk) -> None:
+    entries = adapted.conversation
+    talk.line.send(adapted.frame(entries.entry("client", "hello"), None))
+    talk.learn(talk.expect("welcome").welcome)
+    talk.line.send(adapted.frame(entries.entry("client", "init"), talk.limits))
+    check_actions(talk.expect("actions"), adapted.spaces[1], adapted.environments)
+    talk.line.send(2 * adapted.frame(entries.entry("client", "step"), talk.limits))
+    _too_early(talk, "actions")
+
+
+def _too_early(talk: ServerTalk, answer: str) -> None:
+    """The server refuses what came together with what it answers. Raises Wrong and Refused."""
+    message = talk.hear()
+    if kind_of(message) == answer:
+        raise Wrong(f"the server answered with {answer}, though another message had come that had to wait for that")
+    talk.expect_error("UNEXPECTED_MESSAGE", message)
+
+
+def _long_list(adapted: Adapted, talk: ServerTalk) -> None:
+    """A list of nothing where scalars are due takes no longer to refuse than to read over it in an unknown field."""
+    talk.line.send(adapted.frame(adapted.conversation.entry("client", "hello"), None))
+    talk.learn(talk.expect("welcome").welcome)
+    assert talk.limits is not None
+    size = min(talk.limits.max_frame_bytes, LIST_BYTES)
+    ignored, refused = _padded('{"ping":{},"colour":[', "]}", size), _padded('{"metrics":{"scalars":[', "]}}", size)
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        talk.line.send(ignored)
+        talk.expect("pong")
+        times.append(time.monotonic() - began)
+    began = time.monotonic()
+    talk.line.send(refused)
+    message = talk.hear()
+    took, least = time.monotonic() - began, min(times)
+    talk.expect_error("INVALID_VALUE", message)
+    if took > LONGER * least + SPARE_SECONDS:
+        raise Wrong(
+            f"{size} bytes of an empty list were refused after {took:.2f} s; to ignore as many took {least:.2f} s"
+        )
+
+
+def _padded(begin: str, end: str, size: int) -> bytes:
+    return framed((begin + ",".join(["{}"] * ((size - len(begin) - len(end)) // 3)) + end).encode())
+
+
 def _silence(adapted: Adapted, talk: ServerTalk) -> None:
     talk.line.send(adapted.frame(adapted.conversation.entry("client", "hello"), None))
     talk.learn(talk.expect("welcome").welcome)
@@ -99,5 +154,14 @@ SERVER_RULES = (
         )
         for codec in ("protobuf", "json")
     ),
+    *(
+        ServerRule(f"{name}_{codec}", "10", description, f"plain_{codec}", check)
+        for name, description, check in (
+            ("early_init", "Hello and init in one packet: the init has to wait for the welcome.", _before_the_welcome),
+            ("early_step", "Two steps in one packet: the second has to wait for the actions.", _before_the_actions),
+        )
+        for codec in ("protobuf", "json")
+    ),
+    ServerRule("long_list_json", "11", "A long list of empty scalars is refused at once.", "plain_json", _long_list),
     ServerRule("idle_timeout", "9, 11", "A client that says nothing.", "plain_protobuf", _silence),
 )

@@ -92,9 +92,12 @@ class ServerTalk:
             raise Refused(f"the server said {found}")
         raise Wrong(f"{kind} was due, {found} came")
 
-    def expect_error(self, code: str) -> None:
-        """The server finds this mistake, says so in a sentence, and ends its stream. Raises Wrong and Refused."""
-        message = self.hear()
+    def expect_error(self, code: str, message: Any = None) -> None:
+        """The server finds this mistake, says so in a sentence, and ends its stream. Raises Wrong and Refused.
+
+        `message`: what it said, if that was heard before.
+        """
+        message = message or self.hear()
         found = kind_of(message)
         if found == "error" and code_name(message.error.code) != code:
             _own_reason(message.error, _WAITING)
