@@ -53,6 +53,7 @@ class VectorClient(ClientBase):
         self._autoreset = modes[autoreset]
         super().__init__(address, _environments=environments, _autoreset=(self._autoreset,), **settings)
         self._returns: npt.NDArray[np.float64] = np.zeros(environments)
+        self._between: rlx.Mask | None = None  # where NEXT_STEP episodes ended with the last step
         self._ended: _Ended | None = None
 
     def init(self, states: Any) -> Any:
@@ -61,7 +62,7 @@ class VectorClient(ClientBase):
         actions = self._session.start(rlx.Init(self._observe.leaves(states, 1)))
         self._in_episode = True
         self._returns[:] = 0.0
-        self._ended = None
+        self._between = self._ended = None
         return self._act.take(iter(actions.action), False)
 
     def step(
@@ -108,7 +109,8 @@ class VectorClient(ClientBase):
         """End the episode of every environment with the last actions' rewards; the episodes' returns, [N].
 
         `truncated`: where true, the episode was cut off rather than ended by the task's rule; then `final_states`, a
-        batch, is needed.
+        batch, is needed. An environment whose episode ended with the step before ("next_step") has none to end: its
+        reward is void and its return 0.
         """
         self._check_begun()
         rewards = np.asarray(rewards, np.float64)
@@ -116,7 +118,10 @@ class VectorClient(ClientBase):
         if cut is not None and final_states is None:
             raise ValueError("a truncated episode needs its final state: give final_states")
         final = None if final_states is None else self._observe.leaves(final_states, 1)
-        answer = self._session.reset(rlx.Reset(rewards, cut, final, episodes))
+        if self._between is not None:
+            rewards = np.where(self._between, 0.0, rewards)
+        message = rlx.Reset(rewards, cut, final, episodes)
+        answer = self._session.reset(message if self._ended is None else self._with_lost_ends(message, self._ended))
         self._in_episode = False
         self._returns += rewards
         returns: npt.NDArray[np.float64] = self._returns.copy()
@@ -131,6 +136,8 @@ class VectorClient(ClientBase):
         for mask in (over, cut, begun):
             if mask is not None:
                 self._returns[mask] = 0.0
+        if self._autoreset is rlx.Autoreset.NEXT_STEP:
+            self._between = over if cut is None else cut if over is None else over | cut
 
     def _final_leaves(self, leaves: rlx.Leaves, final_states: Any) -> rlx.Leaves | None:
         if self._autoreset is not rlx.Autoreset.SAME_STEP:
@@ -179,6 +186,18 @@ class VectorClient(ClientBase):
         cut = ~ended.terminated if over is None else ~(ended.terminated | over)
         rewards = rewards if begun is None else np.where(begun, 0.0, rewards)
         self._session.reset(rlx.Reset(rewards, cut if cut.any() else None, final, episodes))
+
+    def _with_lost_ends(self, reset: rlx.Reset, ended: _Ended) -> rlx.Reset:
+        """For a connection that never heard of these ends, and has those episodes under way."""
+        cut = ended.mask & ~ended.terminated
+        if reset.truncated is not None:
+            cut |= reset.truncated
+        final = ended.final
+        if reset.final_observation is not None:
+            final = [leaf.copy() for leaf in reset.final_observation]
+            for leaf, last in zip(final, ended.final, strict=True):
+                leaf[ended.mask] = last[ended.mask]
+        return rlx.Reset(reset.reward, cut if cut.any() else None, final, reset.episodes)
 
 
 def _mask(mask: npt.ArrayLike | None) -> rlx.Mask | None:

@@ -196,3 +196,31 @@ def test_an_end_lost_in_next_step_is_told_to_the_next_connection():
     assert last.reward.tolist() == [1, 2, 0, 4]
     assert (listed(last.final_observation), flags(last.truncated)) == ([30, 31, 22, 33], [1, 1, 0, 1])
     assert (listed(third.observation), flags(third.partial)) == ([30, 31, 32, 33], [1, 1, 0, 1])
+
+
+def test_a_reset_after_an_end_in_next_step_returns_nothing_for_it_whether_the_connection_lives_or_not():
+    for script in (serve_echo, lose(2), lose(3)):
+        with RlxPeer(script, serve_echo) as peer, vector(peer, "next_step") as client:
+            client.init(states(1, 2, 3))
+            client.step([1, 2, 3], states(4, 5, 6))
+            client.step([1, 2, 3], states(4, 5, 6), [False, True, False], [False, False, True])
+            returns = client.reset([10, 70, 70], [True, False, False], states(7, 8, 9))
+            if script is serve_echo:
+                continue  # they are the server's, and the scripted one adds up everything
+            assert returns.tolist() == [12, 0, 0]
+            assert client.init(states(1, 2, 3)).tolist() == [1, 2, 3]
+            assert client.reset([1, 2, 3]).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("says_final", [True, False])
+def test_a_reset_tells_the_next_connection_of_ends_that_were_lost_in_next_step(says_final):
+    """The new connection has every episode under way: the lost ends are ends there, with their own final states."""
+    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6), [True, False, False], [False, True, False])
+        last = ([False, False, True], states(7, 8, 9)) if says_final else ()
+        assert client.reset([70, 70, 4], *last).tolist() == [0, 0, 7]
+        (reset,) = peer.talks[1].of(rlx.Reset)
+    assert reset.reward.tolist() == [0, 0, 4]
+    assert flags(reset.truncated) == [0, 1, int(says_final)]
+    assert listed(reset.final_observation) == [4, 5, 9 if says_final else 6]
