@@ -204,10 +204,11 @@ class _Connection:
     def _check_agreement(self, message: Message) -> None:
         """Raise ProtocolError where a message of the handshake, or an error, is none."""
         if isinstance(message, Hello):
-            check_hello(message, self._max_frame_bytes)
+            assert self._codec is not None
+            check_hello(message, self._max_frame_bytes, self._codec.name)
         elif isinstance(message, Welcome):
-            assert self._hello is not None
-            check_welcome(message, self._hello)
+            assert self._hello is not None and self._codec is not None
+            check_welcome(message, self._hello, self._codec.name)
         elif isinstance(message, Error):
             check_error(message)
 

@@ -18,7 +18,7 @@ _LEAST_FRAME_BYTES = 2**20  # that `limits_for` leaves, for metrics and fields t
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
-def check_hello(hello: Hello, max_frame_bytes: int) -> None:
+def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
     """Raise ProtocolError where a hello cannot be answered with a welcome, whatever the algorithm."""
     check_version(hello.protocol_version, "the client speaks")
     for name in ("client_name", "client_version", "environment", "host"):
@@ -36,7 +36,7 @@ def check_hello(hello: Hello, max_frame_bytes: int) -> None:
         raise _invalid(f"autoreset has {len(hello.autoreset)} entries for {hello.environments} environments")
     check_space(hello.observation_space, "observation_space")
     check_space(hello.action_space, "action_space")
-    least = _least_frame_bytes(hello)
+    least = _least_frame_bytes(hello, codec)
     if least > max_frame_bytes:
         raise ProtocolError(
             ErrorCode.LIMIT_EXCEEDED,
@@ -45,7 +45,7 @@ def check_hello(hello: Hello, max_frame_bytes: int) -> None:
         )
 
 
-def check_welcome(welcome: Welcome, hello: Hello) -> None:
+def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
     """Raise ProtocolError where a welcome does not answer this hello."""
     check_version(welcome.protocol_version, "the server answers in")
     for name in ("server_version", "algorithm"):
@@ -56,7 +56,7 @@ def check_welcome(welcome: Welcome, hello: Hello) -> None:
         seconds = getattr(limits, name)
         if not 0 < seconds < math.inf:
             raise _invalid(f"limits.{name} is {seconds}; a positive number is needed")
-    least = max(1, _least_frame_bytes(hello))
+    least = max(1, _least_frame_bytes(hello, codec))
     if limits.max_frame_bytes < least:
         raise ProtocolError(
             ErrorCode.LIMIT_EXCEEDED,
@@ -79,10 +79,11 @@ def nbytes(space: Space) -> int:
     return sum(element.nbytes for element in space.elements())
 
 
-def _least_frame_bytes(hello: Hello) -> int:
-    """Array data of the largest message that these environments must be able to send or receive."""
+def _least_frame_bytes(hello: Hello, codec: str) -> int:
+    """Array data of the largest message that these environments must be able to send or receive, as it is encoded."""
     copies = 2 if Autoreset.SAME_STEP in hello.autoreset else 1
-    return hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
+    data = hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
+    return 4 * data // 3 if codec == "json" else data
 
 
 def _check_text(name: str, text: str, most: int) -> None:

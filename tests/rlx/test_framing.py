@@ -103,3 +103,34 @@ def test_a_lower_limit_holds_for_a_frame_that_came_before() -> None:
     reader.max_frame_bytes = 9
     with pytest.raises(ProtocolError, match="10 bytes; the limit is 9"):
         reader.next_frame()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 4, 5, 13])
+def test_frames_of_the_limit_in_all_pieces_with_the_next_ones_first_bytes(ahead: int) -> None:
+    """Pieces of 1 to all bytes, after a first one of any length; a reader is fed only when it has nothing to give."""
+    payloads = [bytes([kind]) * 10 for kind in (1, 2, 3)]
+    stream = b"".join(frame(payload, 10) for payload in payloads) + frame(b"x" * 10, 10)[:ahead]
+    for first in range(1, len(stream)):
+        for size in range(1, len(stream) - first + 1):
+            reader, found = FrameReader(10), []
+            pieces = [stream[:first], *(stream[at : at + size] for at in range(first, len(stream), size))]
+            for piece in pieces:
+                reader.feed(piece)
+                found += drain(reader)
+            assert found == payloads
+            assert len(reader) == ahead
+
+
+def test_frames_that_wait_are_seen_and_stay() -> None:
+    reader = FrameReader(10)
+    assert list(reader.waiting()) == []
+    reader.feed(frame(b"whole", 10))
+    assert list(reader.waiting()) == list(reader.waiting()) == [b"whole"]
+    reader.feed(frame(b"next", 10) + frame(b"part", 10)[:-1])
+    assert list(reader.waiting()) == [b"whole", b"next"]
+    assert drain(reader) == [b"whole", b"next"]
+    assert list(reader.waiting()) == []
+    reader.feed(b"t" + bytes(4))
+    with pytest.raises(ProtocolError, match="length 0"):
+        list(reader.waiting())
+    assert reader.next_frame() == b"part"

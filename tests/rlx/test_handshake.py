@@ -91,6 +91,19 @@ def test_room_for_the_final_observation_is_counted() -> None:
         Pair(limits=limits).greet(observation_space=space, autoreset=(Autoreset.SAME_STEP,))
 
 
+@pytest.mark.parametrize("autoreset", [Autoreset.DISABLED, Autoreset.SAME_STEP])
+def test_what_counts_is_the_encoded_size(autoreset: Autoreset) -> None:
+    """In JSON a hello whose steps could not be sent is refused, not its first step."""
+    space = Box(shape=(900,), dtype=np.uint8)
+    fields = {"observation_space": space, "autoreset": (autoreset,)}
+    data = 900 * (2 if autoreset is Autoreset.SAME_STEP else 1)
+    for codec, least in (("protobuf", data), ("json", data * 4 // 3)):
+        Pair(codec, limits=Limits(max_frame_bytes=least)).greet(**fields)
+        with pytest.raises(RemoteProtocolError, match=f"{least} bytes; the limit is {least - 1}") as caught:
+            Pair(codec, limits=Limits(max_frame_bytes=least - 1)).greet(**fields)
+        assert caught.value.code is ErrorCode.LIMIT_EXCEEDED
+
+
 def test_frames_before_the_welcome_are_small_and_grow_after_it() -> None:
     pair = Pair()
     big = Box(shape=(2 * HANDSHAKE_FRAME_BYTES,), dtype=np.uint8)

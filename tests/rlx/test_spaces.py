@@ -52,6 +52,13 @@ def test_leaves_of_a_dict_come_by_code_point_of_their_keys() -> None:
     assert space == Dict(dict(reversed(space.spaces.items())))
 
 
+def test_keys_beyond_the_basic_plane_are_sorted_by_code_point() -> None:
+    """UTF-16, which some languages compare by, has U+10000 begin with 0xD800, before U+E000 and U+FFFF."""
+    space = Dict({"\U0001f600": Discrete(2), "\uffff": Discrete(3), "\U00010000": Discrete(4), "\ue000": Discrete(5)})
+    assert list(space.spaces) == ["\ue000", "\uffff", "\U00010000", "\U0001f600"]
+    assert [element.n for element in space.elements() if isinstance(element, Discrete)] == [5, 3, 4, 2]
+
+
 @pytest.mark.parametrize(
     ("space", "text"),
     [

@@ -46,6 +46,8 @@ from relaax.rlx import (
 from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array
 from relaax.rlx.elementary import MAX_ELEMENTS
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
+from relaax.rlx.json_reading import MAX_NESTING
+from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
 from relaax.rlx.space_wire import MAX_DEPTH, MAX_LEAVES
 from support.rlx_vector_files import SPECIFICATION, with_generated_parts
 from support.rlx_vectors import message_to_json
@@ -166,6 +168,9 @@ def test_numbers_of_the_text() -> None:
     assert f"at most {MAX_LEAVES} leaves, and is nested at most {MAX_DEPTH} deep" in section(5)
     assert f"At most {MAX_TOKEN_BYTES:,} bytes" in section(6)
     assert f"at most {MAX_TEXT_BYTES} bytes" in section(6)
+    assert f"N, 1 to {MAX_ENVIRONMENTS:,} |" in section(6)
+    assert f"at most {MAX_FRAME_SKIP:,}; 0 counts as 1" in section(6)
+    assert f"more than {MAX_NESTING} deep" in section(3) and f"more than {MAX_NESTING} deep" in section(11)
 
 
 def test_the_conversation_in_bytes() -> None:

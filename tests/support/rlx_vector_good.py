@@ -188,6 +188,20 @@ def spaces() -> Iterator[Talk]:
             ),
             s(Actions([np.array([0, 1]), np.array([[-1.0, 0.0], [0.5, 2.0]])])),
         )
+    for codec in ("protobuf", "json"):
+        keys = Dict(
+            {"\U0001f600": Discrete(2), "\uffff": Discrete(3), "\U00010000": Discrete(4), "\ue000": Discrete(5)}
+        )
+        yield Talk(
+            f"key_order_{codec}",
+            "Keys sorted by code point, not by UTF-16: U+E000, U+FFFF, U+10000, U+1F600.",
+            codec,
+        ).says(
+            c(Hello(keys, Discrete(3), environment="Keys-v0")),
+            s(WELCOME),
+            c(Init([np.array([n]) for n in (4, 2, 3, 1)])),
+            s(Actions(choices(0))),
+        )
     yield Talk("every_dtype", "One Box of every element type, bounds given one by one, for all, and not at all.").says(
         c(
             Hello(

@@ -74,6 +74,7 @@ SECTIONS = {
     "mixed_habits": "8",
     "nested_spaces": "5",
     "every_dtype": "4, 5",
+    "key_order": "5",
     "metrics_ping_bye": "7, 11",
     "training_finished": "7",
     "refused_token": "6, 9",
