@@ -224,3 +224,16 @@ def test_a_reset_tells_the_next_connection_of_ends_that_were_lost_in_next_step(s
     assert reset.reward.tolist() == [0, 0, 4]
     assert flags(reset.truncated) == [0, 1, int(says_final)]
     assert listed(reset.final_observation) == [4, 5, 9 if says_final else 6]
+
+
+def test_states_that_the_environments_write_over_are_kept_as_they_were_when_an_end_was_lost():
+    """An environment may step in place: what is final is told with the next message only."""
+    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step") as client:
+        current = states(1, 2, 3)
+        client.init(current)
+        current[:] = states(4, 5, 6)
+        client.step([1, 2, 3], current, NO, [False, True, False])
+        current[:] = states(7, 8, 9)
+        client.step([1, 0, 3], current, first=[False, True, False])
+        (reset,) = peer.talks[1].of(rlx.Reset)
+    assert listed(reset.final_observation) == [7, 5, 9]

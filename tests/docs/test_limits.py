@@ -13,7 +13,7 @@ from relaax.checkpoint import lease, s3
 from relaax.client import base, scalars
 from relaax.configuration import ParameterServerSection, RlxServerSection
 from relaax.metrics import copying
-from relaax.rlx import Limits, arrays, elementary, framing, handshake, space_wire
+from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages, space_wire
 from relaax.server import status, strikes, tokens
 from relaax.server.parameter_server import checkpointing, guard, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
@@ -37,8 +37,8 @@ CONSTANTS: dict[str, float] = {
     "MAX_REQUESTS": status.MAX_REQUESTS,
     "REQUEST_SECONDS": status.REQUEST_SECONDS,
     "HANDSHAKE_FRAME_BYTES": framing.HANDSHAKE_FRAME_BYTES,
-    "_MAX_ENVIRONMENTS": requests._MAX_ENVIRONMENTS,
-    "_MAX_FRAME_SKIP": requests._MAX_FRAME_SKIP,
+    "MAX_ENVIRONMENTS": messages.MAX_ENVIRONMENTS,
+    "MAX_FRAME_SKIP": messages.MAX_FRAME_SKIP,
     "_MAX_ENTRIES": requests._MAX_ENTRIES,
     "_MAX_ENV_STEPS": requests._MAX_ENV_STEPS,
     "MIN_TOKEN_BYTES": tokens.MIN_TOKEN_BYTES,

@@ -18,6 +18,7 @@ from relaax.rlx import (
     LocalProtocolError,
     MultiBinary,
     MultiDiscrete,
+    Ping,
     RemoteProtocolError,
     Reset,
     Sender,
@@ -101,6 +102,18 @@ class TestSameStep:
         refused(pair, step(pair, first=[True, True]), "first marks environments 0, 1")
 
 
+def test_a_final_observation_counts_where_a_same_step_episode_ended_and_nowhere_else() -> None:
+    pair = Pair()
+    pair.play(environments=3, autoreset=(Autoreset.SAME_STEP, Autoreset.NEXT_STEP, Autoreset.SAME_STEP))
+    leaf = np.array([[1, 1], [np.nan, 1], [np.nan, 1]], np.float32)
+    ends = {"truncated": [True, True, False], "final_observation": [leaf]}
+    pair.step(**ends)
+    bad = leaf[[1, 0, 0]]
+    refused(
+        pair, step(pair, first=[False, True, False], truncated=[True, False, False], final_observation=[bad]), "NaN"
+    )
+
+
 class TestNextStep:
     @pytest.mark.parametrize("field", ["terminated", "truncated"])
     def test_the_step_after_the_end_is_the_first(self, field: str) -> None:
@@ -144,6 +157,14 @@ class TestNextStep:
         pair.client_says(Init(batch(make_hello().observation_space, 2)))
         pair.act()
         refused(pair, step(pair, first=[False, True]), "are (none)")
+
+    def test_a_ping_after_a_refused_step_leaves_the_marks_as_they_were(self) -> None:
+        pair = playing("next_step")
+        bad = step(pair, terminated=[True, False], episodes=[Episode(0, 1.0, 1)])
+        with pytest.raises(LocalProtocolError, match="did not say reports_episodes"):
+            pair.client.send(bad)
+        pair.client_says(Ping(1))
+        pair.step()
 
     def test_a_refused_step_leaves_the_marks_as_they_were(self) -> None:
         pair = playing("next_step", reports_episodes=True)

@@ -13,7 +13,7 @@ from relaax.rlx import Actions, Box, Dict, Discrete, Episode, Hello, Message, Pr
 from relaax.rlx.codecs import ProtobufCodec
 from relaax.rlx.layouts import ActionsLayout, StepLayout
 from support.rlx_messages import assert_same
-from support.rlx_pair import batch, make_hello, make_step
+from support.rlx_pair import Pair, batch, make_hello, make_step
 from support.rlx_strategies import client_messages, hellos, server_messages
 
 GENERAL = ProtobufCodec()
@@ -214,3 +214,16 @@ def test_big_endian_machines_go_the_general_way(monkeypatch: pytest.MonkeyPatch,
     codec = agreed(hello)
     assert codec._steps is None
     assert codec._actions is None
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_arrays_that_lie_otherwise_in_memory_are_sent_in_c_order(codec: str) -> None:
+    """Small and large ones: those of Fortran's order, every second column of another, and turned around."""
+    for side in (3, 40):
+        whole = np.arange(2.0 * side * side, dtype=np.float32).reshape(1, side, 2 * side)
+        right = np.ascontiguousarray(whole[:, :, ::2])
+        for leaf in (np.asfortranarray(right), whole[:, :, ::2], np.ascontiguousarray(right[:, ::-1])[:, ::-1]):
+            pair = Pair(codec)
+            hello = pair.play(observation_space=Box(shape=(side, side)))
+            assert np.array_equal(pair.step(observation=[leaf]).observation[0], right)
+            assert hello.environments == 1

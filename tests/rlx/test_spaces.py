@@ -19,7 +19,8 @@ from relaax.rlx import (
     space_from_dict,
     space_to_dict,
 )
-from relaax.rlx.space_wire import MAX_DEPTH
+from relaax.rlx.space_wire import MAX_DEPTH, MAX_LEAVES
+from support.rlx_pair import Pair
 from support.rlx_strategies import leaves, spaces
 
 
@@ -166,6 +167,27 @@ def test_flatten_refuses_what_does_not_fit(value: object, space: Space) -> None:
 def test_impossible_spaces_are_refused(make: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         make()  # type: ignore[operator]
+
+
+def test_a_space_may_have_as_many_leaves_as_the_page_says() -> None:
+    wide = Tuple([Discrete(2)] * MAX_LEAVES)
+    assert space_from_dict(space_to_dict(wide)) == wide
+    pair = Pair()
+    assert pair.play(observation_space=wide).observation_space == wide
+    assert len(pair.step().observation) == MAX_LEAVES
+
+
+def test_the_largest_integer_is_one_of_a_discrete_space() -> None:
+    top = Discrete(2, start=2**63 - 2)
+    assert space_from_dict(space_to_dict(top)) == top
+
+
+def test_a_space_may_be_as_deep_as_the_page_says() -> None:
+    deep: Space = Discrete(2)
+    for _ in range(MAX_DEPTH - 1):  # the elementary one is 1 deep
+        deep = Tuple([deep])
+    assert space_from_dict(space_to_dict(deep)) == deep
+    assert Pair("json").open(observation_space=deep).observation_space == deep
 
 
 def test_spaces_past_the_limits_have_no_description() -> None:

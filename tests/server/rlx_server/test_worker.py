@@ -330,7 +330,7 @@ def test_rewards_whose_sum_no_float64_can_hold_harm_nobody(shared: Server) -> No
 def test_a_mistake_that_utf8_cannot_quote_is_told_all_the_same(shared: Server) -> None:
     _, address = shared
     with Line(address, "json") as line:
-        line.socket.sendall(framed(b'{"hello": {"environments": "\\ud800"}}'))
+        line.socket.sendall(framed(b'{"hello": {"protocolVersion": 1, "environments": "\\ud800"}}'))
         assert line.expect(rlx.Error).code is ErrorCode.MALFORMED
 
 
