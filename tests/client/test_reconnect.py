@@ -313,3 +313,44 @@ def test_a_connection_lost_at_a_ping_is_replaced_and_the_episode_begins_anew():
         assert client.send(3.0, [2.0]) == 2
         assert client.reset(4.0) == 7.0
     assert peer.talks[1].of(rlx.Init)[0].observation[0].tolist() == [[2.0]]
+
+
+def test_returns_are_the_servers_again_once_an_episode_was_whole():
+    """They are the client's own sum only for the episode that was interrupted."""
+
+    @echoing
+    def otherwise(talk):
+        talk.welcome()
+        while True:
+            message = talk.expect((rlx.Init, rlx.Step, rlx.Reset))
+            over = isinstance(message, rlx.Reset)
+            talk.say(rlx.EpisodeReturns(np.array([77.0])) if over else rlx.Actions(echo(message, talk)))
+
+    with RlxPeer(lose(Conversation.kill, after=1), otherwise) as peer, client_of(peer) as client:
+        returns = []
+        for _ in range(2):
+            client.init([0.0])
+            client.send(1.0, [1.0])
+            client.send(1.0, [2.0])
+            returns.append(client.reset(1.0))
+    assert returns == [3.0, 77.0]
+
+
+def test_the_newest_session_id_is_said():
+    """A server may give another one than it was told."""
+
+    def gives(session_id):
+        @echoing
+        def script(talk):
+            talk.welcome(session_id=session_id)
+            talk.answer()
+            talk.hear()
+            talk.kill()
+
+        return script
+
+    with RlxPeer(gives("first"), gives("second"), gives("third"), serve_echo) as peer, client_of(peer) as client:
+        client.init([0.0])
+        for _ in range(3):
+            client.send(1.0, [1.0])
+        assert [hello.session_id for hello in peer.heard(rlx.Hello)] == ["", "first", "second", "third"]

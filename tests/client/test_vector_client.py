@@ -237,3 +237,14 @@ def test_states_that_the_environments_write_over_are_kept_as_they_were_when_an_e
         client.step([1, 0, 3], current, first=[False, True, False])
         (reset,) = peer.talks[1].of(rlx.Reset)
     assert listed(reset.final_observation) == [7, 5, 9]
+
+
+def test_an_end_that_was_lost_is_over_with_the_reset_after_it():
+    with RlxPeer(lose(1), serve_echo) as peer, vector(peer, "next_step") as client:
+        client.init(states(1, 2, 3))
+        client.step([1, 2, 3], states(4, 5, 6), [True, False, False])
+        client.reset([0, 0, 0])
+        client.init(states(1, 2, 3))
+        assert client.step([1, 2, 3], states(7, 8, 9)).tolist() == [7, 8, 9]
+        kinds = [type(message) for message in peer.talks[1].heard[1:]]
+    assert kinds == [rlx.Init, rlx.Reset, rlx.Init, rlx.Step]
