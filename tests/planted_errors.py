@@ -607,6 +607,112 @@ ERRORS = (
         ],
         "tests/server/rlx_server/test_session.py",
     ),
+    # The protocol core and the client.
+    planted(
+        "frame-in-pieces",
+        "a frame of the limit is refused where its last bytes come by themselves",
+        [("relaax/rlx/framing.py", ">= HEADER_BYTES + self.max_frame_bytes:", ">= self.max_frame_bytes:")],
+        "tests/rlx/test_framing.py",
+    ),
+    planted(
+        "keys-by-utf16",
+        "the keys of a Dict are sorted by UTF-16",
+        [("relaax/rlx/spaces.py", "in sorted(spaces)}", 'in sorted(spaces, key=lambda key: key.encode("utf-16-be"))}')],
+        "tests/rlx/test_spaces.py",
+    ),
+    planted(
+        "void-rewards-returned",
+        "a void reward is added where the connection was interrupted",
+        [("relaax/client/vector_client.py", "if self._between is not None:", "if False:")],
+        "tests/client/test_vector_client.py",
+    ),
+    planted(
+        "marks-of-a-refused-step",
+        "a ping after a step that was refused takes its ends for said",
+        [("relaax/rlx/checks.py", "        self._starting_after = self._starting\n        check =", "        check =")],
+        "tests/rlx/test_episodes.py",
+    ),
+    planted(
+        "strides-ignored",
+        "a large array that lies otherwise in memory is sent as it lies",
+        [
+            (
+                "relaax/rlx/layouts.py",
+                "array.nbytes > _FEW_BYTES and array.flags.c_contiguous",
+                "array.nbytes > _FEW_BYTES",
+            )
+        ],
+        "tests/rlx/test_layouts.py",
+    ),
+    planted(
+        "one-leaf-less",
+        "a space of as many leaves as there may be is refused",
+        [("relaax/rlx/space_wire.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
+        "tests/rlx/test_spaces.py",
+    ),
+    planted(
+        "one-level-less",
+        "a space as deep as it may be is refused",
+        [("relaax/rlx/space_wire.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
+        "tests/rlx/test_spaces.py",
+    ),
+    planted(
+        "final-rows-of-others",
+        "a final observation must be one where a NEXT_STEP episode ended, too",
+        [("relaax/rlx/checks.py", '"final_observation", final, replaced)', '"final_observation", final, ended)')],
+        "tests/rlx/test_episodes.py",
+    ),
+    planted(
+        "two-messages",
+        "the first of two messages in a Protobuf frame is taken",
+        [
+            ("relaax/rlx/codecs.py", "if len(found) > 1:", "if False:"),
+            ("relaax/rlx/codecs.py", "((name, data),) = found", "name, data = found[0]"),
+        ],
+        "tests/rlx/test_codecs.py",
+    ),
+    planted(
+        "early-messages",
+        "a message that came before an answer is judged after it",
+        [("relaax/rlx/connection.py", "            self._judge_early()\n", "            pass\n")],
+        "tests/rlx/test_turns.py",
+    ),
+    planted(
+        "final-states-written-over",
+        "final states of a lost end are those of the environments by now",
+        [("relaax/client/vector_client.py", "over, [leaf.copy() for leaf in leaves])", "over, leaves)")],
+        "tests/client/test_vector_client.py",
+    ),
+    planted(
+        "lost-end-stays",
+        "an end that was lost is told once more after a reset",
+        [
+            (
+                "relaax/client/vector_client.py",
+                "self._between = self._ended = None\n        return",
+                "self._between = None\n        return",
+            )
+        ],
+        "tests/client/test_vector_client.py",
+    ),
+    planted(
+        "interrupted-for-ever",
+        "after one interrupted episode returns are never the server's again",
+        [("relaax/client/base.py", "        self._interrupted = False\n\n    def _check", "\n    def _check")],
+        "tests/client/test_reconnect.py",
+    ),
+    planted(
+        "first-session-id",
+        "the session id of the first welcome is said for ever",
+        [
+            (
+                "relaax/client/session.py",
+                "session_id=welcome.session_id)",
+                "session_id=self._hello.session_id or welcome.session_id)",
+            )
+        ],
+        "tests/client/test_reconnect.py",
+    ),
 )
 
 
