@@ -40,10 +40,16 @@ LIMITS = Limits(max_frame_bytes=MAX_FRAME_MEGABYTES * 2**20)
 
 @dataclass
 class Expected:
-    """What a server says to a case, pings aside, and how many of its frames it reads."""
+    """What a server says to a case, pings aside, and how many of its frames it reads.
+
+    `turns`: for each chunk of the case until the end, how many answers have come once it was read. `early`: the error
+    is that of a frame which came with the one before it, and where those come apart another error may be due.
+    """
 
     answers: list[Message] = field(default_factory=list)
     frames_read: int = 0
+    turns: list[int] = field(default_factory=list)
+    early: bool = False
 
     @property
     def error(self) -> ErrorCode | None:
@@ -67,25 +73,36 @@ def expected(case: Case) -> Expected:
                 _say(connection, found, Error.of(error))
                 return found
             if event is NEED_DATA:
+                found.turns.append(len(found.answers))
                 break
-            if isinstance(event, ConnectionClosed):
+            if isinstance(event, ConnectionClosed | Bye):
+                found.frames_read += isinstance(event, Bye)
                 return found
             found.frames_read += 1
             if isinstance(event, Hello):
                 session = _session(event)
-                _say(connection, found, Welcome("", "fuzz", connection.limits))
-            elif isinstance(event, Bye):
+            try:
+                _answer(connection, session, event, found)
+            except RemoteProtocolError as error:
+                found.early = True
+                _say(connection, found, Error.of(error))
                 return found
-            elif isinstance(event, Ping):
-                _say(connection, found, Pong(event.nonce))
-            elif isinstance(event, Metrics):
-                assert session is not None
-                session.metrics(event)
-            elif not isinstance(event, Pong):
-                assert session is not None
-                answer = session.init if isinstance(event, Init) else session.reset
-                _say(connection, found, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
     raise AssertionError("a stream that has ended is a connection that is closed")
+
+
+def _answer(connection: ServerConnection, session: Session | None, event: Any, found: Expected) -> None:
+    assert session is not None or isinstance(event, Ping | Pong)
+    if isinstance(event, Hello):
+        _say(connection, found, Welcome("", "fuzz", connection.limits))
+    elif isinstance(event, Ping):
+        _say(connection, found, Pong(event.nonce))
+    elif session is None or isinstance(event, Pong):
+        pass
+    elif isinstance(event, Metrics):
+        session.metrics(event)
+    else:
+        answer = session.init if isinstance(event, Init) else session.reset
+        _say(connection, found, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
 
 
 def _session(hello: Hello) -> Session:
@@ -119,6 +136,8 @@ def at_a_client(case: Case, number: int) -> int:
                 connection.send(message)
             except LocalProtocolError:  # what came has changed what may be said
                 break
+            except RemoteProtocolError:  # what came was an answer to nothing
+                return read
             if not isinstance(message, (Ping, Pong, Metrics)):
                 break
         connection.receive_data(data)
