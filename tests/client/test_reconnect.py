@@ -354,3 +354,18 @@ def test_the_newest_session_id_is_said():
         for _ in range(3):
             client.send(1.0, [1.0])
         assert [hello.session_id for hello in peer.heard(rlx.Hello)] == ["", "first", "second", "third"]
+
+
+def test_actions_that_nobody_asked_for_are_no_answer_to_the_next_step():
+    @echoing
+    def twice(talk):
+        talk.welcome()
+        message = talk.expect(rlx.Init)
+        talk.socket.sendall(2 * talk.connection.send(rlx.Actions(echo(message, talk))))
+        talk.hear()
+
+    with RlxPeer(twice, serve_echo) as peer, client_of(peer) as client:
+        assert client.init([5.0]) == 5
+        assert client.send(1.0, [6.0]) == 6
+        assert [type(message) for message in peer.talks[0].heard] == [rlx.Hello, rlx.Init]
+        assert len(peer.talks) == 2
