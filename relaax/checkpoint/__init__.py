@@ -4,7 +4,7 @@ from relaax.checkpoint.array_file import Arrays
 from relaax.checkpoint.checkpoint import FORMAT, Checkpoint, Damaged, manifest_key
 from relaax.checkpoint.lease import Interrupted, Lease, LeaseHeld, LeaseLost
 from relaax.checkpoint.local import LocalStore
-from relaax.checkpoint.manager import CheckpointManager, highest_fence
+from relaax.checkpoint.manager import CheckpointManager, highest_fence, sequence
 from relaax.checkpoint.opening import open_location, open_store, s3_location
 from relaax.checkpoint.store import Conflict, NotFound, Store, StoreAway, StoreError, Value, check_key
 
@@ -31,4 +31,5 @@ __all__ = [
     "open_location",
     "open_store",
     "s3_location",
+    "sequence",
 ]

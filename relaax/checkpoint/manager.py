@@ -211,7 +211,7 @@ class CheckpointManager:
         keys = self.store.list()
         self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
         self._abandoned.intersection_update(map(_owner, keys))
-        return max(self._given, *(_sequence(_owner(key)) for key in keys), 0) + 1
+        return max(self._given, *(sequence(_owner(key)) for key in keys), 0) + 1
 
     def _thin_out(self) -> None:
         """Keep the newest and the best. What was just saved is among the newest, so a good one always stays.
@@ -279,7 +279,8 @@ def _owner(key: str) -> str:
     return key.partition("/")[0]
 
 
-def _sequence(checkpoint_id: str) -> int:
+def sequence(checkpoint_id: str) -> int:
+    """Its number among the checkpoints of its location, from 1; 0 if it is no checkpoint's id."""
     match = _ID.fullmatch(checkpoint_id)
     return int(match.group(1)) if match else 0
 

@@ -95,7 +95,11 @@ class ParameterServerSection(Section):
         None, description="YAML file with `access` and `secret` for S3; else what boto3 finds by itself."
     )
     aws_endpoint: str | None = Field(None, description="URL of a store that speaks S3, where it is not Amazon's.")
-    checkpoint_interval: float = Field(900.0, gt=0, description="Seconds between checkpoints.")
+    checkpoint_interval: float = Field(
+        900.0,
+        gt=0,
+        description="Seconds between checkpoints; the first ones come after 1, 2, 4 and 8 minutes, if it is longer.",
+    )
     checkpoints_kept: int = Field(5, ge=1, description="How many of the newest checkpoints are kept.")
     best_checkpoints_kept: int = Field(1, ge=0, description="How many of the best by mean return are kept besides.")
     metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; none is written without it.")

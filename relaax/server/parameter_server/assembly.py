@@ -19,7 +19,7 @@ import tensorflow as tf
 import relaax
 from relaax.algorithm_base import ConfigBase, first_difference, load_algorithm
 from relaax.bridge.options import MAX_PARAMETERS
-from relaax.checkpoint import CheckpointManager
+from relaax.checkpoint import CheckpointManager, sequence
 from relaax.configuration import Configuration, redacted
 from relaax.metrics import MetricsWriter
 from relaax.metrics.preface import RunPreface
@@ -65,9 +65,9 @@ def assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Se
     manager = open_manager(section, ends, closing, leads=place.index == 0)
     if manager is None:
         _log.warning("no place for checkpoints is configured: what is learned is lost when this process ends")
-    checkpointer = None
+    checkpointer, made = None, 0
     if manager is not None and place.index == 0:
-        _resume(core, models, manager, ends)
+        made = _resume(core, models, manager, ends)
     described = json.dumps({**json.loads(core.description), "seed": config.seed})
     own = introduction(place, described, manager.store.location if manager else "")
     shards: Leader | Follower | None = None
@@ -78,9 +78,11 @@ def assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Se
     if manager is not None and place.index == 0:
         interval, on_saved = section.checkpoint_interval, core.checkpoint_saved
         if isinstance(shards, Leader):
-            checkpointer = Checkpointer(shards, shards.cut, interval, on_saved)
+            checkpointer = Checkpointer(shards, shards.cut, interval, on_saved, made=made)
         else:
-            checkpointer = Checkpointer(manager, core.state, interval, on_saved, mark=core.mark, saved=core.mark())
+            checkpointer = Checkpointer(
+                manager, core.state, interval, on_saved, mark=core.mark, saved=core.mark(), made=made
+            )
     metrics = None
     folder = metrics_folder(section, closing) if place.index == 0 else None
     if folder is not None:
@@ -116,14 +118,16 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
     }
 
 
-def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointManager, ends: Ends) -> None:
+def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointManager, ends: Ends) -> int:
+    """Go on from the newest checkpoint, if there is one. How many have been made at its location so far."""
     checkpoint = patiently(lambda: manager.restore(partial(parts_for, place=core.place)), ends)
     if checkpoint is None:
-        return
+        return 0
     core.resume(checkpoint, models.for_checkpoint(checkpoint.manifest))
     location = f"{manager.store.location}/{checkpoint.checkpoint_id}"
     core.checkpoint_saved(Saved(location, checkpoint.manifest["global_step"], checkpoint.manifest["time"]))
     _log.info("resuming from %s at global step %d", location, core.global_step)
+    return sequence(checkpoint.checkpoint_id)
 
 
 def _versions() -> dict[str, str]:

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 
 COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
 LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkpoint begins
+EARLY = (60.0, 60.0, 120.0, 240.0)
+"""Seconds before each of the first checkpoints of a training, if the interval is longer: after 1, 2, 4, 8 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class Saver(Protocol):
 class Checkpointer:
     """Takes a state and saves it every `interval` seconds; nothing else ever waits for the store.
 
+    The first checkpoints of a training come earlier (`EARLY`), so that a crash soon after the start does not lose all
+    of it. `made` is how many the training has already: a server that crashes again and again makes no more of the early
+    ones than one that runs on, and pushes no older ones out.
+
     A store that fails makes a checkpoint late, and so does `take` where it raises Late: the log says so, and it is
     tried again after `retry` seconds. `mark` says what `take` would be marked with, without a copy: where nothing is
     new, nothing is taken. `saved` is the mark of what the store holds already, because it was restored from there.
@@ -72,7 +78,10 @@ class Checkpointer:
         retry: float = 10.0,
         mark: Callable[[], object] = lambda: None,
         saved: object = None,
+        made: int = 0,
+        wait: Callable[[float], bool] | None = None,
     ) -> None:
+        """`wait` waits for so many seconds, and says whether saving is to end; a test may have another clock."""
         self._manager = manager
         self._take = take
         self._interval = interval
@@ -80,11 +89,13 @@ class Checkpointer:
         self._on_saved = on_saved
         self._mark = mark
         self._saved_mark = saved
+        self._made = made
         self._complained: dict[int, float] = {}  # when, by how bad it was
         self.failures = 0
         """Attempts to save that the store refused."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._wait = wait or self._stop.wait
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -133,6 +144,7 @@ class Checkpointer:
             return False  # the lease has said why
         self._complained.clear()
         self._saved_mark = state.mark
+        self._made += 1
         location = f"{self._manager.store.location}/{checkpoint.checkpoint_id}"
         seconds = time.monotonic() - begun
         _log.info("checkpoint %s at global step %d, in %.1f s", location, state.global_step, seconds)
@@ -145,11 +157,15 @@ class Checkpointer:
             _log.log(level, sentence, *more)
             self._complained[level] = now
 
+    def _until_next(self) -> float:
+        """Seconds until the next checkpoint. Where nothing was new, an early one is still to come."""
+        return min(self._interval, EARLY[self._made]) if self._made < len(EARLY) else self._interval
+
     def _run(self) -> None:
-        wait = self._interval
-        while not self._stop.wait(wait):
+        wait = self._until_next()
+        while not self._wait(wait):
             try:
-                wait = self._interval if self.save() else self._retry
+                wait = self._until_next() if self.save() else self._retry
             except Exception:  # a mistake in saving must not end saving
                 _log.exception("the checkpoint failed")
                 wait = self._retry

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, StoreError
+from relaax.server.parameter_server import checkpointing
 from relaax.server.parameter_server.checkpointing import Checkpointer, Late, ModelState, Saved
 from support.processes import wait_until
 from support.stores import MemoryStore
@@ -151,3 +152,71 @@ def test_that_there_can_be_no_checkpoint_now_is_said_once_a_minute(
         "the checkpoint is late: shard 1 of 2 is away",
         "the checkpoint at global step 0 is late: no space left",
     ]
+
+
+class Clock:
+    """Waits in no time: `wait` goes on with the minutes, and `during` happens meanwhile."""
+
+    def __init__(self, minutes: float, during: Callable[[float], None] = lambda minute: None) -> None:
+        self.now = 0.0
+        self._end = minutes
+        self._during = during
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds / 60
+        self._during(self.now)
+        return self.now > self._end
+
+
+def minutes_of_checkpoints(
+    model: Model, interval: float, until: float, made: int = 0, during: Callable[[float], None] | None = None
+) -> list[float]:
+    """When there were checkpoints, in minutes, while the model learns all the time or as `during` says."""
+
+    def learns(minute: float) -> None:
+        model.step = int(minute * 60) + 1
+
+    clock, saved = Clock(until, during or learns), []
+    checkpointer = Checkpointer(
+        CheckpointManager(MemoryStore()),
+        model,
+        interval,
+        lambda it: saved.append(clock.now),
+        made=made,
+        wait=clock.wait,
+    )
+    checkpointer.start()
+    checkpointer._thread.join()
+    return saved
+
+
+def test_the_first_checkpoints_come_early_and_never_later_than_the_interval(model: Model) -> None:
+    assert minutes_of_checkpoints(model, 900, 60) == [1, 2, 4, 8, 23, 38, 53]
+    assert minutes_of_checkpoints(model, 180, 14) == [1, 2, 4, 7, 10, 13]
+    assert minutes_of_checkpoints(model, 30, 2.2) == [0.5, 1, 1.5, 2]
+
+
+def test_a_training_that_goes_on_has_no_more_early_checkpoints_than_one_that_ran_on(model: Model) -> None:
+    assert minutes_of_checkpoints(model, 900, 25, made=2) == [2, 6, 21]
+    assert minutes_of_checkpoints(model, 900, 32, made=7) == [15, 30]
+
+
+def test_the_early_checkpoints_wait_for_training_to_begin(model: Model) -> None:
+    def begins_late(minute: float) -> None:
+        model.step = None if minute < 20.5 else int(minute * 60)
+
+    assert minutes_of_checkpoints(model, 900, 45, during=begins_late) == [21, 22, 24, 28, 43]
+
+
+def test_a_kill_soon_after_the_start_leaves_a_checkpoint(
+    model: Model, store: MemoryStore, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing, "EARLY", (0.01, 0.01))
+    checkpointer, saved = make(3600)
+    checkpointer.start()
+    try:
+        assert saved.get(timeout=10).global_step == 0
+        model.step = 5
+        assert saved.get(timeout=10).global_step == 5
+    finally:
+        checkpointer.stop()

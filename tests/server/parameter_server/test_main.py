@@ -97,6 +97,26 @@ def test_a_damaged_newest_checkpoint_is_named_and_skipped(processes: Processes, 
     assert f"checkpoint 00000002-20-f2 in {folder} is damaged and skipped" in server.stderr
 
 
+def test_killed_soon_after_the_start_it_leaves_a_checkpoint(processes: Processes, config: Path) -> None:
+    # The real server, with an interval of 1000 s; what is counted in minutes is counted in tenths of seconds here.
+    code = """
+import sys
+from relaax.server.parameter_server import checkpointing
+from relaax.server.parameter_server.main import main
+checkpointing.EARLY = tuple(seconds / 600 for seconds in checkpointing.EARLY)
+sys.argv[0] = "relaax-parameter-server"
+main()
+"""
+    server = processes.start_python(code, "--config", str(config))
+    with bridge_to(server.wait_for_address()) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 1)
+        folder = config.parent / "from-the-file"
+        wait_until(lambda: folder.is_dir() and published(folder) and newest_step(folder) == 10, "it is saved early")
+        server.kill()
+    assert CheckpointManager(LocalStore(folder)).restore() is not None
+
+
 @pytest.mark.slow
 def test_killed_it_comes_back_with_a_checkpoint_that_was_whole(processes: Processes, config: Path) -> None:
     # It saves as fast as it can while it is trained, so that the kill falls into a save sooner or later.
