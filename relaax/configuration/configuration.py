@@ -12,7 +12,7 @@ import pydantic
 
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
-from relaax.configuration.keys import KeyPath, unknown
+from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import Layers, text_of, value_of
 from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, normalized, validate_section
@@ -66,14 +66,21 @@ class Configuration:
 
 
 def find_configuration(name: str) -> Path:
-    """A path as it is, or the name of a bundled configuration. Raises ConfigurationError."""
+    """A path as it is, or the name of a bundled configuration. Raises ConfigurationError.
+
+    Who names a folder means the file there: if it is not there, no bundled one takes its place.
+    """
     path = Path(name)
     if path.is_file():
         return path
-    bundled = bundled_folder("config") / f"{path.name.removesuffix('.yaml')}.yaml"
-    if bundled.is_file():
-        return bundled
-    raise ConfigurationError(f"no file {name}, and {unknown('configuration', name, bundled_names('config', '.yaml'))}")
+    known, short = bundled_names("config", ".yaml"), path.name.removesuffix(".yaml")
+    if name != path.name:
+        guess = nearest(short, known, 0.75)
+        bundled = f"; for the bundled configuration give its name alone: {guess}" if guess else ""
+        raise ConfigurationError(f"no file {name}{bundled}")
+    if short in known:
+        return bundled_folder("config") / f"{short}.yaml"
+    raise ConfigurationError(f"no file {name}, and {unknown('configuration', name, known)}")
 
 
 def load_configuration(

@@ -138,3 +138,17 @@ def test_a_variable_that_sets_nothing_is_refused(name: str, processes: Processes
         f"{name}: the environment variable RELAAX_RUN__CLIENT sets no key of the configuration; the nearest that does "
         "is RELAAX_RUN__CLIENTS\n"
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["relaax-parameter-server --config", "relaax-rlx-server --config", "relaax run", "relaax bench", "relaax schema"],
+)
+def test_a_path_that_is_not_there_is_refused_by_every_command(command: str, processes: Processes) -> None:
+    running = processes.start(*command.split(), "/nowhere/da3c_gym_boxing.yaml")
+    assert running.wait(60) == 2, running.report()
+    program = command.removesuffix(" --config")
+    assert running.stderr == (
+        f"{program}: no file /nowhere/da3c_gym_boxing.yaml; for the bundled configuration give its name alone: "
+        "da3c_gym_boxing\n"
+    )

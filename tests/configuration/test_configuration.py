@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from relaax.bundled import bundled_folder
-from relaax.configuration import ConfigurationError, load_configuration
+from relaax.configuration import ConfigurationError, find_configuration, load_configuration
 
 FULL = """
     ---
@@ -251,3 +251,27 @@ def test_each_experiment_of_the_containers_has_folders_of_its_own() -> None:
         "--checkpoint-dir=/data/${EXPERIMENT:-da3c_ale_pong}/checkpoints",
         "--metrics-dir=/data/${EXPERIMENT:-da3c_ale_pong}/metrics",
     ]
+
+
+def test_a_bundled_configuration_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundled = bundled_folder("config") / "da3c_gym_boxing.yaml"
+    monkeypatch.chdir(tmp_path)
+    assert find_configuration("da3c_gym_boxing") == find_configuration("da3c_gym_boxing.yaml") == bundled
+    assert find_configuration(str(bundled)) == bundled
+    (tmp_path / "da3c_gym_boxing.yaml").touch()
+    assert find_configuration("da3c_gym_boxing.yaml") == Path("da3c_gym_boxing.yaml"), "a file that is here comes first"
+
+
+@pytest.mark.parametrize("folder", ["/nowhere/", "nowhere/", "./", "../config/"])
+def test_no_bundled_configuration_takes_the_place_of_a_path_that_is_not_there(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("da3c_gym_boxing.yaml", "da3c_gym_boxing", "da3c_gym_boxin.yaml"):
+        with pytest.raises(ConfigurationError) as refused:
+            find_configuration(folder + name)
+        assert str(refused.value) == (
+            f"no file {folder}{name}; for the bundled configuration give its name alone: da3c_gym_boxing"
+        )
+    with pytest.raises(ConfigurationError, match=r"no file .*room\.yaml$"):
+        find_configuration(f"{folder}room.yaml")
