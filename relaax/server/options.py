@@ -25,9 +25,19 @@ CheckConfigOption = Annotated[
 ]
 
 
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class _Application(typer.Typer):
+    def command(self, name: str | None = None, **more: Any) -> Any:
+        return super().command(name, **{"context_settings": _HELP, **more})
+
+
 def command_app(**more: Any) -> typer.Typer:
     """An application with plain help: the framed one cuts long option names short on a narrow terminal.
 
     `more`: of what `typer.Typer` takes.
     """
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **more)
+    return _Application(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=_HELP, **more
+    )

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
+import typer
+import typer.main
+from typer.testing import CliRunner
+
+from relaax.bundled import bundled_names
+from relaax.cli.app import app as relaax_app
+from relaax.server.parameter_server.main import app as parameter_server_app
+from relaax.server.rlx_server.main import app as rlx_server_app
 from support.processes import Processes
+from support.programs import ROOT
 
 WITHOUT = """
 import sys
@@ -51,3 +63,34 @@ def test_a_module_of_our_own_that_is_missing_is_no_matter_of_installing(processe
     assert command.wait(60) == 1
     assert "relaax.cli.run.command" in command.stderr
     assert "pip install" not in command.stderr
+
+
+def _commands(app: typer.Typer) -> Iterator[list[str]]:
+    """The words of every command and subcommand."""
+
+    def walk(command: Any, words: list[str]) -> Iterator[list[str]]:
+        yield words
+        if hasattr(command, "list_commands"):
+            context = command.make_context(words[-1] if words else "", [], resilient_parsing=True)
+            for name in command.list_commands(context):
+                yield from walk(command.get_command(context, name), [*words, name])
+
+    yield from walk(typer.main.get_command(app), [])
+
+
+@pytest.mark.parametrize("app", [relaax_app, parameter_server_app, rlx_server_app], ids=["relaax", "ps", "rlx"])
+def test_every_command_takes_h_for_help(app: typer.Typer) -> None:
+    for words in _commands(app):
+        short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
+        assert short.exit_code == 0, (words, short.output)
+        assert short.output == long.output
+        assert short.output.startswith("Usage:")
+        assert "-h, --help" in short.output
+
+
+@pytest.mark.parametrize("family", bundled_names("environments"))
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_environment_programs_take_h_for_help(family: str, option: str, processes: Processes) -> None:
+    program = processes.start(sys.executable, "-m", f"environments.{family}.main", option, cwd=ROOT)
+    assert program.wait(60) == 0, program.report()
+    assert program.lines[0].startswith("usage:")

@@ -30,7 +30,7 @@ class Commands(typer.core.TyperGroup):
     """`relaax checkpoints LOCATION` is `relaax checkpoints list LOCATION`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help" and not self._misspelt(args[0]):
+        if args and args[0] not in [*self.commands, *ctx.help_option_names] and not self._misspelt(args[0]):
             args = [LIST, *args]
         return super().parse_args(ctx, args)
 
