@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated, Literal
 
 import pydantic
@@ -38,6 +39,24 @@ def _folder(value: str) -> str:
     return os.path.expanduser(value)
 
 
+_AMOUNT = r"\d+(?:\.\d+)?"
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION = "".join(rf"(?:({_AMOUNT}){unit})?" for unit in _UNITS)
+
+
+def _seconds(value: object) -> object:
+    """Seconds of a text such as 90s or 1h30m; a number is seconds as it stands."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if re.fullmatch(_AMOUNT, text):
+        return float(text)
+    found = re.fullmatch(_DURATION, text)
+    if found is None or not text:
+        raise ValueError("a time is a number of seconds, or one with units: 90s, 15m, 2h, 1h30m, 3d")
+    return sum(float(amount) * unit for amount, unit in zip(found.groups(), _UNITS.values(), strict=True) if amount)
+
+
 def _word(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
@@ -57,6 +76,14 @@ Addresses = Annotated[
     pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Folder = Annotated[str, pydantic.AfterValidator(_folder)]
+Duration = Annotated[
+    float,
+    Field(gt=0),
+    pydantic.BeforeValidator(_seconds),
+    pydantic.WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": f"^({_AMOUNT}[dhms]?)+$"}]}
+    ),
+]
 # BUCKET and KEY: what is kept in S3 stands under KEY/ in BUCKET.
 S3Location = Annotated[list[str], Field(min_length=2, max_length=2)]
 LogFormat = Literal["text", "json"]
@@ -210,6 +237,11 @@ class RunSection(Section):
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run has succeeded.")
     max_steps: int | None = Field(None, ge=1, description="Environment steps after which the run stops.")
+    max_time: Duration | None = Field(
+        None,
+        description="Time of training after which the run stops, counted from its first connection: seconds, or 15m, "
+        "2h, 1h30m.",
+    )
     checkpoint_interval: float = Field(60.0, gt=0, description="Seconds between checkpoints in `relaax run`.")
 
 

@@ -83,6 +83,14 @@ def test_time_left_is_until_the_nearer_limit(max_steps: int | None, seconds: flo
     assert time_left(PROGRESS, max_steps) == seconds
 
 
+def test_time_left_is_until_the_end_of_the_time_if_that_is_nearer() -> None:
+    seconds = PROGRESS.seconds
+    assert time_left(PROGRESS, None, seconds + 90) == 90
+    assert time_left(PROGRESS, None, seconds + 1000) == 176
+    assert time_left(PROGRESS, None, seconds - 1) == 0
+    assert time_left(Progress(), None, 90) == 90
+
+
 def test_the_nearer_limit_ends_the_run() -> None:
     assert step_limit(PROGRESS, 13_000) == 13_000
     assert step_limit(PROGRESS, 10**9) == step_limit(PROGRESS, None) == 100_000

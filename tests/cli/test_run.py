@@ -140,6 +140,23 @@ def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs) -> None:
 
 
 @pytest.mark.slow
+def test_time_that_is_over_ends_a_run_in_order_and_the_next_start_goes_on(runs: Runs) -> None:
+    run = runs.start(*SMALL, "--target-return", "10000", "--max-time", "0.02m")
+    assert run.running.wait(150) == 3, run.running.report()
+    run.expect_nothing_left()
+    before = run.summary
+    assert before["status"] == "max_time"
+    assert before["seconds"] >= 1.2
+    assert manifests(run.directory)[-1]["global_step"] == before["env_steps"] > 0
+    again = runs.start(*SMALL, *NO_TARGET, "--max-time", "1")
+    assert again.running.wait(150) == 0, again.running.report()
+    assert again.summary["status"] == "max_time"
+    assert again.summary["env_steps"] > before["env_steps"], "it was resumed, and had a second of its own"
+    assert again.summary["seconds"] < before["seconds"] + 60
+    assert not list(run.directory.parent.glob("run.*"))
+
+
+@pytest.mark.slow
 def test_max_global_step_is_an_end_too(runs: Runs) -> None:
     run = runs.start(*SMALL, *NO_TARGET, "--set", "algorithm.max_global_step=2000")
     assert run.running.wait(120) == 0, run.running.report()
@@ -204,6 +221,7 @@ def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
         (["da3c_gym_cartpole", "--set", "run.client=3"], ["'client'", "'clients'"]),
         (["da3c_gym_cartpole", "--clients", "0"], ["clients", "0"]),
         (["da3c_gym_cartpole", "--max-steps", "1.5"], ["max_steps", "1.5"]),
+        (["da3c_gym_cartpole", "--max-time", "soon"], ["max_time", "'soon'", "90s, 15m, 2h, 1h30m"]),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_sentence(

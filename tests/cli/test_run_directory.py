@@ -65,6 +65,11 @@ def test_a_run_that_stopped_at_a_limit_goes_on_under_a_higher_one(tmp_path: Path
     assert not is_resumed(tmp_path / "same", max_steps=1000)
 
 
+def test_a_run_whose_time_was_over_goes_on(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "max_time", 1000)
+    assert is_resumed(tmp_path / "run")
+
+
 def test_an_unfinished_run_of_another_task_is_refused_and_left_alone(tmp_path: Path) -> None:
     a_run(tmp_path / "run", "interrupted")
     other = make_plan("da3c_gym_acrobot", [])

@@ -275,3 +275,28 @@ def test_no_bundled_configuration_takes_the_place_of_a_path_that_is_not_there(
         )
     with pytest.raises(ConfigurationError, match=r"no file .*room\.yaml$"):
         find_configuration(f"{folder}room.yaml")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("900", 900), ("0.5", 0.5), ("90s", 90), ("15m", 900), ("2h", 7200), ("1h30m", 5400), ("1H30M", 5400),
+     ("1d2h3m4.5s", 93784.5), ("1.5h", 5400), ("'90'", 90), ("null", None)],
+)  # fmt: skip
+def test_a_time_is_seconds_or_has_units(file: Path, written: str, seconds: float | None) -> None:
+    assert load_configuration(file, [f"run.max_time={written}"]).run.max_time == seconds
+
+
+@pytest.mark.parametrize(
+    "written", ["soon", "15 minutes", "m", "30m1h", "1h1h", "-5s", "1e3s", "15x", "'nan'", "''", "[5]"]
+)
+def test_another_time_is_refused_with_the_way_out(file: Path, written: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load_configuration(file, [f"run.max_time={written}"])
+    assert str(refused.value).startswith("relaax-run.max_time: ")
+    assert "90s, 15m, 2h, 1h30m" in str(refused.value) or written == "[5]"
+
+
+@pytest.mark.parametrize("written", ["0", "-5", "0s", "0h0m", ".inf", "1e400", "true"])
+def test_a_time_is_finite_and_more_than_none(file: Path, written: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"relaax-run\.max_time: "):
+        load_configuration(file, [f"run.max_time={written}"])

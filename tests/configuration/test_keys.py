@@ -20,7 +20,7 @@ from relaax.configuration import ConfigurationError, load_configuration
         ),
         ("run.entropy_beta=1", "relaax-run: unknown key 'entropy_beta'; did you mean 'algorithm.entropy_beta'?"),
         ("run.Entropy_Beta=1", "relaax-run: unknown key 'Entropy_Beta'; did you mean 'algorithm.entropy_beta'?"),
-        ("run.max_worker=1", "relaax-run: unknown key 'max_worker'; did you mean 'max_steps'?"),
+        ("run.max_step=1", "relaax-run: unknown key 'max_step'; did you mean 'max_steps'?"),
         ("algorithm.max_workers=1", "algorithm: unknown key 'max_workers'; did you mean 'relaax-rlx-server.max_work"),
         ("rlx-server.entropi_beta=1", "relaax-rlx-server: unknown key 'entropi_beta'; did you mean 'algorithm.entropy"),
         ("algorithm.beta1=0", "algorithm: unknown key 'beta1'; did you mean 'algorithm.Adam.beta1'?"),

@@ -24,6 +24,14 @@ def run(
     max_steps: Annotated[
         float | None, typer.Option(help="Stop after so many environment steps; schedules stay as they are.")
     ] = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop after so much time of training, counted from the first connection of this start: seconds, or "
+            "90s, 15m, 2h, 1h30m.",
+        ),
+    ] = None,
     target_return: Annotated[
         float | None, typer.Option(help="Stop, successfully, at this mean return of the last 100 episodes.")
     ] = None,
@@ -51,6 +59,7 @@ def run(
         "run.envs_per_client": envs_per_client,
         "run.connections_per_client": connections_per_client,
         "run.max_steps": max_steps,
+        "run.max_time": max_time,
         "run.target_return": target_return,
         "algorithm.seed": seed,
     }

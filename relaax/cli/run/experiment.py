@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 IMPATIENCE_SECONDS = 3.0
-EXIT_CODES = {"target_reached": 0, "max_steps": 0, "interrupted": 130, "failed": 1}
+EXIT_CODES = {"target_reached": 0, "max_steps": 0, "max_time": 0, "interrupted": 130, "failed": 1}
 MISSED_TARGET = 3
 
 
@@ -89,7 +89,7 @@ def experiment(plan: Plan, directory: RunDirectory, *, fresh: bool, progress: bo
         view.say(_conclusion(result, plan))
     if refused:
         raise ConfigurationError(refused)
-    missed = status == "max_steps" and plan.target_return is not None
+    missed = status in ("max_steps", "max_time") and plan.target_return is not None
     return MISSED_TARGET if missed else EXIT_CODES[status]
 
 
@@ -104,6 +104,8 @@ def _watch(plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupt
             return "max_steps"
         if progress.finished or supervisor.ended_by_itself:  # max_global_step is a limit too
             return "max_steps"
+        if plan.run.max_time is not None and progress.seconds >= plan.run.max_time:
+            return "max_time"
         supervisor.watch()
     return "interrupted"
 

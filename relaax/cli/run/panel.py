@@ -78,11 +78,13 @@ def step_limit(progress: Progress, max_steps: int | None) -> int | None:
     return min((limit for limit in (max_steps, progress.max_global_step) if limit), default=None)
 
 
-def time_left(progress: Progress, max_steps: int | None) -> float | None:
-    """Seconds until the run's step limit at the pace so far; None before there is a pace."""
+def time_left(progress: Progress, max_steps: int | None, max_time: float | None = None) -> float | None:
+    """Seconds until the run's nearest limit, that of steps at the pace so far; None before that can be said."""
     end = step_limit(progress, max_steps)
     pace = progress.steps_per_second
-    return max(0, end - progress.global_step) / pace if end and pace > 0 else None
+    steps = max(0, end - progress.global_step) / pace if end and pace > 0 else None
+    time = None if max_time is None else max(0.0, max_time - progress.seconds)
+    return min((left for left in (steps, time) if left is not None), default=None)
 
 
 def _duration(seconds: float | None) -> str:
@@ -96,6 +98,7 @@ def _duration(seconds: float | None) -> str:
 def _panel(plan: Plan, progress: Progress) -> Panel:
     target = plan.target_return
     end = step_limit(progress, plan.run.max_steps)
+    left = time_left(progress, plan.run.max_steps, plan.run.max_time)
     table = Table.grid(padding=(0, 2))
     for _ in range(2):
         table.add_column(style="dim", no_wrap=True)
@@ -113,7 +116,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
             "99 in 100 within",
             _milliseconds(progress.act_ms_p99),
         ),
-        ("time", _duration(progress.seconds), "left, at most", _duration(time_left(progress, plan.run.max_steps))),
+        ("time", _duration(progress.seconds), "left, at most", _duration(left)),
         ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", checkpoint),
     ]
     if progress.discarded:

@@ -51,7 +51,8 @@ class RunDirectory:
     def open(self, fresh: bool, max_steps: int, task: Mapping[str, str] | None = None) -> str:
         """Make it ready: resume an unfinished run, move a finished one aside, or any with `fresh`.
 
-        A run that stopped at its limit is unfinished if `max_steps`, this run's limit, lies beyond. `task` is what is
+        A run that stopped at its limit of steps is unfinished if `max_steps`, this run's limit, lies beyond; one that
+        stopped at its limit of time always is, because each start has its own time. `task` is what is
         to be trained on (`Plan.task`), where that is to be compared.
 
         Returns a sentence for the user. Raises ConfigurationError where another run uses it, or an unfinished run of
