@@ -15,7 +15,7 @@ from relaax.configuration import ParameterServerSection, RlxServerSection
 from relaax.metrics import copying
 from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages, space_wire
 from relaax.server import status, strikes, tokens
-from relaax.server.parameter_server import checkpointing, guard, requests
+from relaax.server.parameter_server import checkpointing, core, guard, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.rlx_server import children, listener, peer, vanishing
 from support.pages import DOCS
@@ -57,6 +57,7 @@ CONSTANTS: dict[str, float] = {
     "CONNECT_SECONDS": s3.CONNECT_SECONDS,
     "READ_SECONDS": s3.READ_SECONDS,
     "LAST_SECONDS": checkpointing.LAST_SECONDS,
+    "CUT": core.CUT,
     "HOLD": introduction.HOLD,
     "ANSWER": leader.ANSWER,
     "PREPARE": barrier.PREPARE,

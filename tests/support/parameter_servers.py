@@ -95,7 +95,7 @@ class Running:
                 self.core.resume(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]))
             core = self.core
             checkpointer = Checkpointer(
-                self.manager, core.state, interval, core.checkpoint_saved, mark=core.mark, saved=core.mark()
+                self.manager, core.cut, interval, core.checkpoint_saved, mark=core.mark, saved=core.mark()
             )
         timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         try:

@@ -81,7 +81,7 @@ def assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Se
             checkpointer = Checkpointer(shards, shards.cut, interval, on_saved, made=made)
         else:
             checkpointer = Checkpointer(
-                manager, core.state, interval, on_saved, mark=core.mark, saved=core.mark(), made=made
+                manager, core.cut, interval, on_saved, mark=core.mark, saved=core.mark(), made=made
             )
     metrics = None
     folder = metrics_folder(section, closing) if place.index == 0 else None

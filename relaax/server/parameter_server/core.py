@@ -13,7 +13,7 @@ from relaax.bridge.segments import Segments
 from relaax.checkpoint import Checkpoint
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
-from relaax.server.parameter_server.checkpointing import ModelState, Saved
+from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.figures import Figures
 from relaax.server.parameter_server.gate import Gate
@@ -27,6 +27,9 @@ from relaax.server.parameter_server.registry import Registry, Worker
 from relaax.server.parameter_server.shard import Applied, Push
 
 _log = logging.getLogger(__name__)
+
+CUT = 30.0
+"""Seconds that the one shard of a model may take to stop and to copy what it has, before the checkpoint is late."""
 
 
 class ParameterServer:
@@ -230,8 +233,27 @@ class ParameterServer:
         if (model := self._model) is not None:
             model.shard.let_go()
 
+    def cut(self) -> ModelState | None:
+        """The state at a moment at which no update is under way; None before there is a model.
+
+        What an update brings, its episodes too, is in there as a whole or not at all. Raises Late if an update took too
+        long.
+        """
+        self.prepare()
+        try:
+            unbroken = self.gate.hold(CUT)
+            try:
+                state = self.state()
+            finally:
+                unbroken &= self.gate.release()
+        finally:
+            self.let_go()
+        if not unbroken:
+            raise Late("an update took too long")
+        return state
+
     def state(self) -> ModelState | None:
-        """What a checkpoint is made of; None before there is a model. Waits for no more than an update."""
+        """What a checkpoint is made of; None before there is a model. Called while no update is under way."""
         model = self._model
         if model is None:
             return None
