@@ -66,6 +66,10 @@ EPISODES = "tests/algorithms/da3c_cont/test_episodes.py"
 DOCKING = "tests/learning/test_da3c_cont_docking.py"
 SHARD = "tests/server/parameter_server/test_shard.py"
 COMBINING = "tests/server/parameter_server/test_combining.py"
+CHECKPOINTING = "tests/server/parameter_server/test_checkpointing.py"
+LEADER = "tests/server/parameter_server/coordination/test_leader.py"
+LINKS = "tests/bridge/test_links.py"
+FLEET = "tests/metrics/test_fleet.py"
 
 HOST_PY = "algorithms/da3c/host_model.py"
 TENSORFLOW_PY = "algorithms/da3c/tensorflow_model.py"
@@ -75,6 +79,9 @@ NORMALIZATION_PY = "algorithms/da3c/normalization.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMBINING_PY = "relaax/server/parameter_server/combining.py"
+CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
+LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
+BRIDGE_PY = "relaax/bridge/grpc_bridge.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
@@ -586,6 +593,68 @@ ERRORS = (
             )
         ],
         "tests/algorithm_base/test_local_optimizer.py",
+    ),
+    planted(
+        "cut-in-pieces",
+        "with one shard, a push may come between the copies of a checkpoint",
+        [
+            (
+                "relaax/server/parameter_server/core.py",
+                "            unbroken = self.gate.hold(CUT)\n",
+                "            unbroken = True\n",
+            ),
+            ("relaax/server/parameter_server/core.py", "unbroken &= self.gate.release()", "pass"),
+        ],
+        "tests/server/parameter_server/test_one_cut.py",
+    ),
+    planted(
+        "published-without-a-shard",
+        "shard 0 publishes a checkpoint although a shard that wrote its part has gone",
+        [(LEADER_PY, "if served is None or not served == self._served == self.members.changes:", "if served is None:")],
+        LEADER,
+    ),
+    planted(
+        "early-checkpoints-left-out",
+        "the first checkpoint of a training comes after the whole interval",
+        [(CHECKPOINTING_PY, "return min(self._interval, EARLY[self._made])", "return self._interval")],
+        CHECKPOINTING,
+    ),
+    planted(
+        "early-checkpoints-late",
+        "an early checkpoint comes later than the interval says",
+        [(CHECKPOINTING_PY, "return min(self._interval, EARLY[self._made])", "return EARLY[self._made]")],
+        CHECKPOINTING,
+    ),
+    # Bridge, stores, metrics.
+    planted(
+        "unmodified-by-the-last-shard",
+        "nothing is taken from any shard if the last one has nothing new",
+        [(BRIDGE_PY, "all(carrier.message.not_modified for carrier in carriers)", "carriers[-1].message.not_modified")],
+        LINKS,
+    ),
+    planted(
+        "unmodified-part-left-empty",
+        "the part of a shard that has nothing new is not copied to where the others' parts are",
+        [(BRIDGE_PY, "vector[part] = self._pulled.parameters[part]", "pass")],
+        LINKS,
+    ),
+    planted(
+        "float16-edge",
+        "65520 becomes infinite in float16",
+        [("relaax/bridge/precision.py", "size >= _U32(0x477FF000)", "size > _U32(0x477FF000)")],
+        "tests/bridge/test_precision.py",
+    ),
+    planted(
+        "resumed-without-a-condition",
+        "a download from S3 that broke off goes on with whatever is there now",
+        [("relaax/checkpoint/s3.py", ', "IfMatch": tags[0]} if at', "} if at")],
+        "tests/checkpoint/test_s3.py",
+    ),
+    planted(
+        "steps-reported-again",
+        "a worker's steps are not cleared when they have been reported",
+        [("relaax/metrics/fleet.py", "                worker.steps = 0\n", "                pass\n")],
+        FLEET,
     ),
     # The wire and the worker.
     planted(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from relaax.bridge import BridgeError, GrpcBridge
+from relaax.bridge import BridgeError, GrpcBridge, grpc_bridge
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.grpc_bridge import Way
 from relaax.bridge.link import shard_range
@@ -84,6 +85,54 @@ def test_what_is_not_modified_is_not_sent_again(way: Way) -> None:
         assert again is not pulled
         np.testing.assert_array_equal(again.parameters, [0] * 4 + [-1] * 4)
         assert bridge.pull() is again
+
+
+class FilledNumpy:
+    """numpy, with NaN in new memory: else it may hold by chance what belongs there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def empty(shape: int, dtype: Any) -> Any:
+        return np.full(shape, np.nan, dtype)
+
+
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+@pytest.mark.parametrize("changed", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}])
+def test_of_shards_some_are_modified_and_others_not(
+    way: Way, changed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_bridge, "np", FilledNumpy())
+    with (
+        sharded(3) as shards,
+        bridge_to(shards.addresses, way=way) as bridge,
+        bridge_to(shards.addresses, way=way) as other,
+    ):
+        for each in (bridge, other):
+            each.register(registration())
+            each.pull()
+        # No element is 0 or like another, so that none is in the right place by chance.
+        other.push(gradient(*range(1, SIZE + 1)), env_steps=1)
+        before = bridge.pull().parameters.copy()
+        np.testing.assert_array_equal(before, -gradient(*range(1, SIZE + 1)))
+        step = gradient(*range(100, 100 + SIZE))
+        expected = before.copy()
+        for shard in range(3):
+            part = slice(*shard_range(SIZE, shard, 3))
+            if shard in changed:
+                expected[part] -= step[part]
+            else:
+                step[part] = np.nan
+        other.push(step, env_steps=1)
+        pulled = bridge.pull()
+        np.testing.assert_array_equal(pulled.parameters, expected)
+        assert bridge.pull() is pulled
+        # And in the answer to a push of its own.
+        again = bridge.push(step, env_steps=1).pulled
+        assert again is not None
+        np.testing.assert_array_equal(again.parameters, expected - np.nan_to_num(step))
+        np.testing.assert_array_equal(pulled.parameters, expected)
 
 
 def test_leaving_leaves_all() -> None:

@@ -76,6 +76,21 @@ def test_what_is_finite_stays_finite_and_what_is_not_stays_that(name: str) -> No
     np.testing.assert_array_equal(np.signbit(found)[~np.isnan(found)], np.signbit(numbers)[~np.isnan(found)])
 
 
+@pytest.mark.parametrize(
+    ("name", "edge"), [("float16", 65520.0), ("bfloat16", float(np.uint32(0x7F7F8000).view(np.float32)))]
+)
+def test_the_edge_half_way_to_what_would_be_infinite(name: str, edge: float, caplog: pytest.LogCaptureFixture) -> None:
+    at = np.float32(edge)
+    below = np.nextafter(at, np.float32(0))
+    with np.errstate(over="ignore"):
+        assert np.isinf(at.astype(DTYPES[name])), "others round it to infinity"
+    for number in (below, -below):
+        np.testing.assert_array_equal(through(gradient(number), name), gradient(np.copysign(LARGEST[name], number)))
+    assert caplog.messages == [], "that is rounding"
+    np.testing.assert_array_equal(through(gradient(at, -at), name), gradient(LARGEST[name], -LARGEST[name]))
+    assert caplog.messages[0].startswith("2 of 8 numbers are too large")
+
+
 @short
 def test_every_short_number_is_read(name: str) -> None:
     data = memoryview(np.arange(2**16, dtype=np.uint16)).cast("B")

@@ -141,6 +141,25 @@ def test_an_answer_that_breaks_off_is_taken_up_where_it_broke(s3: S3Server, prox
         store.get("x")
 
 
+@pytest.mark.parametrize("length", [5_000_000, 4_000_000, 6_000_000])
+def test_a_value_that_is_replaced_while_it_is_read_is_never_mixed_with_the_other(
+    s3: S3Server, proxy: S3Proxy, length: int
+) -> None:
+    store = s3.store(endpoint=proxy.url)
+    value, other = b"a" * 5_000_000, b"b" * length
+    store.put("x", value)
+    proxy.fail("half", 1, lambda method, path: method == "GET")
+    pieces = store.pieces("x")
+    read = next(pieces)
+    store.put("x", other)
+    with pytest.raises(StoreError, match=r"cannot read s3://\S+/x"):
+        for piece in pieces:
+            read += piece
+    assert set(read) == set(b"a")
+    assert len(read) < len(value)
+    assert store.get("x") == other
+
+
 def test_a_conditional_write_whose_answer_was_lost_has_succeeded(s3: S3Server, proxy: S3Proxy) -> None:
     store = s3.store(endpoint=proxy.url)
     proxy.fail("lost", 1, lambda method, path: method == "PUT")

@@ -44,6 +44,18 @@ def test_where_no_worker_was_heard_there_is_nothing() -> None:
     assert fleet.scalars() == {}
 
 
+def test_steps_are_those_since_the_last_call() -> None:
+    clock = Clock()
+    fleet = Fleet(clock=clock)
+    for steps, seconds, pace in ((10, 1, 10.0), (6, 2, 3.0), (8, 4, 2.0)):
+        fleet.note("a", 0, steps, [])
+        clock.now += seconds
+        assert fleet.scalars() == {"workers/steps_per_second/0": pace}
+    fleet.note("a", 0, 0, [("worker/memory_mb", 5.0)])
+    clock.now += 1
+    assert "workers/steps_per_second/0" not in fleet.scalars(), "it has done nothing since"
+
+
 def test_a_worker_that_left_or_fell_silent_is_left_out() -> None:
     clock = Clock()
     fleet = Fleet(silence=10.0, clock=clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from relaax.bridge import BridgeUnavailable
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
+from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Reason
@@ -245,6 +247,42 @@ def test_a_shard_that_goes_while_it_writes_leaves_no_checkpoint(
     assert outcome == [False]
     assert list(tmp_path.rglob("*.safetensors")) == []
     wait_until(lambda: leader.core.gate.closed, "shard 0 waits for the other one")
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_shard_that_goes_when_it_has_written_leaves_no_checkpoint(
+    leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    serve(leader, raw)
+    assert leader.manager is not None
+    assert isinstance(leader.shards, Leader)
+    members, store, listed = leader.shards.members, leader.manager.store, threading.Event()
+    keys_of = store.list
+
+    with contextlib.ExitStack() as later:
+
+        def going(prefix: str = "") -> list[str]:
+            """Shard 0 looks whether all parts are there: they are, and then the other shard goes."""
+            keys = keys_of(prefix)
+            if prefix and not listed.is_set():
+                listed.set()
+                assert len(keys) == 2
+                before = members.changes
+                raw.go()
+                wait_until(lambda: members.changes == before + 1, "it has gone")
+                if comes_back:  # as another life, which has nothing of what was cut
+                    later.enter_context(raw_shard(leader.address, location=str(tmp_path), instance="other"))
+                    wait_until(lambda: members.missing() is None, "it is there again")
+            return keys
+
+        monkeypatch.setattr(store, "list", going)
+        outcome = save(leader)
+        written(raw, raw.order("snapshot"), tmp_path)
+        wait_until(lambda: outcome, "the checkpoint is given up")
+        assert outcome == [False]
+        assert listed.is_set()
+        assert CheckpointManager(LocalStore(tmp_path)).published() == []
+        assert list(tmp_path.rglob("*.safetensors")) == []
 
 
 def test_a_part_that_cannot_be_written_makes_a_checkpoint_late_and_training_goes_on(
