@@ -69,6 +69,7 @@ COMBINING = "tests/server/parameter_server/test_combining.py"
 CHECKPOINTING = "tests/server/parameter_server/test_checkpointing.py"
 LEADER = "tests/server/parameter_server/coordination/test_leader.py"
 LINKS = "tests/bridge/test_links.py"
+LEASE = "tests/checkpoint/test_lease.py"
 FLEET = "tests/metrics/test_fleet.py"
 
 HOST_PY = "algorithms/da3c/host_model.py"
@@ -625,7 +626,85 @@ ERRORS = (
         [(CHECKPOINTING_PY, "return min(self._interval, EARLY[self._made])", "return EARLY[self._made]")],
         CHECKPOINTING,
     ),
+    planted(
+        "late-and-silent",
+        "trouble with checkpoints that comes back after one was saved is not said at once",
+        [(CHECKPOINTING_PY, "        self._complained.clear()\n", "")],
+        CHECKPOINTING,
+    ),
+    planted(
+        "hold-unbroken-at-its-end",
+        "a hold that has just ended by itself is taken for one that held until then",
+        [
+            (
+                "relaax/server/parameter_server/gate.py",
+                "unbroken = self._clock() < self._held_until",
+                "unbroken = self._clock() <= self._held_until",
+            )
+        ],
+        "tests/server/parameter_server/test_gate.py",
+    ),
+    planted(
+        "news-of-shard-0-only",
+        "what only another shard has is not saved",
+        [
+            (
+                "relaax/server/parameter_server/coordination/barrier.py",
+                "return (mark, *(answer.state for answer in answers)) != saved",
+                "return False",
+            )
+        ],
+        LEADER,
+    ),
+    planted(
+        "first-worker-keeps-all",
+        "while the worker that came first is heard of, no silent one is forgotten",
+        [
+            (
+                "relaax/server/parameter_server/registry.py",
+                "        self._workers.move_to_end(worker.worker_id)\n",
+                "",
+            )
+        ],
+        "tests/server/parameter_server/test_registry.py",
+    ),
+    planted(
+        "figures-every-time",
+        "what is to be written every few seconds is written whenever it is asked for",
+        [
+            (
+                "relaax/server/parameter_server/figures.py",
+                "        self._due = now + INTERVAL\n        values",
+                "        values",
+            )
+        ],
+        "tests/server/parameter_server/test_figures.py",
+    ),
     # Bridge, stores, metrics.
+    planted(
+        "fence-below-checkpoints",
+        "a lease that was begun anew has a lower fence than the checkpoints beside it",
+        [
+            (
+                "relaax/checkpoint/lease.py",
+                "max(above, record.fence if record else 0) + 1",
+                "(record.fence if record else above) + 1",
+            )
+        ],
+        LEASE,
+    ),
+    planted(
+        "lease-given-back-twice",
+        "who gives the lease back a second time writes over the next one's",
+        [
+            (
+                "relaax/checkpoint/lease.py",
+                "if self._lost is not None or self._record.released:",
+                "if self._lost is not None:",
+            )
+        ],
+        LEASE,
+    ),
     planted(
         "unmodified-by-the-last-shard",
         "nothing is taken from any shard if the last one has nothing new",
@@ -654,6 +733,12 @@ ERRORS = (
         "steps-reported-again",
         "a worker's steps are not cleared when they have been reported",
         [("relaax/metrics/fleet.py", "                worker.steps = 0\n", "                pass\n")],
+        FLEET,
+    ),
+    planted(
+        "shown-by-number",
+        "workers are shown by themselves if their numbers are low, not if they came first",
+        [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],
         FLEET,
     ),
     # The wire and the worker.

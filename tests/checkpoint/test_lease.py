@@ -77,6 +77,28 @@ def test_a_fence_is_higher_than_that_of_every_checkpoint() -> None:
     lease.release()
 
 
+def test_a_fence_is_higher_than_both_the_lease_and_the_checkpoints_say() -> None:
+    store = MemoryStore()
+    with held(store):
+        pass
+    for above, fence in ((7, 8), (2, 9)):  # the lease was lost and begun anew; then it is ahead of the checkpoints
+        lease = Lease(store, ttl=1e6)
+        lease.acquire(above)
+        assert lease.fence == fence
+        lease.release()
+
+
+def test_who_has_given_it_back_gives_nothing_back_again(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    with held(store) as first:
+        first.release()
+        with held(store):
+            before = store.get("lease.json")
+            first.release()
+            assert store.get("lease.json") == before
+    assert caplog.messages == []
+
+
 def test_who_comes_while_the_holder_lives_is_refused_after_one_renewal() -> None:
     store, clock = MemoryStore(), Clock()
     with held(store) as first:

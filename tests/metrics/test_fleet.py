@@ -84,3 +84,16 @@ def test_so_many_are_shown_by_themselves() -> None:
     fleet.note("late", 200, 0, [("worker/memory_mb", 1.0)])
     clock.now += 1
     assert "workers/memory_mb/200" not in fleet.scalars()
+
+
+def test_those_that_were_heard_first_are_shown_whatever_their_numbers() -> None:
+    clock = Clock()
+    fleet = Fleet(clock=clock)
+    for actor in range(1000, 1064):
+        fleet.note(str(actor), actor, 0, [("worker/memory_mb", 1.0)])
+    clock.now += 1
+    fleet.scalars()
+    fleet.note("0", 0, 0, [("worker/memory_mb", 2.0)])
+    clock.now += 1
+    shown = [name for name in fleet.scalars() if name.startswith("workers/")]
+    assert shown == [f"workers/memory_mb/{actor}" for actor in range(1000, 1064)]

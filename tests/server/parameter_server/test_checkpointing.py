@@ -154,6 +154,20 @@ def test_that_there_can_be_no_checkpoint_now_is_said_once_a_minute(
     ]
 
 
+def test_trouble_that_comes_back_after_a_checkpoint_is_said_at_once(
+    model: Model, store: MemoryStore, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer, _ = make(1000)
+    for step in (1, 2):  # within the minute in which the same trouble is said once
+        model.step, store.failing = step, StoreError("no space left")
+        assert [checkpointer.save() for _ in range(3)] == [False] * 3
+        store.failing = None
+        assert checkpointer.save()
+    assert [record.message for record in caplog.records if "is late" in record.message] == [
+        f"the checkpoint at global step {step} is late: no space left" for step in (1, 2)
+    ]
+
+
 class Clock:
     """Waits in no time: `wait` goes on with the minutes, and `during` happens meanwhile."""
 

@@ -45,3 +45,16 @@ def test_where_there_is_a_writer_nothing_is_taken_from_it() -> None:
     clock.now += FIRST
     written = figures.scalars()
     assert figures.act_ms() == (written[f"{ACT}/p50"], written[f"{ACT}/p99"])
+
+
+def test_they_are_written_once_in_an_interval_however_often_it_is_asked() -> None:
+    clock = Clock()
+    figures = Figures(clock)
+    figures.scalars()
+    written = []
+    for second in range(1, 13):
+        figures.take_in("worker", 0, 1, report(0))
+        clock.now = float(second)
+        if figures.scalars():
+            written.append(second)
+    assert written == [FIRST, FIRST + INTERVAL, FIRST + 2 * INTERVAL]

@@ -88,6 +88,16 @@ def test_a_hold_that_was_slept_over_is_broken() -> None:
     assert not gate.release()
 
 
+def test_at_its_very_end_a_hold_holds_nobody_and_is_broken() -> None:
+    clock = Clock()
+    gate = Gate(clock=clock)
+    assert gate.hold(2.0)
+    clock.now = 2.0
+    with gate.passing(update=True):
+        pass
+    assert not gate.release()
+
+
 def test_an_update_that_takes_too_long_makes_the_hold_fail() -> None:
     gate = Gate()
     with gate.passing(update=True):

@@ -60,6 +60,22 @@ def test_a_silent_worker_is_not_connected_and_after_long_forgotten() -> None:
     assert registry.connected == 0
 
 
+def test_one_that_came_first_and_is_heard_of_keeps_nobody_from_being_forgotten() -> None:
+    clock = Clock()
+    registry = Registry(forget_after=3600, clock=clock)
+    registry.register("a", "", 1, False, 1)
+    registry.register("b", "", 1, False, 1)
+    clock.now = 3000
+    assert registry.hear("a") is not None
+    clock.now = 3700
+    assert registry.forgotten() == ["b"]
+    # The same where there are too many: the place is lost by who was silent for longest.
+    small = Registry(capacity=2)
+    for name in ("a", "b", "a", "c"):
+        small.register(name, "", 1, False, 1)
+    assert small.forgotten() == ["b"]
+
+
 def test_too_many_workers_cost_the_longest_silent_its_place() -> None:
     registry = Registry(capacity=2)
     for name in ("a", "b", "c"):

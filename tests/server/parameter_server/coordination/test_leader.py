@@ -311,6 +311,21 @@ def test_a_part_that_cannot_be_written_makes_a_checkpoint_late_and_training_goes
     assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 1
 
 
+def test_what_only_another_shard_has_is_news(leader: OneShard, raw: RawShard, tmp_path: Path) -> None:
+    serve(leader, raw)
+    outcome = save(leader)
+    written(raw, raw.order("snapshot"), tmp_path)
+    wait_until(lambda: outcome, "the checkpoint is there")
+    # Of a push one part came through, and not shard 0's: nothing is new there.
+    outcome = save(leader)
+    raw.answer(raw.order("prepare"), state="half a push")
+    raw.answer(raw.order("hold"), state="half a push")
+    written(raw, raw.order("snapshot"), tmp_path)
+    wait_until(lambda: outcome, "another checkpoint is there")
+    assert outcome == [True]
+    assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 2
+
+
 def test_a_part_that_shard_0_does_not_see_is_no_part(
     leader: OneShard, raw: RawShard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
