@@ -736,6 +736,18 @@ ERRORS = (
         FLEET,
     ),
     planted(
+        "percentile-off-by-one",
+        "of a hundred numbers the 96th is given as the 95th percentile",
+        [
+            (
+                "relaax/metrics/aggregator.py",
+                "ordered[math.ceil(0.95 * len(ordered)) - 1]",
+                "ordered[min(math.ceil(0.95 * len(ordered)), len(ordered) - 1)]",
+            )
+        ],
+        "tests/metrics/test_aggregator.py",
+    ),
+    planted(
         "shown-by-number",
         "workers are shown by themselves if their numbers are low, not if they came first",
         [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],

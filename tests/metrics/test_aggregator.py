@@ -22,6 +22,18 @@ def test_episodes() -> None:
     assert aggregator.progress() == (3, 20.0, None, 0.0)
 
 
+def test_95_in_100_are_no_staler_than_the_95th() -> None:
+    aggregator = Aggregator()
+    assert aggregator.staleness_p95() == 0.0
+    for versions in range(1000, 0, -1):  # of the last hundred: 100 to 1
+        aggregator.staleness(versions)
+    assert aggregator.staleness_p95() == 95.0
+    other = Aggregator()
+    for versions in range(1, 21):
+        other.staleness(versions)
+    assert other.staleness_p95() == 19.0
+
+
 def test_staleness() -> None:
     aggregator = Aggregator()
     for versions in (0, 6, 3):
