@@ -680,6 +680,18 @@ ERRORS = (
         ],
         "tests/server/parameter_server/test_figures.py",
     ),
+    planted(
+        "no-answer-after-the-end",
+        "the push that ended training is not answered again",
+        [
+            (
+                "relaax/server/parameter_server/core.py",
+                "            return model.shard.repeat(push.worker, push.push_id)\n",
+                "            return None\n",
+            )
+        ],
+        "tests/server/parameter_server/test_roll_back.py",
+    ),
     # Bridge, stores, metrics.
     planted(
         "fence-below-checkpoints",

@@ -41,3 +41,16 @@ def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: 
     push(core, 2)
     assert core.finished
     assert ends == ["told"]
+
+
+def test_the_push_that_ended_training_is_answered_again_and_none_after_it() -> None:
+    core = ParameterServer(Models(max_global_step=10), first_difference)
+    core.register(WORKER, fingerprint(), "", 1, False, 1)
+    last = Push(WORKER, 1, 0, None, env_steps=10, frames=10, global_step=0)
+    first, again = core.push(last), core.push(last)
+    assert first is not None
+    assert again is not None
+    assert (first.repeated, again.repeated) == (False, True)
+    assert again.counters == first.counters
+    assert core.push(Push(WORKER, 2, 0, None, env_steps=10, frames=10, global_step=10)) is None
+    assert core.global_step == 10
