@@ -50,7 +50,7 @@ def broken_after(tries):
     assert tries == 2
 def test_setup(broken_before): pass
 def test_teardown(broken_after): pass
-@pytest.mark.timeout(0.2)
+@pytest.mark.timeout(1)
 def test_timeout(tries):
     if tries == 1:
         time.sleep(60)
