@@ -17,7 +17,7 @@ from relaax.tf.networks import NetworkSpec
 from relaax.tf.policies import Policy
 
 from .config import Config
-from .model import STATISTICS, Model
+from .model import STATISTICS, Model, load_engines
 from .network import actor_critic, clipping
 from .normalization import Normalization
 from .rollout import Batch, Experience, Rollout
@@ -59,6 +59,10 @@ class ActorCritic(AgentBase):
         self._env_steps = 0  # not pushed yet
         self._pushes = 0  # since parameters were pulled
         self._pull()
+
+    @classmethod
+    def prepare(cls, config: Config, device: str) -> None:
+        load_engines(config, device)
 
     def reset(self, observations: Leaves) -> Leaves:
         self._experience.clear()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.tf.devices import computes_on_gpu
+from relaax.tf.devices import CPU, computes_on_gpu
 from relaax.tf.networks import NetworkSpec
 from relaax.tf.policies import Policy
 
 from .config import Config
 from .host_model import HostModel
 from .rollout import Batch
-from .tensorflow_model import TensorFlowModel
+
+if TYPE_CHECKING:
+    from .tensorflow_model import TensorFlowModel
 
 Array = npt.NDArray[np.float32]
 Outputs = Mapping[str, Array]
@@ -39,7 +41,8 @@ class Model:
     ) -> None:
         # What has no convolutions is too small for a GPU to pay.
         on_host = not spec.lstm and not (spec.convolutions and computes_on_gpu())
-        self._engine = (HostModel if on_host else TensorFlowModel)(spec, policy, config, input_dtype, batch_shape)
+        engine = HostModel if on_host else _tensorflow_model()
+        self._engine: HostModel | TensorFlowModel = engine(spec, policy, config, input_dtype, batch_shape)
 
     def set_parameters(self, parameters: Array) -> None:
         """Take over float32 [P], which must not change any more."""
@@ -60,3 +63,15 @@ class Model:
         `memory`, float32 [P]: where it may be computed, and is, but by TensorFlow.
         """
         return self._engine.gradient(batch, memory)
+
+
+def load_engines(config: Config, device: str) -> None:
+    """Import what models on `device` may need and this module does not import: TensorFlow."""
+    if config.lstm or device != CPU:
+        _tensorflow_model()
+
+
+def _tensorflow_model() -> type[TensorFlowModel]:
+    from .tensorflow_model import TensorFlowModel
+
+    return TensorFlowModel

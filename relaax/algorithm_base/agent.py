@@ -62,6 +62,14 @@ class AgentBase(ABC):
         """
         return None
 
+    @classmethod  # noqa: B027 - most need nothing more
+    def prepare(cls, config: Any, device: str) -> None:
+        """Import what agents on `device` (`cpu`, `gpu`, `gpu:I`) need and the algorithm's modules do not import.
+
+        Called once, before workers are forked: they share what was imported then, and each would import for itself what
+        was not, TensorFlow in some seconds. Nothing of it may run here.
+        """
+
     @abstractmethod
     def reset(self, observations: Leaves) -> Leaves:
         """Every environment starts an episode. Leaves [N, ...] of observations in, leaves [N, ...] of actions out."""

@@ -54,6 +54,12 @@ class Algorithm:
         """The `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError."""
         return validate_section(self.Config, section, "algorithm")
 
+    def prepare(self, config: ConfigBase, device: str) -> None:
+        """Import what workers on `device` need beside the algorithm's own modules. Nothing of it is run."""
+        if config.worker_optimizer_spec() is not None:
+            import relaax.algorithm_base.local_optimizer  # noqa: F401 - TensorFlow with it
+        self.Agent.prepare(config, device)
+
 
 def find_algorithm(path: str, folder: Path) -> Path:
     """The directory or file meant by `path`.

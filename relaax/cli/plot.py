@@ -6,12 +6,13 @@ import csv
 import glob
 import math
 import sys
-import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+
+from relaax.metrics.without_tensorflow import do_without_tensorflow
 
 Curve = list[tuple[int, float, float]]
 """Global step, seconds since the run's first value, value."""
@@ -112,8 +113,7 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
 
 def read_curve(folder: Path, scalar: str) -> Curve:
     """The values of one scalar, in order of the global step. Ends the command with a sentence where there are none."""
-    # The presence of this module is TensorBoard's own switch for doing without TensorFlow, which takes seconds to load.
-    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
+    do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator
 
     if not folder.is_dir():

@@ -77,9 +77,9 @@ def _config(path: str, folder: Path) -> type:
 
     found = config_class(path, folder)
     if found is OpenConfig:
-        from relaax.server.native_messages import import_tensorflow
+        from relaax.server.native_messages import load_tensorflow_quietly
 
-        import_tensorflow()
+        load_tensorflow_quietly()
         return load_algorithm(path, folder).Config
     return found
 

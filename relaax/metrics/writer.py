@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from relaax.metrics.without_tensorflow import do_without_tensorflow
+
 _log = logging.getLogger(__name__)
 
 
@@ -104,6 +106,7 @@ class MetricsWriter:
             self._failed = False
 
     def _open(self) -> Any:
+        do_without_tensorflow()
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from relaax.configuration import (
     redacted,
 )
 from relaax.server.address import require_loopback, require_private
-from relaax.server.native_messages import import_tensorflow
+from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.tokens import ENVIRONMENTS, WORKERS, asks_for_token
 
 _HOGWILD = ("rms_prop", "momentum", "adagrad")
@@ -41,7 +41,7 @@ def whole(configuration: Configuration) -> Configuration:
     require_private_ports(configuration.parameter_server, configuration.rlx_server)
     config = configuration.algorithm_config
     if config is None:
-        import_tensorflow()
+        load_tensorflow_quietly()
         algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
         config = algorithm.configure(configuration.algorithm)
     if isinstance(config, ConfigBase):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from relaax.server.anonymous import anonymous_file
+from relaax.tf.loading import load_within
 
 STDERR = 2
 
@@ -31,7 +32,6 @@ def native_messages_held_back() -> Iterator[None]:
             os.close(own)
 
 
-def import_tensorflow() -> None:
-    """Load TensorFlow; nothing of it is run."""
-    with native_messages_held_back():
-        import tensorflow  # noqa: F401
+def load_tensorflow_quietly() -> None:
+    """Hold these messages back when something imports TensorFlow in this process, if anything does."""
+    load_within(native_messages_held_back)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import tensorflow as tf
 
+from relaax.tf.loading import tf
 from relaax.tf.vector import FlatVector, Vector
 
 

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from relaax.tf.flat_variable import FlatVariable
+from relaax.tf.loading import tf
 from relaax.tf.vector import FlatVector, Vector
 
 Slots = dict[str, npt.NDArray[Any]]

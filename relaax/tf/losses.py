@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+from relaax.tf.loading import tf
 
 Tensor = Any
 """TensorFlow ships no types; shapes and dtypes stand in the docstrings."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
+
+from relaax.tf.loading import tf
 
 Tensor = Any
 Array = npt.NDArray[np.float32]

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from relaax.tf.convolution import convolution_numpy
 from relaax.tf.flat import FlatLayout
+from relaax.tf.loading import tf
 from relaax.tf.lstm import lstm, lstm_numpy
 from relaax.tf.orthogonal import orthogonal
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
+from relaax.tf.loading import tf
 from relaax.tf.losses import categorical_entropy
 
 Tensor = Any

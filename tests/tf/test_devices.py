@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +15,33 @@ SECOND_DEVICE = Path(__file__).resolve().parents[1] / "support" / "second_device
 @pytest.mark.parametrize(
     ("device", "gpus", "seen"),
     [
-        ("cpu", [], []),
-        ("cpu", ["a", "b"], []),
-        ("gpu", ["a", "b"], ["a"]),
-        ("gpu:0", ["a", "b"], ["a"]),
-        ("gpu:1", ["a", "b"], ["b"]),
+        ("gpu", ["a", "b"], "a"),
+        ("gpu:0", ["a", "b"], "a"),
+        ("gpu:1", ["a", "b"], "b"),
     ],
 )
-def test_a_process_sees_its_device_and_no_other(device: str, gpus: list[str], seen: list[str]) -> None:
+def test_a_process_sees_its_device_and_no_other(device: str, gpus: list[str], seen: str) -> None:
     assert chosen(device, gpus) == seen
+
+
+def test_what_computes_on_the_cpu_sees_no_gpu_once_tensorflow_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(
+        "class config:\n"
+        "    @staticmethod\n"
+        "    def set_visible_devices(devices, kind):\n"
+        "        print('visible', devices, kind)\n"
+    )
+    code = """
+import sys
+from relaax.tf.devices import computes_on_gpu, use_device
+use_device("cpu")
+print(computes_on_gpu(), "tensorflow" in sys.modules)
+import tensorflow
+print(computes_on_gpu())
+"""
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["False False", "visible [] GPU", "False"]
 
 
 @pytest.mark.parametrize(

@@ -68,15 +68,17 @@ def algorithm(patient: Patient) -> Iterator[Finding]:
     """Whether the algorithm can be imported, takes its section, and can do with the bridge."""
     from relaax.algorithm_base import ConfigBase, load_algorithm
     from relaax.server.configured import check_bridge
-    from relaax.server.native_messages import import_tensorflow
+    from relaax.server.native_messages import load_tensorflow_quietly
+    from relaax.server.rlx_server.planning import device_of
 
     found = patient.configuration
     try:
-        import_tensorflow()
+        load_tensorflow_quietly()
         patient.algorithm = load_algorithm(found.algorithm_path, found.folder)
         patient.config = patient.algorithm.configure(found.algorithm)
         if isinstance(patient.config, ConfigBase):
             check_bridge(found.rlx_server, patient.config)
+            patient.algorithm.prepare(patient.config, device_of(found.rlx_server, patient.config))
     except ConfigurationError as error:
         yield wrong(str(error), "mend what is named")
     else:

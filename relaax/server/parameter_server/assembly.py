@@ -14,10 +14,9 @@ import google.protobuf
 import grpc
 import numpy as np
 import safetensors
-import tensorflow as tf
 
 import relaax
-from relaax.algorithm_base import ConfigBase, first_difference, load_algorithm
+from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
 from relaax.bridge.options import MAX_PARAMETERS
 from relaax.checkpoint import CheckpointManager, sequence
 from relaax.configuration import Configuration, redacted
@@ -37,12 +36,13 @@ from relaax.server.parameter_server.recutting import parts_for
 from relaax.server.parameter_server.server import Server
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, patiently
 from relaax.server.targets import shard_target
+from relaax.tf.loading import is_loaded, tf
 
 _log = logging.getLogger(__name__)
 
 
-def assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Server:
-    """A parameter server with its port bound and its checkpoint restored, ready to start.
+def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, closing: ExitStack) -> Server:
+    """A parameter server of this algorithm with its port bound and its checkpoint restored, ready to start.
 
     It runs until `ends` has a reason. What `closing` ends is ended after it, also where this raises.
 
@@ -51,7 +51,6 @@ def assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Se
     section = configuration.parameter_server
     credentials = read_credentials(section)
     place = Place(section.shard, section.shards)
-    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     config = algorithm.configure(configuration.algorithm)
     models = AlgorithmModels(algorithm, config)
     core = ParameterServer(
@@ -131,5 +130,8 @@ def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointM
 
 
 def _versions() -> dict[str, str]:
-    modules = (relaax, grpc, np, google.protobuf, safetensors, tf)
-    return {"python": platform.python_version(), **{module.__name__: module.__version__ for module in modules}}
+    modules = (relaax, grpc, np, google.protobuf, safetensors)
+    versions = {module.__name__: str(module.__version__) for module in modules}
+    if is_loaded():
+        versions["tensorflow"] = str(tf.__version__)
+    return {"python": platform.python_version(), **versions}

@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
+from relaax.algorithm_base import Algorithm, load_algorithm
 from relaax.bridge.descriptors import allow_descriptors
 from relaax.checkpoint import Interrupted, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
@@ -26,7 +27,7 @@ from relaax.extras import named
 from relaax.server.address import AddressError
 from relaax.server.configured import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
-from relaax.server.native_messages import import_tensorflow
+from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.options import (
     AllowAnonymousOption,
     CheckConfigOption,
@@ -139,12 +140,12 @@ def _place(shard: str | None) -> dict[str, int]:
 def _run(configuration: Configuration) -> int:
     """Serve until the end; the exit code."""
     allow_descriptors()
-    import_tensorflow()  # takes seconds in which a signal simply ends the process: there is nothing to save yet
+    algorithm = _load(configuration)  # may take seconds, in which a signal simply ends the process
     ends = Ends()
     reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
     # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
     with ends.signals(reasons, afterwards=signal.SIG_IGN), ExitStack() as closing:
-        server = _assemble(configuration, ends, closing)
+        server = _assemble(configuration, algorithm, ends, closing)
         server.start()
         print(f"relaax-parameter-server listening on {server.address}", flush=True)
         if server.status_address:
@@ -160,22 +161,28 @@ def _run(configuration: Configuration) -> int:
     return 130 if reason is Reason.INTERRUPTED else 0
 
 
-def _assemble(configuration: Configuration, ends: Ends, closing: ExitStack) -> Server:
-    """The server, or the end of the process with one sentence."""
-    import tensorflow as tf
+def _load(configuration: Configuration) -> Algorithm:
+    """The algorithm, and TensorFlow where that or the device needs it; or the end of the process with one sentence."""
+    from relaax.tf.devices import NoSuchDevice, use_device, use_one_thread
 
-    from relaax.server.parameter_server.assembly import assemble
-    from relaax.server.parameter_server.model import ModelRefused
-    from relaax.tf.devices import NoSuchDevice, use_device
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    load_tensorflow_quietly()
+    use_one_thread()
     try:
         use_device(configuration.parameter_server.device)
+        return load_algorithm(configuration.algorithm_path, configuration.folder)
     except NoSuchDevice as error:
         _give_up(f"relaax-parameter-server.device: {error}", 2)
+    except ConfigurationError as error:
+        _give_up(error, 2)
+
+
+def _assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, closing: ExitStack) -> Server:
+    """The server, or the end of the process with one sentence."""
+    from relaax.server.parameter_server.assembly import assemble
+    from relaax.server.parameter_server.model import ModelRefused
+
     try:
-        return assemble(configuration, ends, closing)
+        return assemble(configuration, algorithm, ends, closing)
     except (ConfigurationError, AddressError, ModelRefused) as error:
         _give_up(error, 2)
     except StoreError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.configured import check_bridge
-from relaax.server.native_messages import import_tensorflow
+from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.rlx_server.worker import WorkerPlan
 from relaax.server.targets import targets
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
-    """Import TensorFlow and the algorithm at `path`, seen from `folder`, and check its `section`.
+    """Import the algorithm at `path`, seen from `folder`, with what its agents need, and check its `section`.
 
     Raises ConfigurationError.
     """
-    import_tensorflow()
+    load_tensorflow_quietly()
     from relaax.bridge.precision import prepare
 
     prepare(settings.wire_precision)  # compiled before there are workers, it is there for all of them
@@ -30,7 +30,9 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     config = algorithm.configure(section)
     check_bridge(settings, config)
     servers = targets(settings)
-    return WorkerPlan(settings, algorithm, config, _device(settings, config), lambda: make_bridge(settings, servers))
+    device = device_of(settings, config)
+    algorithm.prepare(config, device)
+    return WorkerPlan(settings, algorithm, config, device, lambda: make_bridge(settings, servers))
 
 
 def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
@@ -39,7 +41,7 @@ def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
     return ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")
 
 
-def _device(settings: RlxServerSection, config: ConfigBase) -> str:
+def device_of(settings: RlxServerSection, config: ConfigBase) -> str:
     """What workers compute on: `algorithm.gpu` counts where the server's own section says nothing."""
     return settings.device or ("gpu" if config.gpu else "cpu")
 
@@ -49,12 +51,10 @@ def make_bridge(settings: RlxServerSection, servers: Sequence[Target]) -> Bridge
 
     Called in the worker: a gRPC object does not survive a fork.
     """
-    import tensorflow as tf
-
     from relaax.bridge.grpc_bridge import GrpcBridge
+    from relaax.tf.devices import use_one_thread
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    use_one_thread()
     if settings.bridge == "hogwild":
         from relaax.bridge.hogwild import HogwildBridge
 

@@ -21,6 +21,8 @@ from relaax.server.rlx_server.worker import WorkerPlan
 _log = logging.getLogger(__name__)
 
 _TASKS = Path("/proc/self/task")
+_LEADS_TO_KERNELS = {"relaax.host.losses", "relaax.host.network", "relaax.tf.policies", "relaax.tf.returns"}
+"""Modules for algorithms whose functions use the host's kernels."""
 
 
 class UnsafeFork(RuntimeError):
@@ -41,15 +43,19 @@ def _require_one_thread(algorithm: Path) -> None:
         )
 
 
-def _import_for_workers() -> None:
-    """Load what every worker needs sooner or later, so that all share one copy of it. Nothing of it is run."""
+def _import_for_workers(bridge: str) -> None:
+    """Load what workers need sooner or later, so that all share one copy of it. Nothing of it is run."""
     import numpy.random  # noqa: F401
 
-    import relaax.bridge.grpc_bridge  # noqa: F401
-    from relaax.host import convolution, dense, losses, products
+    import relaax.bridge.grpc_bridge
 
-    for kernels in (convolution, dense, losses, products):
-        kernels.compile_kernels()  # 40 MB, numba included
+    if bridge == "hogwild":
+        import relaax.bridge.hogwild  # noqa: F401
+    if not _LEADS_TO_KERNELS.isdisjoint(sys.modules):
+        from relaax.host import convolution, dense, losses, products
+
+        for kernels in (convolution, dense, losses, products):
+            kernels.compile_kernels()  # 40 MB, numba included
 
 
 class ForkSpawner:
@@ -59,7 +65,7 @@ class ForkSpawner:
     """
 
     def __init__(self, plan: WorkerPlan, folders: WorkerFolders, gate: Gate = OPEN) -> None:
-        _import_for_workers()
+        _import_for_workers(plan.settings.bridge)
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
         self._gate = gate

@@ -294,7 +294,7 @@ class Worker:
 
 
 def _use_device(device: str) -> None:
-    from relaax.tf.devices import use_device  # TensorFlow with it: to be loaded where the server says
+    from relaax.tf.devices import use_device  # the listener, which knows workers, is to know nothing of it
 
     use_device(device)
 

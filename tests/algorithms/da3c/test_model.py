@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from relaax.tf.policies import Categorical, Gaussian, Policy
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
 MODEL, HOST, TENSORFLOW, NETWORK, ROLLOUT = (
-    sys.modules[f"{PACKAGE}.{name}"] for name in ("model", "host_model", "tensorflow_model", "network", "rollout")
+    importlib.import_module(f"{PACKAGE}.{name}")
+    for name in ("model", "host_model", "tensorflow_model", "network", "rollout")
 )
 POLICY = Categorical(3)
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)

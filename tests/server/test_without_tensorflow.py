@@ -1,0 +1,41 @@
+"""Processes load TensorFlow where something of theirs computes with it, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.processes import Processes, wait_until
+from support.service import RLX_SERVER, Service, write_service_config
+from support.trainee import Training
+
+
+def libraries(pid: int) -> set[str]:
+    """Paths of the compiled libraries that a process has loaded."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {path for line in lines if (path := line.partition("/")[2]) and ".so" in path}
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is loaded")
+def test_no_process_of_a_run_on_the_hosts_engine_does(processes: Processes, tmp_path: Path) -> None:
+    service = Service(processes, tmp_path)
+    training = Training(service.address)
+    wait_until(lambda: service.status.updates > 10, "it learns")
+    wait_until(lambda: list((tmp_path / "metrics").glob("events.*")), "metrics are written")
+    (worker,) = service.rlx_server.children()
+    loaded = {pid: libraries(pid) for pid in (service.parameter_server.pid, service.rlx_server.pid, worker.pid)}
+    training.stop()
+    assert all(loaded.values())
+    assert not [path for paths in loaded.values() for path in paths if "tensorflow" in path]
+    assert not loaded[worker.pid] - loaded[service.rlx_server.pid], "a worker shares what its server has loaded"
+
+
+@pytest.mark.parametrize("keys", [{"lstm": True}, {"optimizer": "worker_rms_prop"}])
+def test_a_server_loads_it_for_workers_that_need_it(
+    keys: dict[str, object], processes: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "tensorflow.py").write_text("print('loading')\nimport time\ntime.sleep(600)\n")
+    config = write_service_config(tmp_path, **keys)
+    server = processes.start(*RLX_SERVER, "--config", config, env={"PYTHONPATH": str(tmp_path)})
+    server.wait_for_line("loading")
