@@ -12,24 +12,19 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
+
+from relaax.host import machine_code
+from relaax.host.machine_code import FLAT, READ
 
 Kernel = Callable[..., None]
 
 
 @cache
 def compiled(function: Kernel, vectors: int, numbers: int) -> Kernel:
-    """Machine code for a function of so many vectors that it may change, a gradient, and so many numbers.
-
-    All are of type float32, and vectors contiguous. Python's lock is free while it runs.
-    """
-    changed = types.Array(types.float32, 1, "C")
-    gradient = types.Array(types.float32, 1, "C", readonly=True)
-    signature = types.void(*[changed] * vectors, gradient, *[types.float32] * numbers)
-    kernel: Kernel = numba.njit(signature, nogil=True, error_model="numpy")(function)
-    return kernel
+    """Machine code for a function of so many vectors that it may change, a gradient, and so many numbers."""
+    return machine_code.compiled(function, *[FLAT] * vectors, READ, *[types.float32] * numbers)
 
 
 def fused(function: Kernel) -> Kernel:
