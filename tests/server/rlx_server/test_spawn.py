@@ -24,18 +24,25 @@ from support.service import RLX_SERVER
 
 SECRET = "a-word-that-nobody-else-may-see"
 
+LIBRARY = "_sqlite3"
+
 Server = tuple[Running, str]
 
 
 @pytest.fixture(scope="module")
 def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests here. Its clients have less time than a worker needs to import TensorFlow."""
+    """One server for all tests here."""
     folder = tmp_path_factory.mktemp("spawning")
-    algorithm = {"colour": SECRET}
+    algorithm = {"path": written(folder), "colour": SECRET}
     with Processes(folder) as processes:
-        yield start_offline_server(
-            processes, folder, worker_start="spawn", handshake_timeout=1.0, heartbeat=0.2, algorithm=algorithm
-        )
+        yield start_offline_server(processes, folder, worker_start="spawn", heartbeat=0.2, algorithm=algorithm)
+
+
+def written(folder: Path, more: str = "") -> str:
+    """The algorithm of these tests, with a library that no server has by itself; `more` is done at its import."""
+    path = folder / "of_the_test.py"
+    path.write_text(f"{ALGORITHM.read_text()}\nimport sqlite3\n{more}\n")
+    return str(path)
 
 
 def mapped(process: psutil.Process) -> str:
@@ -52,12 +59,23 @@ def test_a_worker_serves_and_the_servers_own_process_stays_small(spawning: Serve
         assert child.pid == worker
         for process in (child, psutil.Process(server.pid)):
             assert SECRET not in " ".join(process.cmdline() + list(process.environ().values()))
-        assert "tensorflow" in mapped(child)
-        assert "tensorflow" not in mapped(psutil.Process(server.pid))
+        assert LIBRARY in mapped(child)
+        assert LIBRARY not in mapped(psutil.Process(server.pid))
         line.say(rlx.Bye())
         line.expect_end()
     wait_until(lambda: not server.children(), "the worker has ended")
     assert "Traceback" not in server.stderr
+
+
+def test_an_algorithm_may_take_longer_to_import_than_clients_have_for_their_hello(
+    processes: Processes, tmp_path: Path
+) -> None:
+    algorithm = {"path": written(tmp_path, "time.sleep(1.2)")}
+    _, address = start_offline_server(
+        processes, tmp_path, worker_start="spawn", handshake_timeout=1.0, heartbeat=0.2, algorithm=algorithm
+    )
+    with Line(address) as line:
+        line.open()
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to list descriptors")
@@ -100,14 +118,17 @@ def test_a_worker_that_crashes_is_told_by_the_server(spawning: Server) -> None:
 
 @pytest.mark.slow
 def test_there_is_no_room(processes: Processes, tmp_path: Path) -> None:
-    server, address = start_offline_server(processes, tmp_path, worker_start="spawn", memory_reserve=1e9)
+    algorithm = {"path": written(tmp_path)}
+    server, address = start_offline_server(
+        processes, tmp_path, worker_start="spawn", memory_reserve=1e9, algorithm=algorithm
+    )
     with Line(address) as line:
         line.say(make_hello())
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.OVERLOADED
         assert "stay reserved" in error.message
         (worker,) = server.children()
-        assert "tensorflow" not in mapped(worker), "what is refused for want of memory takes little of it"
+        assert LIBRARY not in mapped(worker), "what is refused for want of memory takes little of it"
 
 
 @pytest.mark.slow
