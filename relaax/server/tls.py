@@ -7,8 +7,6 @@ import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from cryptography import x509
-
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
 from relaax.server.tokens import ENVIRONMENTS, WORKERS, read_token
 from relaax.tls import client_context
@@ -80,6 +78,8 @@ def authority(file: str | None, key: str) -> bytes | None:
 
 
 def _check_dates(pem: bytes, file: str, key: str) -> None:
+    from cryptography import x509  # most servers have no certificate, and it is slow to load
+
     try:
         certificate = x509.load_pem_x509_certificate(pem)
     except ValueError:
