@@ -13,6 +13,7 @@ _BY_EXTRA = {
     "box2d": "Box2D pygame",
     "mujoco": "mujoco",
     "atari": "ale_py cv2",
+    "minatar": "minatar",
     "s3": "boto3 botocore",
     "plot": "matplotlib",
 }

@@ -18,7 +18,7 @@ from relaax.tf.policies import Policy
 
 from .config import Config
 from .model import STATISTICS, Model, load_engines
-from .network import actor_critic, clipping
+from .network import actor_critic, clipping, history
 from .normalization import Normalization
 from .rollout import Batch, Experience, Rollout
 
@@ -46,7 +46,7 @@ class ActorCritic(AgentBase):
         n = context.environments
         spec = actor_critic(config, context.observation_space, policy)
         self._policy = policy
-        self._encoder = ObservationEncoder(context.observation_space, n, config.history_len)
+        self._encoder = ObservationEncoder(context.observation_space, n, history(config, context.observation_space))
         self._experience = self._experience_of(spec)
         self._model = Model(spec, policy, config, self._encoder.dtype, self._experience.batch_shape)
         self._normalization = Normalization(config, context.observation_space, n, context.bridge)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, Space
 from relaax.algorithm_base.observations import input_refusal, input_shape, is_image
 from relaax.tf.networks import Convolution, NetworkSpec
@@ -10,27 +12,58 @@ from relaax.tf.policies import Policy
 from .config import Config
 from .normalization import declared
 
-ATARI_CONVOLUTIONS = (Convolution(16, 8, 4), Convolution(32, 4, 2))
-"""Mnih et al. 2013, and the feed-forward agent of Mnih et al. 2016."""
+LAYERS = (
+    (36, (Convolution(16, 8, 4), Convolution(32, 4, 2)), 256),
+    (16, (Convolution(16, 4, 2), Convolution(32, 3, 1)), 256),
+    (3, (Convolution(16, 3, 1),), 128),
+    (0, (), 128),
+)
+"""For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer.
+
+The first are those of Mnih et al. 2013 and of the feed-forward agent of Mnih et al. 2016, for 84 x 84. The third are
+those of Young and Tian 2019 (MinAtar), for 10 x 10.
+"""
 
 
 def actor_critic(config: Config, observation_space: Space, policy: Policy) -> NetworkSpec:
     """The policy's heads and `value` (one number), on one trunk or on one for each of the two."""
     image = is_image(observation_space)
-    layers = config.network.convolutions
-    convolutions = (
-        ATARI_CONVOLUTIONS if layers is None else [Convolution(c.filters, c.kernel, c.stride) for c in layers]
-    )
-    dense = config.network.dense
+    convolutions, dense = _default_layers(observation_space)
+    if image and config.network.convolutions is not None:
+        convolutions = tuple(Convolution(c.filters, c.kernel, c.stride) for c in config.network.convolutions)
+    if config.network.dense is not None:
+        dense = tuple(config.network.dense)
+    separate = config.network.separate
+    if separate is None:
+        separate = not image and not config.lstm
     return NetworkSpec(
-        inputs=input_shape(observation_space, config.history_len),
+        inputs=input_shape(observation_space, history(config, observation_space)),
         heads={**policy.heads, "value": 1},
-        dense=tuple(dense if dense is not None else ([256] if image else [64, 64])),
-        convolutions=tuple(convolutions) if image else (),
+        dense=dense,
+        convolutions=convolutions,
         activation=config.network.activation or ("relu" if image else "tanh"),
-        groups=(tuple(policy.heads), ("value",)) if config.network.separate else (),
+        groups=(tuple(policy.heads), ("value",)) if separate else (),
         lstm=config.network.lstm_size if config.lstm else 0,
     )
+
+
+def history(config: Config, observation_space: Space) -> int:
+    """Return how many frames `history_len` means for this observation space.
+
+    A frame of bool is a set of planes that an environment has laid out itself (MinAtar's show where things come from),
+    so one is enough.
+    """
+    if config.history_len is not None:
+        return config.history_len
+    return 1 if is_image(observation_space) and next(observation_space.elements()).dtype == np.bool_ else 4
+
+
+def _default_layers(observation_space: Space) -> tuple[tuple[Convolution, ...], tuple[int, ...]]:
+    """Return the convolutions and the widths of the dense layers."""
+    if not is_image(observation_space):
+        return (), (64, 64)
+    height, width, _ = input_shape(observation_space, history=1)
+    return next((convolutions, (dense,)) for side, convolutions, dense in LAYERS if min(height, width) >= side)
 
 
 def observation_refusal(config: Config, observation_space: Space, policy: Policy) -> str | None:

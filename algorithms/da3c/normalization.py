@@ -24,9 +24,12 @@ def declared(config: Config, observation_space: Space) -> dict[str, int]:
     """Names and lengths of the statistics that the configuration asks for."""
     statistics = {}
     if config.normalize_observations and not is_image(observation_space):
-        (statistics[OBSERVATION],) = input_shape(observation_space, config.history_len)
-    if config.normalize_rewards is not None:
-        statistics[RETURN if config.normalize_rewards == "scale" else REWARD] = 1
+        (statistics[OBSERVATION],) = input_shape(observation_space, history=1)
+    rewards = config.normalize_rewards
+    if rewards == "auto":
+        rewards = None if is_image(observation_space) else "scale"
+    if rewards is not None:
+        statistics[RETURN if rewards == "scale" else REWARD] = 1
     return statistics
 
 

@@ -2,7 +2,8 @@
 """Run environments of gymnasium against an RLX server: `main HOST:PORT NAME [N]`.
 
 N environments are stepped together over one connection. An id of the Atari games gets the usual preprocessing:
-grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30 no-op starts.
+grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30 no-op starts. The ids of MinAtar
+(MinAtar/Breakout-v1) are there if the package minatar is installed.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def find(name: str) -> Any:
         gymnasium.register_envs(ale_py)
     elif name.startswith("ALE/") or "NoFrameskip-v" in name:
         raise command.UsageError("ale-py is not installed; pip install 'relaax[atari]'")
+    if name.startswith("MinAtar/"):
+        _register_minatar()
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.Error, ImportError) as error:
@@ -70,6 +73,16 @@ def find(name: str) -> Any:
         if isinstance(error, gymnasium.error.UnregisteredEnv) and near:
             raise command.UsageError(f"gymnasium has no environment {name!r}; the nearest is {near[0]!r}") from None
         raise command.UsageError(f"cannot find the environment {name!r}: {error}") from error
+
+
+def _register_minatar() -> None:
+    """Tell gymnasium the ids of MinAtar, which importing the package alone does not.
+
+    Raises ModuleNotFoundError if it is not installed.
+    """
+    import minatar.gym
+
+    minatar.gym.register_envs()
 
 
 def is_atari(spec: Any) -> bool:

@@ -20,8 +20,9 @@ _LARGEST = np.finfo(np.float32).max
 class ObservationEncoder:
     """Network inputs for the N environments of a connection, with the frame history that images need.
 
-    An image, one Box of dtype uint8 and shape [H, W] or [H, W, C], becomes uint8 [N, H, W, C x history]. Everything
-    else becomes float32 [N, D]: numbers in C order, a Discrete as one-hot, the parts of a Tuple or Dict side by side.
+    An image becomes uint8 [N, H, W, C x history]: one Box of uint8 and shape [H, W] or [H, W, C], or one of bool and
+    shape [H, W, C], whose True becomes 255. Everything else becomes float32 [N, D]: numbers in C order, a Discrete as
+    one-hot, the parts of a Tuple or Dict side by side.
     """
 
     def __init__(self, space: Space, environments: int, history: int) -> None:
@@ -39,19 +40,19 @@ class ObservationEncoder:
     def reset(self, observations: Leaves) -> Inputs:
         """Inputs where every environment starts an episode."""
         if self._history:
-            return self._image(self._history.reset(observations[0]))
+            return self._image(self._history.reset(_pixels(observations[0])))
         return self._vector(observations)
 
     def push(self, observations: Leaves, restart: Mask) -> Inputs:
         """Inputs after a step; where `restart` [N], the observation starts an episode."""
         if self._history:
-            return self._image(self._history.push(observations[0], restart))
+            return self._image(self._history.push(_pixels(observations[0]), restart))
         return self._vector(observations)
 
     def peek(self, observations: Leaves) -> Inputs:
         """Inputs for final observations, with the history of the episode that they end; nothing is remembered."""
         if self._history:
-            return self._image(self._history.peek(observations[0]))
+            return self._image(self._history.peek(_pixels(observations[0])))
         return self._vector(observations)
 
     def _image(self, stack: Inputs) -> Inputs:
@@ -70,9 +71,17 @@ class ObservationEncoder:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
+def _pixels(leaf: npt.NDArray[Any]) -> Inputs:
+    """Return uint8 [N, H, W, ...] for pixels of uint8 or bool."""
+    return leaf * np.uint8(255) if leaf.dtype == np.bool_ else leaf
+
+
 def is_image(space: Space) -> bool:
-    """Whether the space is one Box of pixels."""
-    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    """Tell whether the space is one Box of pixels: of uint8, or of bool if it has channels."""
+    if not isinstance(space, Box):
+        return False
+    axes = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}
+    return len(space.shape) in axes.get(space.dtype, ())
 
 
 def input_shape(space: Space, history: int) -> tuple[int, ...]:

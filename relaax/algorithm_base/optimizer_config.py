@@ -29,7 +29,7 @@ class RMSPropConfig(OptimizerConfig):
     """RMSProp (Mnih et al. 2016): g <- decay g + (1 - decay) d^2, theta <- theta - rate d / sqrt(g + epsilon)."""
 
     decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
-    epsilon: float = Field(0.1, gt=0, description="Added to that mean inside the square root.")
+    epsilon: float = Field(1e-5, gt=0, description="Added to that mean inside the square root.")
 
     def spec(self) -> OptimizerSpec:
         from relaax.tf.optimizers import RMSProp

@@ -33,7 +33,7 @@ class RMSProp(OptimizerSpec):
     """
 
     decay: float = 0.99
-    epsilon: float = 0.1
+    epsilon: float = 1e-5
 
     def create(self, size: int) -> Optimizer[Any]:
         return live.LiveRMSProp(size, self.decay, self.epsilon)

@@ -63,7 +63,8 @@ def test_from_nothing_to_a_trained_agent(folder: Folder, short: bool) -> None:
 
     folder.write("mine.yaml")
     assert any("drawn into" in line for line in folder.do(block(PAGE, "settings")))
-    assert any(line.startswith("max_steps") for line in folder.do(block(PAGE, "mine")))
+    learned = folder.do(block(PAGE, "mine"))
+    assert any(line.startswith("target_reached") for line in learned), learned
 
 
 def acts(folder: Folder, expected: float) -> None:

@@ -63,6 +63,21 @@ def test_cart_poles_in_parallel():
     assert init.observation[0].shape == (4, 4)
 
 
+def test_minatar_registers_its_ids():
+    with RlxPeer(random_serve) as peer:
+        done = program(GYM, peer.address, "MinAtar/Breakout-v1", "2", "--steps", "50")
+        hello = peer.talks[0].hello
+    assert done.returncode == 0, done.stderr
+    assert_quiet(done.stderr)
+    assert (hello.environment, hello.observation_space.shape) == ("MinAtar/Breakout-v1", (10, 10, 4))
+    assert hello.observation_space.dtype == np.bool_
+
+
+def test_an_id_of_minatar_that_is_not_there_gets_the_nearest():
+    with pytest.raises(UsageError, match=r"no environment 'MinAtar/Brakeout-v1'; the nearest is 'MinAtar/Breakout-v1'"):
+        gym.find("MinAtar/Brakeout-v1")
+
+
 def test_options_reach_the_server(tmp_path):
     token = tmp_path / "token"
     token.write_text("s3cret\n")

@@ -21,7 +21,8 @@ def trained(updates: int, **keys: Any) -> list[int]:
         "episode_len": 2,
         "rewards_gamma": GAMMA,
         "entropy_beta": 0.1,
-        "network": {"dense": []},
+        "normalize_rewards": None,
+        "network": {"dense": [], "separate": False},
         "seed": 3,
     } | keys
     config = DA3C.configure(section)

@@ -34,7 +34,8 @@ def test_the_best_policy_is_found(way: str) -> None:
         "episode_len": 2,
         "rewards_gamma": GAMMA,
         "entropy_beta": 0.1,
-        "network": {"dense": []},
+        "normalize_rewards": None,
+        "network": {"dense": [], "separate": False},
         "max_global_step": steps * WORKERS * ENVIRONMENTS,
         **WAYS[way],
     }

@@ -25,7 +25,8 @@ SECTION: dict[str, Any] = {
     "episode_len": 2,
     "rewards_gamma": GAMMA,
     "entropy_beta": 0.1,
-    "network": {"dense": []},
+    "normalize_rewards": None,
+    "network": {"dense": [], "separate": False},
     "max_global_step": 2 * UPDATES * ENVIRONMENTS,  # an update of a worker takes two of each, void ones not counted
     "RMSProp": {"decay": 0.99, "epsilon": 0.01},
     "initial_learning_rate": 0.05,

@@ -72,6 +72,7 @@ class Scene(Script):
             "value_loss_weight": WEIGHT,
             "RMSProp": {"gradient_norm_clipping": None},
             "overlap": False,
+            "normalize_rewards": None,
             "network": {
                 "dense": [network.hidden],
                 "lstm_size": network.cells or 1,

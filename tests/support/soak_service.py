@@ -43,6 +43,7 @@ def write_soak_config(folder: Path, shards: int, seed: int) -> Path:
             "initial_learning_rate": 1e-3,
             "max_staleness": 6,
             "episode_len": 5,
+            "normalize_rewards": None,
             "network": {"dense": [64, 64], "activation": "tanh", "separate": True},
             "RMSProp": {"decay": 0.99, "epsilon": 0.1, "gradient_norm_clipping": 100},
         },

@@ -42,13 +42,14 @@ def test_the_algorithm_is_found_and_its_numbers_are_numbers() -> None:
     assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=0.1)
 
 
-def test_defaults_are_those_of_the_paper() -> None:
+def test_defaults_are_those_of_the_paper_but_for_what_makes_untuned_environments_learn() -> None:
     config = load_algorithm("da3c", Path()).configure({"path": "da3c"})
     assert config.initial_learning_rate == 7e-4
     assert config.anneal_learning_rate is True
-    assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=0.1)
     assert (config.episode_len, config.rewards_gamma, config.entropy_beta) == (5, 0.99, 0.01)
-    assert (config.history_len, config.rms_prop.gradient_norm_clipping) == (4, 40.0)
+    assert (config.gae_lambda, config.rms_prop.gradient_norm_clipping) == (1.0, 40.0)
+    assert config.optimizer_spec() == RMSProp(decay=0.99, epsilon=1e-5), "the paper does not say its epsilon"
+    assert config.normalize_rewards == "auto"
 
 
 def test_the_game_it_was_written_for_is_accepted() -> None:

@@ -21,7 +21,7 @@ def agent_with(
 ) -> tuple[AgentBase, FakeBridge]:
     keys = options.pop("keys", {})
     bridge = None if parameters is None else FakeBridge(parameters.astype(np.float32))
-    config = DA3C.configure({"path": "da3c"} | keys)
+    config = DA3C.configure({"path": "da3c", "normalize_rewards": None} | keys)
     return make_agent(DA3C, config, space, Discrete(actions), bridge=bridge, **options)
 
 
@@ -31,7 +31,7 @@ def preferring(action_logits: list[float]) -> np.ndarray:
     return np.array([*[0.0] * (2 * n), *action_logits, 0.0, 0.0, 0.0])
 
 
-LINEAR: dict[str, Any] = {"network": {"dense": []}}
+LINEAR: dict[str, Any] = {"network": {"dense": [], "separate": False}}
 
 
 def test_actions_are_sampled_as_the_policy_says() -> None:

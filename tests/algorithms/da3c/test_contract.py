@@ -21,7 +21,7 @@ class TestVectors(AgentCompliance):
         (VECTOR, MultiDiscrete([2, 3])),
         (MultiDiscrete([2, 3]), Discrete(2)),
         (Discrete(20_000), Discrete(2)),
-        (Box(0, 255, shape=(10, 10), dtype="uint8"), Discrete(2)),
+        (Box(0, 255, shape=(10_000, 10_000), dtype="uint8"), Discrete(2)),
     )
 
 

@@ -31,9 +31,11 @@ class Scene(Script):
             "value_loss_weight": WEIGHT,
             "RMSProp": {"gradient_norm_clipping": None},
             "overlap": False,
+            "normalize_rewards": None,
         }
+        keys["network"] = {"separate": False} | keys.get("network", {})
         self.theta = np.random.default_rng(7).normal(size=theta).astype(np.float32)
-        if "network" in keys and keys["network"].get("convolutions"):
+        if keys["network"].get("convolutions"):
             self.theta = np.abs(self.theta)  # no filter is silent: every pixel matters
         self.bridge = FakeBridge(self.theta, learning_rate=0.5)
         agent, _ = make_agent(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, load_algorithm
+from relaax.tf.policies import Categorical
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR, ATARI = Box(shape=(4,)), Box(0, 255, shape=(84, 84), dtype=np.uint8)
@@ -62,13 +64,13 @@ def test_what_it_can_handle(space: Space) -> None:
             " inputs; at most 10000 are handled",
         ),
         (
-            Box(0, 255, shape=(84, 7), dtype=np.uint8),
+            Box(0, 255, shape=(10_000, 10_000), dtype=np.uint8),
             Discrete(2),
-            "da3c cannot handle the observation space Box(uint8, [84, 7], 0..255): an image of [84, 7, 4] is too small"
-            " for convolution 0, Convolution(filters=16, kernel=8, stride=4)",
+            "da3c cannot handle the observation space Box(uint8, [10000, 10000], 0..255): the network would have"
+            " 12759086131 parameters, outputs included; at most 50000000 are handled",
         ),
     ],
-    ids=["continuous", "tuple", "multi-discrete", "large", "small"],
+    ids=["continuous", "tuple", "multi-discrete", "large", "large image"],
 )
 def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
     assert refusal(observation_space, action_space) == sentence
@@ -92,8 +94,40 @@ def parameters(space: Space, actions: int, **keys: Any) -> np.ndarray:
 def test_the_network_follows_the_space() -> None:
     assert parameters(ATARI, 18).size == 681_027  # counted in tests/tf/test_networks.py
     assert parameters(ATARI, 18, history_len=1).size == 681_027 - 8 * 8 * 3 * 16
-    # 4*64 + 64 + 64*64 + 64 + 64*2 + 2 + 64 + 1
-    assert parameters(VECTOR, 2).size == 4_675
+    # Two trunks of 4*64 + 64 + 64*64 + 64; then 64*2 + 2 for the policy and 64 + 1 for the value.
+    assert parameters(VECTOR, 2).size == 2 * 4_480 + 195
+    assert parameters(VECTOR, 2, network={"separate": False}).size == 4_480 + 195
+    assert parameters(VECTOR, 2, lstm=True).size == parameters(VECTOR, 2, lstm=True, network={"separate": False}).size
+
+
+def image(*shape: int, dtype: Any = np.uint8) -> Space:
+    return Box(0, np.iinfo(dtype).max if dtype != np.bool_ else 1, shape=shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("space", "convolutions", "features"),
+    [
+        (image(36, 50), [(8, 8, 4, 16), (4, 4, 16, 32)], 3 * 4 * 32),
+        (image(35, 50), [(4, 4, 4, 16), (3, 3, 16, 32)], 14 * 22 * 32),
+        (image(16, 16), [(4, 4, 4, 16), (3, 3, 16, 32)], 5 * 5 * 32),
+        (image(15, 16), [(3, 3, 4, 16)], 13 * 14 * 16),
+        (image(10, 10, 3), [(3, 3, 12, 16)], 8 * 8 * 16),
+        (image(10, 10, 4, dtype=np.bool_), [(3, 3, 4, 16)], 8 * 8 * 16),  # planes: one frame is enough
+        (image(3, 3), [(3, 3, 4, 16)], 16),
+        (image(2, 9), [], 2 * 9 * 4),
+    ],
+    ids=str,
+)
+def test_the_convolutions_follow_the_size_of_the_image(
+    space: Space, convolutions: list[tuple[int, ...]], features: int
+) -> None:
+    network = sys.modules[DA3C.Agent.__module__.rpartition(".")[0] + ".network"]
+    spec = network.actor_critic(DA3C.configure({"path": "da3c"}), space, Categorical(2))
+    shapes = spec.layout().shapes
+    kernels = [shape for name, shape in shapes.items() if name.startswith("conv") and name.endswith("kernel")]
+    assert kernels == convolutions
+    assert shapes["dense0/kernel"][0] == features
+    assert refusal(space, Discrete(2)) is None
 
 
 def test_all_actions_begin_almost_equally_likely() -> None:

@@ -27,10 +27,10 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             " them",
         ),
         (
-            Box(0, 255, shape=(84, 7), dtype=np.uint8),
+            Box(0, 255, shape=(10_000, 10_000), dtype=np.uint8),
             FORCES,
-            "da3c_cont cannot handle the observation space Box(uint8, [84, 7], 0..255): an image of [84, 7, 4] is too"
-            " small for convolution 0, Convolution(filters=16, kernel=8, stride=4)",
+            "da3c_cont cannot handle the observation space Box(uint8, [10000, 10000], 0..255): the network would have"
+            " 6379681593 parameters, outputs included; at most 50000000 are handled",
         ),
         (
             VECTOR,
@@ -45,7 +45,7 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             " normalised; set algorithm.normalize_observations to false",
         ),
     ],
-    ids=["discrete", "small", "too many actions", "too much to normalise"],
+    ids=["discrete", "large image", "too many actions", "too much to normalise"],
 )
 def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
     refused = DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), observation_space, action_space)
@@ -62,9 +62,9 @@ def test_what_it_can_handle(space: Space, actions: Space) -> None:
 def test_defaults() -> None:
     config = DA3C_CONT.configure({"path": "da3c_cont"})
     assert (config.initial_learning_rate, config.entropy_beta, config.lstm) == (1e-4, 1e-3, True)
-    assert (config.network.dense, config.network.lstm_size, config.network.separate) == ([128], 128, False)
+    assert (config.network.dense, config.network.lstm_size, config.network.separate) == ([128], 128, None)
     assert (config.spherical, config.whole_episodes, config.initial_variance) == (False, False, 1.0)
-    assert (config.normalize_observations, config.normalize_rewards, config.reward_clipping) == (True, None, None)
+    assert (config.normalize_observations, config.normalize_rewards, config.reward_clipping) == (True, "auto", None)
 
 
 def test_keys_left_out_of_the_network_keep_their_defaults() -> None:
@@ -93,6 +93,8 @@ def test_the_first_policy_has_the_variance_that_is_set() -> None:
 
 
 def test_statistics_are_those_that_are_asked_for() -> None:
-    assert server().statistics() == {"observation": 24}
+    assert server().statistics() == {"observation": 24, "return": 1}
+    assert server(normalize_rewards=None).statistics() == {"observation": 24}
+    assert server(CAMERA).statistics() == {}
     assert server(CAMERA, normalize_rewards="scale").statistics() == {"return": 1}
     assert server(normalize_observations=False, normalize_rewards="standardize").statistics() == {"reward": 1}
