@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from relaax.bridge.segments import SUPPORTED
 from support.run import Runs
@@ -38,6 +41,28 @@ VARIANTS = {
 @pytest.mark.parametrize("config", VARIANTS)
 def test_its_configuration_learns(runs: Runs, short: bool, config: str) -> None:
     easy, hard = VARIANTS[config]
+    run = runs.start("--target-return", str(easy if short else hard), "--seed", "5", "--no-progress", config=config)
+    assert run.running.wait(280) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
+
+
+UNTUNED = {
+    # Likewise, for the defaults alone: docs/results/first-contact.md has more. Random play is what they begin with.
+    "FrozenLake-v1": (0.3, 0.6),  # random play returns 0.01
+    "CliffWalking-v1": (-100, -20),  # random play falls off a hundred times in an episode
+    "Acrobot-v1": (-250, -100),  # random play returns -500
+    "MinAtar/Breakout-v1": (2, 4),  # random play returns 0.5
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", UNTUNED)
+def test_the_defaults_learn_what_nobody_tuned(runs: Runs, short: bool, tmp_path: Path, name: str) -> None:
+    easy, hard = UNTUNED[name]
+    config = tmp_path / "untuned.yaml"
+    run_section = {"environment": "OpenAI_Gym", "name": name, "envs-per-client": 8}
+    config.write_text(yaml.safe_dump({"relaax-run": run_section, "algorithm": {"path": "da3c"}}))
     run = runs.start("--target-return", str(easy if short else hard), "--seed", "5", "--no-progress", config=config)
     assert run.running.wait(280) == 0, run.running.report()
     assert run.summary["status"] == "target_reached"
