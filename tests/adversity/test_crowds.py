@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from relaax import rlx
-from support.crowd import Crowd, Loiterers, Unteachable, connected
+from relaax.server.rlx_server.children import MAX_LEAVING
+from relaax.server.rlx_server.places import FREE, MORE
+from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
 from support.fuzz_run import ALGORITHM
 from support.fuzz_wire import guests
 from support.leftovers import Holdings, expect_clean_log, expect_no_more, holdings
@@ -144,6 +146,19 @@ def test_a_crowd_whose_frames_have_a_length_and_no_sense(processes: Processes, t
         wait_until(lambda: crowd.refusals > 64, "the crowd comes again", 60)
         assert max(guest.longest for guest in honest) < PATIENCE
     server.expect_nothing_left()
+
+
+@pytest.mark.slow
+def test_a_crowd_that_says_hello_and_never_reads(server: Served) -> None:
+    """What that costs those who train, and a newcomer: tests/benchmarks/deaf_crowd.py."""
+    with Deaf(server.address, 300) as crowd:
+        wait_until(lambda: len(server.running.children()) >= FREE, "places are taken", 60)
+        with guests(server.address) as honest:
+            wait_until(lambda: all(guest.connections >= 2 for guest in honest), "honest clients come and go", 120)
+            workers = len(server.running.children())
+        assert workers <= FREE + MORE + MAX_LEAVING + len(honest) + 2  # two may be on their way
+        wait_until(lambda: crowd.reconnects > 0, "the oldest of the crowd were ended", 60)
+    wait_until(lambda: not server.running.children(), "nobody serves those that have left", 60)
 
 
 def test_clients_that_never_read_their_answers(server: Served) -> None:

@@ -178,3 +178,33 @@ class Loiterers(_Insistent):
 
     def _sockets(self) -> Iterable[socket.socket]:
         return self._said
+
+
+class Deaf(_Insistent):
+    """`count` connections that say a good hello and never read. Whoever is ended comes again at once."""
+
+    def __init__(self, address: str, count: int, token: str = "") -> None:
+        self.reconnects = 0
+        super().__init__(address, count)
+        spaces = {"observation_space": rlx.Box(shape=(4,)), "action_space": rlx.Discrete(2)}
+        self._word = rlx.ClientConnection().send(make_hello(**spaces, token=token))
+        self._open: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+
+    def _come(self) -> None:
+        sock = connected(self._address)
+        _say(sock, self._word)
+        self._open[sock.fileno()] = sock
+        self._poll.register(sock, select.POLLRDHUP)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for descriptor, _ in self._poll.poll(100):
+                self._poll.unregister(descriptor)
+                self._open.pop(descriptor).close()
+                with contextlib.suppress(OSError):  # one that cannot come just now is missing from then on
+                    self._come()
+                self.reconnects += 1
+
+    def _sockets(self) -> Iterable[socket.socket]:
+        return self._open.values()

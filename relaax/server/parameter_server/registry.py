@@ -20,6 +20,9 @@ class Worker:
     frame_skip: int
     last_report: int = 0
     heard: float = 0.0
+    session: str = ""
+    is_new: bool = False
+    """The session has come with this worker, which has only registered so far."""
 
 
 class ActorTable:
@@ -46,6 +49,13 @@ class ActorTable:
         if len(self._sessions) > self._capacity:
             self._sessions.popitem(last=False)
         return tuple(indices[:environments])
+
+    def __contains__(self, session: object) -> bool:
+        return session in self._sessions
+
+    def forget(self, session: str) -> None:
+        """Give the session's indices to others."""
+        self._sessions.pop(session, None)
 
     def as_json(self) -> dict[str, list[int]]:
         """Session to its indices, the longest absent first."""
@@ -83,23 +93,30 @@ class Registry:
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is None:
-                actors = self._actors.allot(session or worker_id, environments)
-                worker = self._workers[worker_id] = Worker(worker_id, actors, exploit, frame_skip)
+                session = session or worker_id
+                is_new = session not in self._actors
+                actors = self._actors.allot(session, environments)
+                worker = Worker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
+                self._workers[worker_id] = worker
             self._touch(worker)
             return worker
 
-    def hear(self, worker_id: str) -> Worker | None:
-        """The worker, who just called; None where it is not known."""
+    def hear(self, worker_id: str, leaves: bool = False) -> Worker | None:
+        """The worker, who just called; None where it is not known. `leaves`: to say that it leaves."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
+                worker.is_new &= leaves
                 self._touch(worker)
             return worker
 
     def leave(self, worker_id: str) -> Worker | None:
         """The worker, for the last time; None where it is not known."""
         with self._lock:
-            return self._workers.pop(worker_id, None)
+            worker = self._workers.pop(worker_id, None)
+            if worker is not None:
+                self._forget_if_new(worker)
+            return worker
 
     def new_report(self, worker: Worker, report_id: int) -> bool:
         """Whether a report is to be counted: not where it is one that was counted before."""
@@ -118,6 +135,7 @@ class Registry:
                 if worker.heard > limit and len(self._workers) <= self._capacity:
                     break
                 del self._workers[worker_id]
+                self._forget_if_new(worker)
                 gone.append(worker_id)
             return gone
 
@@ -144,6 +162,11 @@ class Registry:
         """Take the actor table back from a checkpoint."""
         with self._lock:
             self._actors.restore(sessions)
+
+    def _forget_if_new(self, worker: Worker) -> None:
+        """A session that came and did nothing keeps no indices: else a crowd of such would have all of them."""
+        if worker.is_new and all(other.session != worker.session for other in self._workers.values()):
+            self._actors.forget(worker.session)
 
     def _touch(self, worker: Worker) -> None:
         worker.heard = self._clock()

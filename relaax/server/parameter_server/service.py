@@ -82,7 +82,7 @@ class Service:
 
     def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
         check_report(request.report, context)
-        worker = self._core.registry.hear(request.worker_id)
+        worker = self._core.registry.hear(request.worker_id, leaves=True)
         if worker is not None:
             self._take_in(request.report, worker)
             self._core.leave(request.worker_id)

@@ -40,16 +40,19 @@ class Admission:
         self.refused = {"max_workers": 0, "memory": 0}
         """How often there was no room, by reason."""
 
-    def refusal(self, workers: Collection[int]) -> str | None:
-        """Why there is no room beside the worker processes `workers`, in one sentence; None where there is."""
+    def refusal(self, workers: Collection[int], counts: bool = True) -> str | None:
+        """Why there is no room beside the worker processes `workers`, in one sentence; None where there is.
+
+        `counts`: somebody is refused for it.
+        """
         if len(workers) >= self._max_workers:
-            self.refused["max_workers"] += 1
+            self.refused["max_workers"] += counts
             return f"this server serves {self._max_workers} connections and has no room for another"
         self._sample(workers)
         growing = self._growing(workers)
         available = psutil.virtual_memory().available
         if available - self._worker_bytes * (1 + growing) < self._reserve:
-            self.refused["memory"] += 1
+            self.refused["memory"] += counts
             return (
                 f"this server has {available / MEGABYTE:.0f} MB of memory left, a worker needs "
                 f"{self._worker_bytes / MEGABYTE:.0f} MB, {growing} have just started, and "

@@ -99,7 +99,7 @@ class Arrivals:
         if there >= needed and becomes is not Arrival.WAITING:
             self._release(sock)
             return becomes
-        if _has_ended(sock):
+        if has_ended(sock):
             self._drop(sock)
             return Arrival.GONE
         if needed > wait.bytes_wanted:
@@ -175,7 +175,7 @@ def _call_at(sock: socket.socket, count: int) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
-def _has_ended(sock: socket.socket) -> bool:
+def has_ended(sock: socket.socket) -> bool:
     """Whether the peer will say no more, with unread bytes before the end."""
     poll = select.poll()
     poll.register(sock, _PEER_ENDED)

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.news import ADMITTED, FAILED, RESUMES, WAITS, answer
+from relaax.server.rlx_server.news import ADMITTED, FAILED, GREETED, PROVEN, RESUMES, WAITS, answer
+from relaax.server.rlx_server.places import Places
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Children:
         ended: Callable[[int], None] = lambda _: None,
         failed: Callable[[str], None] = lambda _: None,
         refusal: Callable[[list[int]], str | None] = lambda _: None,
+        unproven: Places | None = None,
     ) -> None:
         """`ended` is called with the process id of each worker that has ended.
 
@@ -49,8 +51,10 @@ class Children:
         self._refusing: set[int] = set()
         self._leaving: dict[int, None] = {}  # the oldest comes first
         self._cut_off: set[int] = set()
+        self.unproven = Places() if unproven is None else unproven
+        """Workers that have let their clients in, who have yet to prove that they read."""
         self.counts: Counter[str] = Counter()
-        """Of forks, admissions, handshake failures and worker failures so far."""
+        """Of forks, admissions, handshake failures, worker failures and unproven workers that were ended so far."""
         self.training_finished = False
         """Whether a worker has heard from the parameter server that training is over."""
 
@@ -68,7 +72,8 @@ class Children:
     @property
     def handshakes(self) -> int:
         """How many workers do not know yet whether they let their client in, and do not just wait for it."""
-        return sum(news >= 0 and pid not in self._stalled for pid, news in self._news_of.items())
+        elsewhere = (self._stalled, self.unproven)
+        return sum(news >= 0 and not any(pid in pids for pids in elsewhere) for pid, news in self._news_of.items())
 
     @property
     def refusing(self) -> int:
@@ -81,6 +86,23 @@ class Children:
         if len(self._stalled) + self.handshakes < MAX_STALLED or not self._stalled:
             return False
         return time.monotonic() - next(iter(self._stalled.values())) < STALL_SECONDS
+
+    def take_place(self) -> None:
+        """One more worker is about to be started; one that makes room for it, if need be, is told to end."""
+        self._end_unproven(self.unproven.take(self.handshakes))
+
+    def make_room(self) -> bool:
+        """Tell a worker whose client has proved nothing to end, if one has had its time; whether there was one."""
+        return self._end_unproven(self.unproven.loser())
+
+    def _end_unproven(self, pid: int | None) -> bool:
+        if pid is None:
+            return False
+        self.unproven.leave(pid)
+        self._leaving[pid] = None
+        self.counts["crowded_out"] += 1
+        self._close(pid)
+        return True
 
     def add(self, pid: int, news: int, serves: bool = True, host: str = "") -> None:
         """A worker was started; `news` becomes readable when its client was let in, or was not.
@@ -112,15 +134,22 @@ class Children:
             return
         self._stalled.pop(pid, None)
         if word == FAILED:
-            self._failed(self._host_of[pid])
+            if pid not in self.unproven:  # a mistake after the handshake is none of it
+                self._failed(self._host_of[pid])
         elif word == ADMITTED:
             self.counts["admissions"] += 1
-            self._close(pid)
+            self.unproven.admit(pid, self._host_of[pid])
+        elif word == GREETED:
+            self.unproven.greet(pid)
         elif word == RESUMES:
             self._answer(pid)
+        elif word == PROVEN:
+            self.unproven.leave(pid)
+            self._close(pid)
         else:
             self._leaving[pid] = None
-            self.counts["handshake_failures"] += pid not in self._refusing
+            self.counts["handshake_failures"] += pid not in self._refusing and pid not in self.unproven
+            self.unproven.leave(pid)
             self._close(pid)
 
     def _answer(self, pid: int) -> None:
@@ -159,10 +188,13 @@ class Children:
                     self._refusing.discard(pid)
                     self._leaving.pop(pid, None)
                     self._stalled.pop(pid, None)
+                    self.unproven.leave(pid)
                     self._host_of.pop(pid, None)
                     self._note(pid, os.waitstatus_to_exitcode(status))
                     self._ended(pid)
                 continue
+            for pid in self._news_of:
+                self.unproven.leave(pid)
             forgotten = (self._news_of, self._refusing, self._leaving, self._cut_off, self._stalled, self._host_of)
             for each in forgotten:
                 each.clear()  # somebody else has reaped them

@@ -11,6 +11,8 @@ How it stays open to honest clients whatever others do:
   has a quarter of the places.
 - Over TLS a client has to say more before there is a hello. A worker that waits for that takes no place either; it is
   one of `children.MAX_STALLED`, and whether there is room for it is decided when its hello is there.
+- A client that has said hello and does not read its welcome is nobody's worker for long, where others wait for its
+  place (see `places`). Beside a crowd of such clients the last to come is served first (see `waiting`).
 - An address whose handshakes fail again and again gets no process for a while (see `relaax.server.strikes`).
 - What waits is bounded: past `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
   for the newcomer, first among those that have not said their hello.
@@ -39,7 +41,9 @@ from relaax.server.rlx_server.arrivals import Arrival, Arrivals
 from relaax.server.rlx_server.children import Children
 from relaax.server.rlx_server.gate import OPEN, Gate
 from relaax.server.rlx_server.parts import Admitter, Spawner, StatusPort
+from relaax.server.rlx_server.places import FREE, Places
 from relaax.server.rlx_server.temporary import WorkerFolders
+from relaax.server.rlx_server.waiting import Waiting
 from relaax.server.strikes import SECONDS, Strikes
 
 _log = logging.getLogger(__name__)
@@ -81,10 +85,11 @@ class Listener:
         self._arrivals = Arrivals(self._selector, handshake_timeout, gate.tls is not None)
         self._gate = gate
         self._strikes = Strikes(max_failed_handshakes)
-        self._whole: deque[socket.socket] = deque()  # have said a hello, and wait for a worker
+        self._whole = Waiting()  # have said a hello
         self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self._children = Children(self._selector, folders.remove, self._note_failure, self._refusal)
+        places = Places(max(FREE, max_handshakes))
+        self._children = Children(self._selector, folders.remove, self._note_failure, self._refusal, places)
         self._wake_read, self._wake_write = socket.socketpair()
         self._signal: int | None = None
         self._begun = self._quiet_since = time.monotonic()
@@ -116,7 +121,9 @@ class Listener:
         return self._children.training_finished and idle and time.monotonic() - self._quiet_since > LINGER_SECONDS
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(min(TICK_SECONDS, self._arrivals.due)):
+        children = self._children
+        place_due = children.unproven.wait(children.handshakes) if self._whole else 0.0
+        for key, _ in self._selector.select(min(TICK_SECONDS, self._arrivals.due, place_due or TICK_SECONDS)):
             if key.fileobj is self._sock:
                 self._accept()
             elif key.fileobj is self._wake_read:
@@ -132,10 +139,8 @@ class Listener:
         for sock, arrival in self._arrivals.look_again():
             self._sort(sock, arrival)
         self._arrivals.expire()
-        while queue := self._next_in_turn():
-            if not self._start(queue[0], wrong=queue is self._wrong):
-                break
-            queue.popleft()
+        while self._start_next():
+            pass
         if self._status is not None and self._status.due:
             self._status.tell(self._sample(serving=True))
 
@@ -156,7 +161,7 @@ class Listener:
                 "handshake": counts["handshake_failures"],
                 "malformed": self._counts["wrong"],
                 "silent": self._arrivals.expired,
-                "crowded_out": self._counts["crowded_out"],
+                "crowded_out": self._counts["crowded_out"] + counts["crowded_out"],
                 "turned_away": self._counts["turned_away"],
             },
             "worker_failures": counts["worker_failures"],
@@ -200,26 +205,35 @@ class Listener:
 
     def _sort(self, sock: socket.socket, arrival: Arrival) -> None:
         if arrival is Arrival.WHOLE:
-            self._whole.append(sock)
+            self._whole.add(sock)
         elif arrival is Arrival.WRONG:
             self._wrong.append(sock)
 
     def _make_room(self) -> bool:
         if not self._arrivals.drop_oldest():
-            queue = self._wrong or self._whole
-            if not queue:
+            if self._wrong:
+                self._wrong.popleft().close()
+            elif not self._whole.drop_oldest():
                 return False
-            queue.popleft().close()
         self._counts["crowded_out"] += 1
         return True
 
-    def _next_in_turn(self) -> deque[socket.socket] | None:
-        """The queue whose first connection is to have a worker now."""
+    def _start_next(self) -> bool:
+        """Start a worker for whoever is next in turn; whether there was one, and a place for its worker."""
         if self._children.handshakes >= self._max_handshakes or self._children.crowded:
-            return None
-        if self._whole:
-            return self._whole
-        return self._wrong if self._wrong and self._children.refusing < self._max_wrong else None
+            return False
+        unproven, handshakes = self._children.unproven, self._children.handshakes
+        if unproven.wait(handshakes) <= 0 and (sock := self._whole.next(unproven.crowd(handshakes))) is not None:
+            self._whole.remove(sock)  # before somebody makes room, whose client may be back at once
+            self._children.take_place()
+            if not self._start(sock, wrong=False):
+                self._whole.add(sock)
+                return False
+            return True
+        if not self._wrong or self._children.refusing >= self._max_wrong or not self._start(self._wrong[0], wrong=True):
+            return False
+        self._wrong.popleft()
+        return True
 
     def _start(self, sock: socket.socket, wrong: bool) -> bool:
         """Have a worker made; False where the system could not, and it is to be tried again."""
@@ -228,7 +242,7 @@ class Listener:
         except OSError:  # it has gone
             sock.close()
             return True
-        refusal = None if wrong else self._refusal(self._children.serving)
+        refusal = None if wrong else self._refusal_or_place()
         finished = self._children.training_finished
         try:
             pid, news = self._spawner.spawn(sock, refusal, finished, self._close_in_child(sock))
@@ -243,6 +257,13 @@ class Listener:
         self._quiet_since = time.monotonic()
         sock.close()
         return True
+
+    def _refusal_or_place(self) -> str | None:
+        """Why there is no room for one more worker. Whose client has proved nothing makes room for it."""
+        children = self._children
+        if self._admission.refusal(children.serving, counts=False) is not None:
+            children.make_room()
+        return self._refusal(children.serving)
 
     def _refusal(self, workers: list[int]) -> str | None:
         refusal = self._admission.refusal(workers)

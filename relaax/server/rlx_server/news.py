@@ -1,4 +1,7 @@
-"""What a worker tells its server about its client: that it was let in, or, by ending the line, that it was not.
+"""What a worker tells its server about its client: that it was let in, welcomed, and has proved that it reads.
+
+By ending the line before that a worker tells that its client was not let in, or has gone. A server that ends the line
+of a worker whose client has proved nothing wants it to end.
 
 One thing is answered: where a worker first had to wait for its client, the server decides only then whether there is
 room, since those that wait take none.
@@ -12,6 +15,8 @@ import select
 import socket
 
 ADMITTED = b"1"
+GREETED = b"g"
+PROVEN = b"p"
 WAITS = b"w"  # for its client, which has yet to say its hello over TLS
 RESUMES = b"r"
 FAILED = b"x"
@@ -34,11 +39,20 @@ class News:
     """The worker's end of the line, `descriptor`, which is this object's from here on."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """Readable once the server has ended the line; -1 once the worker has."""
 
     def admitted(self) -> None:
         """The client has been let in. Raises BrokenPipeError where the server has died."""
-        os.write(self._descriptor, ADMITTED)
+        os.write(self.descriptor, ADMITTED)
+
+    def greeted(self) -> None:
+        """The client has its welcome, read or unread."""
+        self._say(GREETED)
+
+    def proven(self) -> None:
+        """The client has read its welcome: it has said init."""
+        self._say(PROVEN)
         self.close()
 
     def waits(self) -> None:
@@ -53,12 +67,12 @@ class News:
         self._say(RESUMES)
         poll = select.poll()
         poll.register(lifeline, select.POLLIN)
-        poll.register(self._descriptor, select.POLLIN)
+        poll.register(self.descriptor, select.POLLIN)
         said = b""
         while not said.endswith(_ENDS):
-            if self._descriptor not in dict(poll.poll()):
+            if self.descriptor not in dict(poll.poll()):
                 return None
-            piece = os.read(self._descriptor, 4096)
+            piece = os.read(self.descriptor, 4096)
             if not piece:
                 return None
             said += piece
@@ -69,12 +83,12 @@ class News:
         self._say(FAILED)
 
     def _say(self, word: bytes) -> None:
-        if self._descriptor >= 0:
-            with contextlib.suppress(BrokenPipeError):  # the server has died, which the lifeline tells
-                os.write(self._descriptor, word)
+        if self.descriptor >= 0:
+            with contextlib.suppress(BrokenPipeError):  # the server has ended the line, or has died
+                os.write(self.descriptor, word)
 
     def close(self) -> None:
         """There will be no more. It may be called again."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

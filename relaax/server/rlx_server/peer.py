@@ -51,6 +51,10 @@ class ServerStopping(Exception):
     """The server wants its workers to end."""
 
 
+class PlaceTaken(Exception):
+    """The server wants this worker to end: others wait, and its client has proved nothing."""
+
+
 class Peer:
     """Sends and receives messages. One thread receives; `heartbeat` may send from another."""
 
@@ -68,6 +72,7 @@ class Peer:
         self._poll.register(sock, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
         self._lifeline = lifeline
+        self._place = -1
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._sending = threading.Lock()
         self._waits_since: float | None = None
@@ -80,6 +85,14 @@ class Peer:
         self.beat: Callable[[], None] | None = None
         """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
         self._stop_heartbeat = threading.Event()
+
+    def may_lose_place(self, place: int) -> None:
+        """From now on `receive` raises PlaceTaken once the descriptor `place` is readable; never where it is -1."""
+        if self._place >= 0:
+            self._poll.unregister(self._place)
+        self._place = place
+        if place >= 0:
+            self._poll.register(place, select.POLLIN)
 
     def secure(self, context: ssl.SSLContext, timeout: float) -> bool:
         """Agree with the client on TLS; False where it does not begin with that, and nothing was read.
@@ -104,7 +117,7 @@ class Peer:
     def receive(self, timeout: float) -> Message:
         """The next message.
 
-        Raises PeerGone, PeerSilent after `timeout` seconds, ServerStopping, and RemoteProtocolError.
+        Raises PeerGone, PeerSilent after `timeout` seconds, ServerStopping, PlaceTaken, and RemoteProtocolError.
         """
         deadline = time.monotonic() + timeout
         fills = not self.connection.buffered  # as it is where the last message was all that came
@@ -123,12 +136,14 @@ class Peer:
             fills = True
 
     def _wait(self, deadline: float) -> None:
-        """Until there is something to be read. Raises PeerSilent and ServerStopping."""
+        """Until there is something to be read. Raises PeerSilent, ServerStopping and PlaceTaken."""
         self._looked_at = time.monotonic()
         remaining = deadline - self._looked_at
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
+        if self._place in ready and self._sock.fileno() not in ready:
+            raise PlaceTaken
         if not ready:
             raise PeerSilent
 

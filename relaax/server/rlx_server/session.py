@@ -117,8 +117,7 @@ class Session:
 
     def metrics(self, message: Metrics) -> None:
         """Scalars of the environment's own."""
-        for name, value in message.scalars:
-            self._bridge.scalar(f"client/{name}", value)
+        tell_metrics(message, self._bridge)
 
     def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
         for episode in own if self._reports else ():
@@ -160,3 +159,9 @@ class Session:
         for leaf, observation in zip(final, message.observation, strict=True):
             leaf[here] = observation[here]
         return final
+
+
+def tell_metrics(message: Metrics, bridge: BridgeBase) -> None:
+    """A client's scalars have names that are theirs alone."""
+    for name, value in message.scalars:
+        bridge.scalar(f"client/{name}", value)

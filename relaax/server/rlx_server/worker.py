@@ -54,8 +54,8 @@ from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRA
 from relaax.server.rlx_server.gate import NO_TLS, OPEN, SPEAKS_TLS, Gate
 from relaax.server.rlx_server.measures import Measures
 from relaax.server.rlx_server.news import News
-from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
-from relaax.server.rlx_server.session import Session
+from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, PlaceTaken, ServerStopping
+from relaax.server.rlx_server.session import Session, tell_metrics
 from relaax.server.rlx_server.tls_layer import TlsFailed
 
 _log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ RETRY_SECONDS = 1.0
 OVERLOAD_RETRY_SECONDS = 5.0
 HOLD_SECONDS = 30.0
 """For which a client that steps its environments may leave unheard what its agent failed of."""
+NO_INIT = "others wait for the place of a client that has said no init since its welcome: please connect anew"
 FINISHED = "training has reached max_global_step"
 _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these listens, or has gone
 
@@ -121,6 +122,9 @@ class Worker:
             self._peer.refuse(ErrorCode.TIMEOUT, "nothing was heard from the client for too long")
         except ServerStopping:
             self._peer.refuse(ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
+        except PlaceTaken:
+            _log.info("the client has said no init since its welcome, and others wait")
+            self._peer.refuse(ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
         except RemoteProtocolError as error:
             self._news.failed()
             tls = self._peer.begins_with_tls and self._gate.tls is None
@@ -226,6 +230,12 @@ class Worker:
                 environment=hello.environment,
             )
         )
+        _log.info("%s of %s: actors %s", hello.environment or "an environment", hello.host, list(registered.actors))
+        limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
+        self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
+        init = self._proof(bridge)
+        if init is None:
+            return EXIT_DONE
         context = AgentContext(
             observation_space=hello.observation_space,
             action_space=hello.action_space,
@@ -236,27 +246,46 @@ class Worker:
             bridge=bridge,
         )
         agent = plan.algorithm.Agent(plan.config, context)
-        _log.info("%s of %s: actors %s", hello.environment or "an environment", hello.host, list(registered.actors))
-        limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
-        self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         try:
             measures = Measures(bridge, sampler)
             try:
-                return self._loop(Session(hello, agent, bridge), agent, measures, bridge if exploit else None)
+                return self._loop(init, Session(hello, agent, bridge), agent, measures, bridge if exploit else None)
             finally:
                 measures.tell()
         finally:
             agent.close()
 
-    def _loop(self, session: Session, agent: AgentBase, measures: Measures, to_flush: BridgeBase | None) -> int:
-        """`to_flush`: the bridge where no push will carry what was gathered."""
+    def _proof(self, bridge: BridgeBase) -> Init | None:
+        """The client's first init; None where it leaves before.
+
+        A client that was welcomed may never read that. Until it has said init, no agent is made for it, and its place
+        is another's who waits for it.
+        """
+        self._news.greeted()
+        self._peer.may_lose_place(self._news.descriptor)
+        while True:
+            message = self._peer.receive(self._limits.idle_timeout_seconds)
+            if isinstance(message, Init):
+                self._peer.may_lose_place(-1)
+                self._news.proven()
+                return message
+            if isinstance(message, Bye):
+                return None
+            if isinstance(message, Metrics):
+                tell_metrics(message, bridge)
+            elif isinstance(message, Ping):
+                self._peer.send(Pong(message.nonce))
+
+    def _loop(
+        self, message: Message, session: Session, agent: AgentBase, measures: Measures, to_flush: BridgeBase | None
+    ) -> int:
+        """Answer `message` and all that come after it. `to_flush`: the bridge where no push will carry what was
+        gathered.
+        """
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
-        while True:
-            message = self._peer.receive(self._limits.idle_timeout_seconds)
-            if isinstance(message, Bye):
-                return EXIT_DONE
+        while not isinstance(message, Bye):
             answer = _answer(session, message)
             if answer is not None:
                 self._peer.send(answer)
@@ -267,7 +296,9 @@ class Worker:
                 self._meanwhile(to_flush.flush)
             if session.episode_ended and time.monotonic() > ends_at:
                 self._peer.refuse(ErrorCode.REBALANCING, f"connections last {timeout:g} s here; please connect anew")
-                return EXIT_DONE
+                break
+            message = self._peer.receive(self._limits.idle_timeout_seconds)
+        return EXIT_DONE
 
     def _meanwhile(self, work: Callable[[], None]) -> None:
         """What is done while the environments step. What it raises is raised once the client asks for more, or

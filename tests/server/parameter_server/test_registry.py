@@ -87,3 +87,32 @@ def test_a_report_is_counted_once() -> None:
     registry = Registry()
     worker = registry.register("a", "", 1, True, 1)
     assert [registry.new_report(worker, number) for number in (1, 1, 2, 1)] == [True, False, True, False]
+
+
+def test_a_session_that_came_and_did_nothing_keeps_no_indices() -> None:
+    registry = Registry()
+    registry.register("idle", "x", 2, False, 1)
+    assert registry.hear("idle", leaves=True) is not None
+    registry.leave("idle")
+    assert registry.register("busy", "y", 1, False, 1).actors == (0,)
+    registry.hear("busy")
+    registry.leave("busy")
+    assert registry.register("next", "z", 1, False, 1).actors == (1,)
+    assert registry.actors_as_json() == {"y": [0], "z": [1]}
+
+
+def test_a_session_that_another_worker_has_keeps_its_indices() -> None:
+    registry = Registry()
+    registry.register("first", "x", 1, False, 1)
+    registry.register("second", "x", 1, False, 1)
+    registry.leave("first")
+    assert registry.register("other", "y", 1, False, 1).actors == (1,)
+
+
+def test_a_worker_that_registered_and_was_never_heard_of_again_keeps_no_indices() -> None:
+    clock = Clock()
+    registry = Registry(forget_after=10.0, clock=clock)
+    registry.register("killed", "x", 1, False, 1)
+    clock.now = 11.0
+    assert registry.forgotten() == ["killed"]
+    assert registry.actors_as_json() == {}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import select
 import selectors
 import signal
 from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.rlx_server import children
+from relaax.server.rlx_server import children, places
 from relaax.server.rlx_server.children import Children
 from relaax.server.rlx_server.news import News, news_line
+from relaax.server.rlx_server.places import Places
 from support.processes import wait_until
 
 
@@ -25,7 +27,8 @@ class Nursery:
         self.failed: list[str] = []
         self.beside: list[list[int]] = []
         self.no_room: str | None = None
-        self.children = Children(self.selector, self.ended.append, self.failed.append, self._refusal)
+        self.places = Places(free=1)
+        self.children = Children(self.selector, self.ended.append, self.failed.append, self._refusal, self.places)
         self._news: dict[int, News] = {}
         self._lifeline, self._server = os.pipe()
 
@@ -176,4 +179,50 @@ def test_a_client_that_failed_is_told_of_by_its_host(nursery: Nursery) -> None:
     nursery.news_of(pid).close()
     nursery.turn_until(handshakes=0)
     assert nursery.failed == ["10.0.0.9"]
+    assert nursery.children.serving == []
+
+
+def greeted(nursery: Nursery, count: int, host: str = "10.0.0.1") -> list[int]:
+    pids = []
+    for _ in range(count):
+        pids.append(nursery.add(host=host))
+        nursery.news_of(pids[-1]).admitted()
+        nursery.news_of(pids[-1]).greeted()
+        wait_until(lambda: (nursery.turn(), len(nursery.places) == len(pids))[1], "it was heard")
+    return pids
+
+
+def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "UNPROVEN_SECONDS", 0.0)
+    monkeypatch.setattr(places, "MORE", 1)
+    first, second = greeted(nursery, 2)
+    assert nursery.children.handshakes == 0
+    assert nursery.children.serving == [first, second]
+    nursery.children.take_place()
+    assert nursery.children.serving == [second]
+    assert nursery.children.pids == [first, second]
+    assert nursery.children.counts["crowded_out"] == 1
+    poll = select.poll()
+    poll.register(nursery.news_of(first).descriptor, select.POLLIN)
+    poll.register(nursery.news_of(second).descriptor, select.POLLIN)
+    assert [descriptor for descriptor, _ in poll.poll(20_000)] == [nursery.news_of(first).descriptor]
+
+
+def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "UNPROVEN_SECONDS", 0.0)
+    pids = greeted(nursery, 2)
+    for pid in pids:
+        nursery.news_of(pid).proven()
+    wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "they were heard")
+    assert not nursery.children.make_room()
+    assert nursery.children.serving == pids
+
+
+def test_who_leaves_without_a_word_more_frees_its_place_and_has_not_failed(nursery: Nursery) -> None:
+    (pid,) = greeted(nursery, 1)
+    nursery.news_of(pid).failed()  # a mistake, but none of the handshake
+    nursery.news_of(pid).close()
+    wait_until(lambda: (nursery.turn(), len(nursery.places) == 0)[1], "it was heard")
+    assert nursery.failed == []
+    assert nursery.children.counts["handshake_failures"] == 0
     assert nursery.children.serving == []

@@ -26,8 +26,8 @@ from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.codecs import codec_named
 from relaax.rlx.framing import frame
 from relaax.server.rlx_server import worker
-from relaax.server.rlx_server.exit_codes import EXIT_FAILED
-from relaax.server.rlx_server.news import News
+from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
+from relaax.server.rlx_server.news import ADMITTED, GREETED, News
 from support.offline import ALGORITHM
 from support.offline_algorithm import (
     CRASH,
@@ -180,6 +180,58 @@ def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch)
     assert error.code is ErrorCode.AGENT_FAILED
     assert "nothing to measure" in error.message
     assert (code, news) == (EXIT_FAILED, b"1")
+
+
+def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client has read no welcome, as far as anybody can tell: no agent was made for it."""
+    algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
+    monkeypatch.setattr(algorithm.Agent, "__init__", None)
+    bridge = OfflineBridge()
+    plan = worker.WorkerPlan(
+        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: bridge
+    )
+    near, client = socket.socketpair()
+    (lifeline, server), (said, news) = os.pipe(), os.pipe()
+    connection = rlx.ClientConnection()
+    heard = b""
+
+    def read_news_up_to_the_welcome() -> None:
+        nonlocal heard
+        while not heard.endswith(GREETED):
+            heard += os.read(said, 1)
+        os.close(said)  # the server wants it to end
+
+    told = threading.Thread(target=read_news_up_to_the_welcome)
+    told.start()
+    with client:
+        client.sendall(connection.send(make_hello()))
+        code = worker.Worker(RlxServerSection(), lambda: plan, near, lifeline, News(news)).serve(None, False)
+        connection.receive_data(client.recv(1 << 16))
+    told.join()
+    for descriptor in (lifeline, server):
+        os.close(descriptor)
+    while isinstance(first := connection.next_event(), rlx.Ping):
+        pass  # TensorFlow may have been imported meanwhile
+    assert isinstance(first, rlx.Welcome)
+    error = connection.next_event()
+    assert isinstance(error, rlx.Error)
+    assert (error.code, error.retryable, error.retry_after_seconds) == (ErrorCode.OVERLOADED, True, 1.0)
+    assert "no init" in error.message
+    assert (code, heard) == (EXIT_DONE, ADMITTED + GREETED)
+    assert bridge.closed
+
+
+def test_what_is_said_before_the_first_init_is_answered_and_counts(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.say(rlx.Ping(7), rlx.Pong(1), rlx.Metrics([("height", 1.0)]), rlx.Ping(8))
+        assert [line.expect(rlx.Pong).nonce for _ in range(2)] == [7, 8]
+        assert line.init() == 0
+    with Line(address) as line:
+        line.open()
+        line.say(rlx.Bye())
+        line.expect_end()
 
 
 @pytest.mark.parametrize(
