@@ -17,8 +17,11 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, Step, TrainingEnded
 from relaax.rlx import Box, Discrete, Space
 
-ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL, LEARN_RAISE = range(10)
+ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL, LEARN_RAISE, WAIT, LEARN_WAIT = range(
+    12
+)
 SLOW_SECONDS = 1.2
+WAIT_SECONDS = 600.0
 HELD = 99  # actions of a client that is let in when the file `hold` of the configuration has gone
 
 
@@ -52,6 +55,8 @@ class Agent(AgentBase):
     def learn(self) -> None:
         if self._order == SLOW_TO_LEARN:
             time.sleep(SLOW_SECONDS)
+        if self._order == LEARN_WAIT:
+            time.sleep(WAIT_SECONDS)
         if self._order == LEARN_ALL:
             raise TrainingEnded(1000)
         if self._order == LEARN_RAISE:
@@ -63,6 +68,8 @@ class Agent(AgentBase):
             raise RuntimeError("as it was told")
         if order == SLOW:
             time.sleep(SLOW_SECONDS)
+        if order == WAIT:
+            time.sleep(WAIT_SECONDS)
         if order == CRASH:
             os.kill(os.getpid(), signal.SIGKILL)
         if order == FINISH:

@@ -29,7 +29,7 @@ def serve(listener: socket.socket) -> None:
         answer = rlx.Actions([np.zeros((n, *e.shape), e.dtype) for e in hello.action_space.elements()])
         while not isinstance(message := peer.receive(PATIENCE_SECONDS), rlx.Bye):
             if isinstance(message, rlx.Init | rlx.Step):
-                peer.send(answer)
+                peer.answer(answer)
             elif isinstance(message, rlx.Ping):
                 peer.send(rlx.Pong(message.nonce))
     except PeerGone:

@@ -10,15 +10,19 @@ import ssl
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from relaax.rlx import (
     NEED_DATA,
+    Bye,
     ConnectionClosed,
     Error,
     LocalProtocolError,
     Message,
     Ping,
+    Pong,
+    RemoteProtocolError,
     ServerConnection,
     ServerMessage,
 )
@@ -34,6 +38,12 @@ DRAIN_BYTES = 4 * 2**20
 GOODBYE_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BEAT_SECONDS = 5.0
+LISTEN_SECONDS = 1.0
+"""Between two times that the heartbeat listens to the client of a worker that is busy."""
+BUSY_SECONDS = 0.5
+"""A worker that has not come back to its client for so long is busy."""
+END_SECONDS = 0.2
+"""The same as LISTEN_SECONDS for a client that has ended its stream, and may have gone."""
 LOOK_SECONDS = 0.1
 """So much later than anything else a worker may notice that the server wants it to end, or that a deadline is over."""
 _TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
@@ -41,6 +51,10 @@ _TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
 
 class PeerGone(Exception):
     """The client has closed the connection, or the network has."""
+
+
+class PeerLeft(Exception):
+    """The client has said goodbye, before it could be answered."""
 
 
 class PeerSilent(Exception):
@@ -56,7 +70,11 @@ class PlaceTaken(Exception):
 
 
 class Peer:
-    """Sends and receives messages. One thread receives; `heartbeat` may send from another."""
+    """Sends and receives messages. One thread does; the heartbeat is another one, which pings the client.
+
+    While the first is busy, the heartbeat listens to the client: it answers pings, keeps what else is said for
+    `receive`, and notices what ends the connection.
+    """
 
     def __init__(self, sock: socket.socket, connection: ServerConnection, lifeline: int) -> None:
         """`lifeline` is a descriptor that becomes readable when the worker must end."""
@@ -72,9 +90,19 @@ class Peer:
         self._poll.register(sock, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
         self._lifeline = lifeline
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._stopping = select.poll()
+        self._stopping.register(lifeline, select.POLLIN)
         self._place = -1
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self._sending = threading.Lock()
+        self._lock = threading.Lock()  # of the state machine, of sending, and of what the heartbeat has heard
+        self._heard: deque[Message] = deque()  # while the worker was busy, or before an answer was sent
+        self._end: Exception | None = None  # what the heartbeat has noticed
+        self._stream_ended = False
+        self._listens = False  # the heartbeat, just now
+        self.interrupt: Callable[[], None] | None = None
+        """Called by the heartbeat once it has noticed that a busy worker must end: `raise_end` says why."""
         self._waits_since: float | None = None
         self._tls: TlsLayer | None = None
         self.begins_with_tls = False
@@ -109,7 +137,10 @@ class Peer:
             return False
         self._tls = TlsLayer(context)
         while not self._tls.agreed:
-            self._fill(deadline)
+            data = self._read(deadline)
+            if data is not None:
+                with self._lock:
+                    self._take_in(data)
             if self.connection.ended:
                 raise PeerGone
         return True
@@ -122,13 +153,15 @@ class Peer:
         deadline = time.monotonic() + timeout
         fills = not self.connection.buffered  # as it is where the last message was all that came
         while True:
-            if fills:
-                try:
-                    self._fill(deadline)
-                except TlsFailed as error:
-                    raise PeerGone from error
-            with self._sending:  # the state machine is the heartbeat's too
-                event = self.connection.next_event()
+            data = self._read(deadline) if fills else None
+            with self._lock:  # the state machine is the heartbeat's too
+                if data is not None:
+                    self._waits_since = self.read_at
+                    self._take_in(data)
+                event = self._heard.popleft() if self._heard else self.connection.next_event()
+                if event is NEED_DATA and self._tls is not None and self._tls.ended:
+                    self.connection.receive_data(b"")
+                    event = self.connection.next_event()
             if event is not NEED_DATA:
                 if isinstance(event, ConnectionClosed):
                     raise PeerGone
@@ -147,34 +180,49 @@ class Peer:
         if not ready:
             raise PeerSilent
 
-    def _fill(self, deadline: float) -> None:
+    def _read(self, deadline: float) -> memoryview | None:
         """Some bytes, or in vain. The next ones come soon where environments are fast: they are waited for by reading.
 
         Only a look beside that, now and then and where nothing comes, tells of the lifeline and of the deadline.
         """
-        self._waits_since = None
+        self._waits_since = None  # from here on the heartbeat does not read, until these bytes were taken in
+        if self._listens:
+            with self._lock:  # it began to before: what it hears comes first
+                pass
+        if self._heard:
+            self._waits_since = time.monotonic()
+            return None
+        self.raise_end()
         if self.read_at - self._looked_at >= LOOK_SECONDS or not self.read_at:
             self._wait(deadline)
         try:
             count = self._sock.recv_into(self._buffer)
         except BlockingIOError:
             self._wait(deadline)
-            return
+            return None
         except OSError as error:
             raise PeerGone from error
         data = self._buffer[:count]
         if not self.read_at:
             self.begins_with_tls = data[: len(_TLS)] == _TLS
-        self.read_at = self._waits_since = time.monotonic()
-        if self._tls is None or not count:
+        self.read_at = time.monotonic()
+        return data
+
+    def _take_in(self, data: memoryview) -> None:
+        """What was read; nothing is the end of the stream. Whoever calls has the lock. Raises PeerGone."""
+        if self._tls is None or not data:
             self.connection.receive_data(data)
             return
-        with self._sending:
+        try:
             said = self._opened(self._tls, data)
-            if said:
-                self.connection.receive_data(said)
-            if self._tls.ended:
-                self.connection.receive_data(b"")
+        except TlsFailed as error:
+            if not self._tls.agreed:
+                raise
+            raise PeerGone from error
+        if said:
+            self.connection.receive_data(said)
+        if self._tls.ended:
+            self._stream_ended = True
 
     def _opened(self, tls: TlsLayer, data: memoryview) -> bytes:
         """What was said over TLS. Raises TlsFailed and PeerGone."""
@@ -213,25 +261,96 @@ class Peer:
 
     def send(self, message: ServerMessage) -> None:
         """Raises PeerGone."""
-        with self._sending:
+        with self._lock:
             self._send(self.connection.send(message))
+
+    def answer(self, message: ServerMessage) -> None:
+        """Send what the client waits for. What it has said before it had this is judged first.
+
+        Raises PeerGone, PeerLeft, RemoteProtocolError, and what the heartbeat has noticed.
+        """
+        with self._lock:
+            self.raise_end()
+            self._listen()
+            self._send(self.connection.send(message))
+
+    def raise_end(self) -> None:
+        """Raise what the heartbeat has noticed and ends the connection, if there is anything."""
+        if self._end is not None:
+            raise self._end
+
+    def _listen(self) -> None:
+        """Hear what has come so far, and answer pings. Whoever calls has the lock, and nobody else reads.
+
+        Raises PeerGone, PeerLeft and RemoteProtocolError. The end of the stream is no error: the client may listen.
+        """
+        if self.connection.buffered:
+            self._hear()
+        if not self._readable.poll(0):
+            return
+        try:
+            count = self._sock.recv_into(self._buffer)
+        except OSError as error:
+            raise PeerGone from error
+        if not count:
+            self._stream_ended = True
+            return
+        self._take_in(self._buffer[:count])
+        self._hear()
+
+    def _hear(self) -> None:
+        while (event := self.connection.next_event()) is not NEED_DATA:
+            if isinstance(event, Bye):
+                raise PeerLeft
+            if isinstance(event, ConnectionClosed):
+                raise PeerGone
+            if isinstance(event, Ping):
+                self._send(self.connection.send(Pong(event.nonce)))
+            elif not isinstance(event, Pong):
+                self._heard.append(event)
 
     def start_heartbeat(self, seconds: float) -> None:
         """Ping the client whenever nothing was received for half as long: it waits for an answer, or may come to."""
         threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
 
     def _heartbeat(self, seconds: float) -> None:
-        while not self._stop_heartbeat.wait(min(seconds / 2, BEAT_SECONDS)):
+        pause = min(seconds / 2, BEAT_SECONDS)
+        next_beat = time.monotonic() + pause
+        while not self._stop_heartbeat.wait(min(pause, END_SECONDS if self._stream_ended else LISTEN_SECONDS)):
+            self._listen_while_busy()
             self._ping_after(seconds / 2)
-            if self.beat is not None:
+            if self.beat is not None and time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + pause
                 try:
                     self.beat()
                 except Exception:
                     _log.exception("what is measured beside the heartbeat failed, and is given up")
                     self.beat = None
 
+    def _listen_while_busy(self) -> None:
+        """What ends the connection meanwhile interrupts what the worker does."""
+        with self._lock:
+            self._listens = True
+            try:
+                since = self._waits_since
+                if since is None or self._end is not None or time.monotonic() - since < BUSY_SECONDS:
+                    return
+                self._listen()
+                if self._stream_ended:  # a client that has gone and not only ended its stream answers by a reset
+                    self._send(self.connection.send(Ping()))
+                if self._stopping.poll(0):
+                    raise ServerStopping
+            except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping) as end:
+                self._end = end
+            except LocalProtocolError:  # all was said already
+                return
+            finally:
+                self._listens = False
+        if self._end is not None and self.interrupt is not None:
+            self.interrupt()
+
     def _ping_after(self, seconds: float) -> None:
-        with self._sending:
+        with self._lock:
             since = self._waits_since
             if since is None or time.monotonic() - since < seconds:
                 return
@@ -252,7 +371,7 @@ class Peer:
         self._stop_heartbeat.set()
         with contextlib.suppress(OSError, PeerGone):
             if self._tls is not None:
-                with self._sending:
+                with self._lock:
                     self._write(self._tls.farewell())
             more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from relaax import __version__
 from relaax.algorithm_base import (
@@ -54,7 +57,7 @@ from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRA
 from relaax.server.rlx_server.gate import NO_TLS, OPEN, SPEAKS_TLS, Gate
 from relaax.server.rlx_server.measures import Measures
 from relaax.server.rlx_server.news import News
-from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, PlaceTaken, ServerStopping
+from relaax.server.rlx_server.peer import Peer, PeerGone, PeerLeft, PeerSilent, PlaceTaken, ServerStopping
 from relaax.server.rlx_server.session import Session, tell_metrics
 from relaax.server.rlx_server.tls_layer import TlsFailed
 
@@ -66,6 +69,9 @@ HOLD_SECONDS = 30.0
 """For which a client that steps its environments may leave unheard what its agent failed of."""
 NO_INIT = "others wait for the place of a client that has said no init since its welcome: please connect anew"
 FINISHED = "training has reached max_global_step"
+INTERRUPT = signal.SIGUSR1
+"""Of a worker to itself: its heartbeat has noticed why it must end, while it waits for something else."""
+_Result = TypeVar("_Result")
 _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these listens, or has gone
 
 
@@ -108,16 +114,22 @@ class Worker:
         self._news = news
         self._no_room: str | None = None
         self._lifeline = lifeline
+        self._works = False
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
         """Until the connection ends. Returns the process's exit code.
 
         `refusal`: there is no room, for this reason. `training_finished`: known already from another worker.
         """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(INTERRUPT, self._on_interrupt)
+            self._peer.interrupt = _interrupt_main_thread
         try:
             return self._serve(refusal, training_finished)
         except PeerGone:
             _log.info("the client has gone")
+        except PeerLeft:
+            _log.info("the client has left before it was answered")
         except PeerSilent:
             self._peer.refuse(ErrorCode.TIMEOUT, "nothing was heard from the client for too long")
         except ServerStopping:
@@ -152,6 +164,18 @@ class Worker:
             self._peer.close()
         return EXIT_DONE
 
+    def _on_interrupt(self, _number: int, _frame: object) -> None:
+        if self._works:
+            self._peer.raise_end()
+
+    def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What it returns. It may take long: what the heartbeat notices of the client meanwhile is raised in it."""
+        self._works = True
+        try:
+            return what(*arguments)
+        finally:
+            self._works = False
+
     def _serve(self, refusal: str | None, training_finished: bool) -> int:
         hello = self._let_in()
         if hello is None:
@@ -164,7 +188,7 @@ class Worker:
             self._peer.refuse(ErrorCode.OVERLOADED, refusal, OVERLOAD_RETRY_SECONDS)
             return EXIT_DONE
         self._peer.start_heartbeat(self._limits.heartbeat_seconds)
-        plan = self._load()
+        plan = self._work(self._load)
         refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
             _log.info("refused %s at %s: %s", hello.environment, hello.host, refused.sentence)
@@ -220,7 +244,8 @@ class Worker:
     def _train(self, plan: WorkerPlan, hello: Hello, bridge: BridgeBase, sampler: Sampler) -> int:
         exploit = hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
-        registered = bridge.register(
+        registered = self._work(
+            bridge.register,
             Registration(
                 fingerprint=fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space),
                 session_id=session_id,
@@ -228,11 +253,11 @@ class Worker:
                 exploit=exploit,
                 frame_skip=hello.frame_skip,
                 environment=hello.environment,
-            )
+            ),
         )
         _log.info("%s of %s: actors %s", hello.environment or "an environment", hello.host, list(registered.actors))
         limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
-        self._peer.send(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
+        self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         init = self._proof(bridge)
         if init is None:
             return EXIT_DONE
@@ -245,7 +270,7 @@ class Worker:
             exploit=exploit,
             bridge=bridge,
         )
-        agent = plan.algorithm.Agent(plan.config, context)
+        agent = self._work(plan.algorithm.Agent, plan.config, context)
         try:
             measures = Measures(bridge, sampler)
             try:
@@ -286,9 +311,9 @@ class Worker:
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
         while not isinstance(message, Bye):
-            answer = _answer(session, message)
+            answer = self._work(_answer, session, message)
             if answer is not None:
-                self._peer.send(answer)
+                self._peer.answer(answer)
                 measures.answered(message, answer, self._peer.read_at, time.monotonic())
             if learns and isinstance(answer, Actions):
                 self._meanwhile(agent.learn)
@@ -307,7 +332,9 @@ class Worker:
         Told earlier it would not be heard: the environments step, and what is said then, a closed socket resets.
         """
         try:
-            work()
+            self._work(work)
+        except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping):
+            raise
         except Exception:
             until = time.monotonic() + min(HOLD_SECONDS, self._limits.idle_timeout_seconds)
             with contextlib.suppress(PeerGone, PeerSilent, ServerStopping, RemoteProtocolError):
@@ -322,6 +349,12 @@ class Worker:
             _log.info("the client has said goodbye before it could hear that training has finished")
         except PeerGone:
             _log.info("the client has gone before it could hear that training has finished")
+
+
+def _interrupt_main_thread() -> None:
+    ident = threading.main_thread().ident
+    assert ident is not None
+    signal.pthread_kill(ident, INTERRUPT)
 
 
 def _use_device(device: str) -> None:

@@ -28,7 +28,7 @@ from relaax.rlx.framing import frame
 from relaax.server.rlx_server import worker
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.news import ADMITTED, GREETED, News
-from support.offline import ALGORITHM
+from support.offline import ALGORITHM, write_config
 from support.offline_algorithm import (
     CRASH,
     FINISH,
@@ -36,16 +36,19 @@ from support.offline_algorithm import (
     ILLEGAL,
     LEARN_ALL,
     LEARN_RAISE,
+    LEARN_WAIT,
     PROCESS_ID,
     RAISE,
     SLOW,
     SLOW_TO_LEARN,
+    WAIT,
 )
 from support.offline_bridge import OfflineBridge
-from support.processes import Running, wait_until
+from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import batch, make_hello, make_step
 from support.rlx_vector_talk import framed
+from support.service import RLX_SERVER
 
 Server = tuple[Running, str]
 PROCESS_IDS = rlx.Discrete(2**30)
@@ -395,6 +398,107 @@ def test_a_message_out_of_turn_is_answered(shared: Server) -> None:
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.UNEXPECTED_MESSAGE
         assert "Init" in error.message, "what may be said is said"
+
+
+def test_hello_init_and_step_in_one_packet_are_out_of_turn(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        hello = make_hello()
+        messages = (hello, rlx.Init(batch(hello.observation_space, 1)), make_step(hello))
+        codec = codec_named("protobuf")
+        line.connection.send(hello)
+        line.socket.sendall(b"".join(frame(codec.encode(message, Sender.CLIENT), 2**20) for message in messages))
+        assert line.expect(rlx.Error).code is ErrorCode.UNEXPECTED_MESSAGE
+
+
+@pytest.mark.parametrize("order", [0, SLOW], ids=["at once", "while it waits"])
+def test_a_second_step_before_the_answer_is_out_of_turn(shared: Server, order: int) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        step = line.connection.send(make_step(line.hello, observation=line.observation(order)))
+        line.socket.sendall(step * 2)
+        assert line.expect(rlx.Error).code is ErrorCode.UNEXPECTED_MESSAGE
+
+
+def test_a_ping_is_answered_while_the_client_waits_for_an_answer(shared: Server) -> None:
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init()
+        line.say(make_step(line.hello, observation=line.observation(SLOW)), rlx.Ping(5), rlx.Metrics([("height", 2.0)]))
+        assert line.expect(rlx.Pong).nonce == 5
+        line.expect(rlx.Actions)
+        assert line.step() == 0
+
+
+def test_a_step_that_comes_while_the_agent_learns_is_kept(shared: Server) -> None:
+    """The heartbeat hears it, and whatever comes after it."""
+    _, address = shared
+    with Line(address) as line:
+        line.open()
+        line.init(SLOW_TO_LEARN)
+        line.say(make_step(line.hello, observation=line.observation(0)), rlx.Ping(6))
+        assert line.expect(rlx.Pong).nonce == 6
+        line.expect(rlx.Actions)
+        line.say(rlx.Bye())
+        line.expect_end()
+
+
+def leave(line: Line) -> None:
+    line.say(rlx.Bye())
+
+
+def break_off(line: Line) -> None:
+    line.socket.close()
+
+
+def talk_nonsense(line: Line) -> None:
+    line.socket.sendall(struct.pack(">I", 4) + b"\xff\xff\xff\xff")
+
+
+@pytest.mark.parametrize("order", [WAIT, LEARN_WAIT], ids=["an answer is pending", "the environments step"])
+@pytest.mark.parametrize("end", [leave, break_off, talk_nonsense])
+def test_a_worker_that_waits_notices_that_its_client_has_ended(
+    shared: Server, order: int, end: Callable[[Line], None]
+) -> None:
+    server, address = shared
+    with Line(address) as line:
+        line.open(action_space=PROCESS_IDS)
+        worker_id = line.init(PROCESS_ID)
+        line.say(make_step(line.hello, observation=line.observation(order)))
+        if order == LEARN_WAIT:
+            line.expect(rlx.Actions)
+        end(line)
+        wait_until(lambda: not psutil.pid_exists(worker_id), "its worker has ended")
+    assert "Traceback" not in server.stderr
+
+
+def test_a_worker_that_waits_ends_with_its_server(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(heartbeat=0.2)
+    with Line(address) as line:
+        line.open()
+        line.init()
+        line.say(make_step(line.hello, observation=line.observation(WAIT)))
+        assert server.stop() == 0
+        assert line.expect(rlx.Error).code is ErrorCode.UNAVAILABLE
+    assert "is killed" not in server.stderr
+
+
+def test_a_worker_that_waits_for_a_parameter_server_notices_that_its_client_has_gone(
+    processes: Processes, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = write_config(tmp_path, heartbeat=1, parameter_server=f"127.0.0.1:{silent.getsockname()[1]}")
+        server, address = processes.start_server(*RLX_SERVER, "--config", config)
+        with Line(address) as line:
+            line.say(make_hello())
+            (child,) = wait_until(server.children, "it has a worker")
+            called, _ = silent.accept()  # by the worker
+        with called:
+            wait_until(lambda: not child.is_running(), "its worker has ended")
+    assert "Traceback" not in server.stderr
 
 
 def test_numbers_that_are_none_are_refused_by_name(shared: Server) -> None:
