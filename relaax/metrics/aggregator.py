@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax.metrics.names import check_name
+from relaax.metrics.fair_names import FairNames
+from relaax.metrics.names import CLIENTS, check_name
 from relaax.metrics.returns import EpisodeReturns
 
 _log = logging.getLogger(__name__)
@@ -37,12 +38,14 @@ class Mean:
 class Aggregator:
     """Takes reports from every thread, gives their means to one writer.
 
-    Bounded: of more than `max_names` different names the later ones are dropped, and the log says so once.
+    Bounded: of more than `max_names` different names the later ones are dropped, and the log says so once. Names of
+    clients' own have as many places beside them, in which no worker can take another's (see `FairNames`).
     """
 
     def __init__(self, max_names: int = 1024) -> None:
         self._max_names = max_names
         self._names: set[str] = set()
+        self._clients_names = FairNames(max_names)
         self._full = False
         self._means: dict[str, Mean] = {}
         self._max_staleness = 0
@@ -58,12 +61,19 @@ class Aggregator:
                 self._add("episode/return", episode_return, 1)
                 self._add("episode/length", length, 1)
 
-    def scalars(self, scalars: Iterable[tuple[str, float, int]]) -> None:
-        """Samples as (name, sum, count). Raises ValueError for a name that is none, before anything is taken in."""
+    def scalars(self, scalars: Iterable[tuple[str, float, int]], worker_id: str = "") -> None:
+        """Samples of a worker as (name, sum, count). Raises ValueError for a name that is none, before anything is
+        taken in.
+        """
         checked = [(check_name(name), total, count) for name, total, count in scalars]
         with self._lock:
             for name, total, count in checked:
-                self._add(name, total, count)
+                self._add(name, total, count, worker_id)
+
+    def forget(self, worker_id: str) -> None:
+        """The worker has gone: the names of its client's own that nobody else uses make room for others."""
+        with self._lock:
+            self._clients_names.forget(worker_id)
 
     def staleness(self, versions: int) -> None:
         """A gradient came that was so old."""
@@ -108,14 +118,16 @@ class Aggregator:
         with self._lock:
             self._returns.restore(state)
 
-    def _add(self, name: str, total: float, count: int) -> None:
-        if name not in self._names:
-            if len(self._names) >= self._max_names:
-                if not self._full:
-                    _log.warning(
-                        "more than %d different metrics: %s and other new ones are dropped", len(self._names), name
-                    )
-                self._full = True
-                return
+    def _add(self, name: str, total: float, count: int, worker_id: str = "") -> None:
+        if self._has_place(name, worker_id):
+            self._means.setdefault(name, Mean()).add(total, count)
+        elif not self._full:
+            _log.warning("more than %d different metrics: %s and other new ones are dropped", self._max_names, name)
+            self._full = True
+
+    def _has_place(self, name: str, worker_id: str) -> bool:
+        if name.startswith(CLIENTS):
+            return self._clients_names.admits(name, worker_id)
+        if name not in self._names and len(self._names) < self._max_names:
             self._names.add(name)
-        self._means.setdefault(name, Mean()).add(total, count)
+        return name in self._names

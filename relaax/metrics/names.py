@@ -7,6 +7,9 @@ import re
 MAX_NAME_LENGTH = 160
 """That of a client's metric, 128, and the prefix it gets."""
 
+CLIENTS = "client/"
+"""That prefix: whatever begins with it is a name that a client has chosen."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 
 

@@ -131,6 +131,7 @@ class ParameterServer:
             self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
             for worker_id in self.registry.clear():
                 self.figures.forget(worker_id)
+                self.metrics.forget(worker_id)
             if checkpoint is not None and self.place.index == 0:
                 self.registry.restore_actors(checkpoint.manifest["actors"])
                 self.metrics.restore_returns(checkpoint.manifest["returns"])
@@ -289,6 +290,7 @@ class ParameterServer:
 
     def _forget(self, worker_id: str) -> None:
         self.figures.forget(worker_id)
+        self.metrics.forget(worker_id)
         if self._model is not None:
             self._model.shard.forget(worker_id)
 

@@ -259,7 +259,8 @@ class Service:
 
     def _take_in(self, report: pb.MetricsReport, worker: Worker, env_steps: int = 0) -> None:
         self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
-        self._core.metrics.scalars((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
+        scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
+        self._core.metrics.scalars(scalars, worker.worker_id)
         self._core.figures.take_in(worker.worker_id, worker.actors[0], env_steps, report)
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, BridgeBase, Leaves
 from relaax.algorithm_base import Step as AgentStep
+from relaax.metrics.names import CLIENTS
 from relaax.rlx import (
     Actions,
     Autoreset,
@@ -164,4 +165,4 @@ class Session:
 def tell_metrics(message: Metrics, bridge: BridgeBase) -> None:
     """A client's scalars have names that are theirs alone."""
     for name, value in message.scalars:
-        bridge.scalar(f"client/{name}", value)
+        bridge.scalar(f"{CLIENTS}{name}", value)

@@ -270,3 +270,19 @@ def test_a_push_repeated_by_eight_threads_at_once_is_applied_once(
     assert len(answers) == 8
     assert {answer.parameters for answer in answers} == {gradient(-1).tobytes()}
     assert server.version == 1
+
+
+def test_one_worker_takes_no_place_of_anothers_metrics(server: Running, stub: Stub, incarnation: int) -> None:
+    """Its clients may have had many names, one connection after the other."""
+    other = "1" * 32
+    stub.Register(introduction(worker_id=other))
+    noise = [pb.ScalarSum(name=f"client/noise-{index}", sum=1, count=1) for index in range(3000)]
+    stub.Report(pb.ReportRequest(worker_id=WORKER, report_id=1, report=pb.MetricsReport(scalars=noise)))
+    assert len(server.core.metrics.drain()) == 1024
+    score = pb.MetricsReport(scalars=[pb.ScalarSum(name="client/score", sum=2, count=1)])
+    stub.Report(pb.ReportRequest(worker_id=other, report_id=1, report=score))
+    assert server.core.metrics.drain() == {"client/score": 2.0}
+    stub.Leave(pb.LeaveRequest(worker_id=WORKER))
+    later = [pb.ScalarSum(name=f"client/later-{index}", sum=1, count=1) for index in range(3000)]
+    stub.Report(pb.ReportRequest(worker_id=other, report_id=2, report=pb.MetricsReport(scalars=later)))
+    assert len(server.core.metrics.drain()) == 1023, "names of a worker that has gone make room"
