@@ -77,7 +77,17 @@ TENSORFLOW_PY = "algorithms/da3c/tensorflow_model.py"
 ROLLOUT_PY = "algorithms/da3c/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "algorithms/da3c/normalization.py"
+ADMISSION_PY = "relaax/server/rlx_server/admission.py"
+ARRIVALS_PY = "relaax/server/rlx_server/arrivals.py"
+CHILDREN_PY = "relaax/server/rlx_server/children.py"
+MEASURES_PY = "relaax/server/rlx_server/measures.py"
+PEER_PY = "relaax/server/rlx_server/peer.py"
+PLACES_PY = "relaax/server/rlx_server/places.py"
+SESSION_PY = "relaax/server/rlx_server/session.py"
+STRIKES_PY = "relaax/server/strikes.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
+RLX_SERVER_TESTS = "tests/server/rlx_server"
+STRIKES = "tests/server/test_strikes.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMBINING_PY = "relaax/server/parameter_server/combining.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
@@ -764,6 +774,102 @@ ERRORS = (
         "workers are shown by themselves if their numbers are low, not if they came first",
         [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],
         FLEET,
+    # The RLX server: time, second calls, exact edges, odd sequences.
+    planted(
+        "strikes-for-ever",
+        "an address that failed too often stays out",
+        [(STRIKES_PY, "record.out_until > self._clock()", "record.out_until > 0")],
+        STRIKES,
+    ),
+    planted(
+        "strikes-never-forgotten",
+        "failures of any age count",
+        [(STRIKES_PY, "if record is None or now - record.since > SECONDS:", "if record is None:")],
+        STRIKES,
+    ),
+    planted(
+        "strikes-kept-after-the-minute",
+        "an address that comes back is out with its first failure",
+        [(STRIKES_PY, "= now + SECONDS, 0, now", "= now + SECONDS, record.count, now")],
+        STRIKES,
+    ),
+    planted(
+        "reset-after-a-same-step-end",
+        "the episode that began in the step before a reset has no return",
+        [(SESSION_PY, "self._between = step.ended & self._next_step", "self._between = step.ended")],
+        f"{RLX_SERVER_TESTS}/test_session.py",
+    ),
+    planted(
+        "between-episodes-after-a-reset",
+        "a reset after another one does not count what ended before the first",
+        [(SESSION_PY, "between, self._between = self._between, self._none", "between = self._between")],
+        f"{RLX_SERVER_TESTS}/test_session.py",
+    ),
+    planted(
+        "send-deadline",
+        "a client has 30 ms to read an answer",
+        [(PEER_PY, "SEND_SECONDS = 30.0", "SEND_SECONDS = 0.03")],
+        f"{RLX_SERVER_TESTS}/test_peer.py",
+    ),
+    planted(
+        "heard-and-lost",
+        "what the heartbeat hears while the worker is busy is dropped",
+        [(PEER_PY, "                self._heard.append(event)\n", "                pass\n")],
+        f"{RLX_SERVER_TESTS}/test_peer.py",
+    ),
+    planted(
+        "swap-as-memory",
+        "swap counts as memory",
+        [
+            (
+                ADMISSION_PY,
+                "psutil.virtual_memory().available",
+                "psutil.virtual_memory().available + psutil.swap_memory().free",
+            )
+        ],
+        f"{RLX_SERVER_TESTS}/test_admission.py",
+    ),
+    planted(
+        "workers-grow-for-ever",
+        "room is kept for workers that have long grown",
+        [(ADMISSION_PY, "self._seen_at.get(pid, now)", "now")],
+        f"{RLX_SERVER_TESTS}/test_admission.py",
+    ),
+    planted(
+        "turnaround-lost-by-a-ping",
+        "the answer to a ping ends the way between two steps",
+        [(MEASURES_PY, "elif not isinstance(message, Ping):", "else:")],
+        f"{RLX_SERVER_TESTS}/test_measures.py",
+    ),
+    planted(
+        "arrivals-expire-early",
+        "once the oldest connection is too late the others are dropped as well",
+        [(ARRIVALS_PY, "if wait.deadline > now:", "if wait.deadline > now and not self.expired:")],
+        f"{RLX_SERVER_TESTS}/test_arrivals.py",
+    ),
+    planted(
+        "newest-arrival-dropped",
+        "the newest connection makes room, not the oldest",
+        [(ARRIVALS_PY, "for sock in self._waits:", "for sock in reversed(self._waits):")],
+        f"{RLX_SERVER_TESTS}/test_arrivals.py",
+    ),
+    planted(
+        "newest-leaver-ended",
+        "of those that wait for a client to close the newest is ended",
+        [(CHILDREN_PY, "self._kill(next(iter(self._leaving)))", "self._kill(next(reversed(self._leaving)))")],
+        f"{RLX_SERVER_TESTS}/test_children.py",
+    ),
+    planted(
+        "places-without-turns",
+        "a crowd has a process started as soon as it comes back",
+        [(PLACES_PY, "self._next_turn = self._clock() + TURN_SECONDS", "self._next_turn = self._clock()")],
+        f"{RLX_SERVER_TESTS}/test_places.py",
+    ),
+    planted(
+        "names-of-the-gone",
+        "names of connections that have ended keep their places",
+        [("relaax/metrics/fair_names.py", "self._unused[name] = None", "pass")],
+        "tests/metrics/test_fair_names.py",
     ),
     # The wire and the worker.
     planted(

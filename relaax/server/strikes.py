@@ -6,6 +6,7 @@ import ipaddress
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 SECONDS = 60.0
@@ -23,17 +24,18 @@ class Strikes:
     """An address that fails `limit` times within a minute is out for a minute. Thread-safe.
 
     At most `MAX_ADDRESSES` are remembered, those of the latest failures; of IPv6 the first 64 bits, which is what one
-    customer of a network usually has.
+    customer of a network usually has. `clock` gives seconds.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
+        self._clock = clock
         self._records: OrderedDict[str, _Record] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, host: str) -> bool:
         """Count a failure; whether the address is out because of it, from now on."""
-        now, name = time.monotonic(), network_of(host)
+        now, name = self._clock(), network_of(host)
         with self._lock:
             record = self._records.pop(name, None)
             if record is None or now - record.since > SECONDS:
@@ -53,7 +55,7 @@ class Strikes:
             return False
         with self._lock:
             record = self._records.get(network_of(host))
-            return record is not None and record.out_until > time.monotonic()
+            return record is not None and record.out_until > self._clock()
 
 
 def network_of(host: str) -> str:

@@ -100,3 +100,22 @@ def test_a_spawned_worker_shares_nothing_and_takes_its_time(machine: Machine) ->
     assert admission_.refusal([1]) is not None
     machine.now += SPAWNED.seconds
     assert admission_.refusal([1]) is None
+
+
+def test_swap_is_no_memory(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    plenty = 10**6 * MEGABYTE
+    swap = SimpleNamespace(total=plenty, used=0, free=plenty)
+    monkeypatch.setattr(admission.psutil, "swap_memory", lambda: swap)
+    machine.available_megabytes = 300.0
+    assert "has 300 MB of memory left" in (Admission(100, reserve_megabytes=256).refusal([]) or "")
+
+
+def test_who_only_asks_is_not_counted_as_refused(machine: Machine) -> None:
+    admission_ = Admission(1, reserve_megabytes=256)
+    assert admission_.refusal([1], counts=False) is not None
+    machine.available_megabytes = 0.0
+    assert admission_.refusal([], counts=False) is not None
+    assert admission_.refused == {"max_workers": 0, "memory": 0}
+    admission_.refusal([1])
+    admission_.refusal([])
+    assert admission_.refused == {"max_workers": 1, "memory": 1}

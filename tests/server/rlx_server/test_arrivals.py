@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import selectors
 import socket
@@ -33,6 +34,34 @@ def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: p
         assert 0.0 < arrivals.due <= 60.0
         assert arrivals.drop_oldest()
         assert arrivals.due == math.inf
+
+
+def test_the_oldest_makes_room_and_goes_first_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    with (
+        selectors.DefaultSelector() as selector,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        contextlib.ExitStack() as stack,
+    ):
+        arrivals, came = Arrivals(selector, 60), []
+        for _ in range(4):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+            came.append(stack.enter_context(listener.accept()[0]))
+            arrivals.add(came[-1])
+            now += 1.0
+        assert arrivals.drop_oldest()
+        assert list(arrivals) == came[1:]
+        now = 1000.0 + 60.5  # the oldest has gone already
+        arrivals.expire()
+        assert list(arrivals) == came[1:]
+        now = 1000.0 + 61.0
+        arrivals.expire()
+        assert list(arrivals) == came[2:]
+        assert arrivals.expired == 1
+        assert [sock.fileno() >= 0 for sock in came] == [False, False, True, True]
+        while arrivals.drop_oldest():
+            pass
 
 
 RECORD = b"\x16\x03\x01\x00\x05hello"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import socket
@@ -16,7 +17,7 @@ import pytest
 
 from relaax import rlx
 from relaax.server.rlx_server import peer as peer_module
-from relaax.server.rlx_server.peer import Peer, PeerGone, PeerSilent, ServerStopping
+from relaax.server.rlx_server.peer import Peer, PeerGone, PeerLeft, PeerSilent, ServerStopping
 from relaax.server.rlx_server.tls_layer import TlsFailed, TlsLayer
 from support.keys import Keys
 from support.rlx_pair import make_hello
@@ -149,6 +150,25 @@ def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole(pair: Pai
     np.testing.assert_array_equal(event.action[0], said)
 
 
+def test_a_client_that_reads_after_a_while_has_its_answer_whole(pair: Pair) -> None:
+    """It has half a minute, not some milliseconds."""
+    pair.client.sendall(pair.connection.send(make_hello(action_space=rlx.Box(shape=(300_000,)))))
+    pair.peer.receive(20)
+    pair.peer.send(rlx.Welcome("s", "a"))
+    pair.connection.receive_data(pair.client.recv(1 << 16))
+    pair.connection.next_event()
+    pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
+    pair.peer.receive(20)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(pair.peer.answer, rlx.Actions([np.zeros((1, 300_000), np.float32)]))
+        with pytest.raises(TimeoutError):
+            sent.result(0.5)
+        while (event := pair.connection.next_event()) is rlx.NEED_DATA:
+            pair.connection.receive_data(pair.client.recv(1 << 16))
+        sent.result(20)
+    assert isinstance(event, rlx.Actions)
+
+
 def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) -> None:
     pair.client.sendall(pair.connection.send(make_hello()) + b"\0" * 100_000)
     pair.peer.receive(20)
@@ -250,6 +270,83 @@ def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pai
     started = time.monotonic()
     pair.peer.close()
     assert time.monotonic() - started < 10
+
+
+def listening(pair: Pair) -> None:
+    """The client has its welcome and said init, and the worker is busy with that from now on."""
+    welcome(pair)
+    pair.connection.receive_data(pair.client.recv(1 << 16))
+    pair.connection.next_event()
+    pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
+    assert isinstance(pair.peer.receive(20), rlx.Init)
+
+
+def test_what_a_client_says_while_the_worker_is_busy_is_kept_in_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
+    listening(pair)
+    said = [rlx.Metrics((("height", float(index)),)) for index in range(3)]
+    pair.client.sendall(b"".join(pair.connection.send(message) for message in (*said, rlx.Ping(9))))
+    pair.peer.start_heartbeat(0.02)
+    while (event := pair.connection.next_event()) in (rlx.NEED_DATA, rlx.Ping()):
+        if event is rlx.NEED_DATA:
+            pair.connection.receive_data(pair.client.recv(1 << 16))
+    assert event == rlx.Pong(9), "the heartbeat has heard all of it"
+    pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)]))
+    assert [pair.peer.receive(20) for _ in said] == said
+    pair.peer.close()
+
+
+@pytest.mark.parametrize("end", ["a bye", "nonsense", "it has gone", "the server stops"])
+def test_what_ends_the_connection_of_a_busy_worker_interrupts_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
+    listening(pair)
+    interrupted = threading.Event()
+    pair.peer.interrupt = interrupted.set
+    if end == "a bye":
+        pair.client.sendall(pair.connection.send(rlx.Bye()))
+    elif end == "nonsense":
+        pair.client.sendall(b"\0\0\0\0")
+    elif end == "it has gone":
+        pair.client.close()
+    else:
+        pair.stop()
+    pair.peer.start_heartbeat(0.02)
+    assert interrupted.wait(20)
+    raised = {
+        "a bye": PeerLeft,
+        "nonsense": rlx.RemoteProtocolError,
+        "it has gone": PeerGone,
+        "the server stops": ServerStopping,
+    }[end]
+    for wants in (
+        pair.peer.raise_end,
+        lambda: pair.peer.receive(20),
+        lambda: pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)])),
+    ):
+        with pytest.raises(raised):
+            wants()
+    pair.peer.close()
+
+
+def test_a_client_that_has_ended_its_stream_and_listens_has_its_answer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_module, "BUSY_SECONDS", 0.0)
+    listening(pair)
+    pair.client.shutdown(socket.SHUT_WR)
+    pair.peer.start_heartbeat(0.2)
+    heard_pings(pair, 2)
+    pair.peer.answer(rlx.Actions([np.zeros(1, np.int64)]))
+    while isinstance(event := pair.connection.next_event(), rlx.Ping) or event is rlx.NEED_DATA:
+        if event is rlx.NEED_DATA:
+            pair.connection.receive_data(pair.client.recv(1 << 16))
+    assert isinstance(event, rlx.Actions)
+    with pytest.raises(PeerGone):
+        pair.peer.receive(20)
 
 
 def test_a_refusal_to_a_client_that_has_gone_is_no_error(pair: Pair) -> None:

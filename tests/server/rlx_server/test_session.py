@@ -182,6 +182,39 @@ def test_a_reset_between_two_episodes_ends_none() -> None:
     assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 2.0]
 
 
+def test_a_reset_right_after_a_same_step_end_ends_the_episode_that_has_begun_with_it() -> None:
+    played = Played(SAME, NEXT)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 1), final_observation=obs(9, 9)))
+    assert played.session.reset(Reset(rewards(7, 8))).episode_return.tolist() == [7.0, 0.0]
+    assert played.session.episode_ended
+    assert played.bridge.episodes == [(5.0, 1), (6.0, 1), (7.0, 1)]
+    played.session.init(Init(obs(2, 2)))
+    step = played.agent.last
+    assert step.first.tolist() == [False, True]
+    assert step.terminated.tolist() == [True, False]
+    assert step.env_steps == 1
+
+
+def test_a_reset_right_after_an_init_ends_every_episode_whatever_had_ended_before() -> None:
+    played = Played(NEXT)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    played.session.reset(Reset(rewards(0, 7)))
+    played.session.init(Init(obs(2, 2)))
+    assert played.session.reset(Reset(rewards(3, 4))).episode_return.tolist() == [3.0, 4.0]
+    assert played.bridge.episodes == [(5.0, 1), (13.0, 2), (3.0, 1), (4.0, 1)]
+
+
+def test_a_reset_after_a_plain_step_ends_every_episode_whatever_ended_before() -> None:
+    played = Played(NEXT)
+    played.session.init(Init(obs(0, 0)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    played.session.step(Step(rewards(50, 6), obs(2, 2), first=mask(1, 0)))
+    played.session.step(Step(rewards(1, 1), obs(3, 3)))
+    assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 14.0]
+
+
 def test_a_truncated_reset_brings_the_final_observation_to_the_agent() -> None:
     played = Played(DISABLED, environments=2)
     played.session.init(Init(obs(0, 0)))
