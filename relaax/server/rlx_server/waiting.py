@@ -14,7 +14,7 @@ STALE_SECONDS = 5.0
 """A client that has waited so long and has ended its stream has left: who came for an answer would still listen."""
 
 
-NEW_SECONDS = 3.0
+NEW_SECONDS = 5.0
 """So long a client is new. Beside a crowd new ones are served in turn, and before all others the newest."""
 
 
