@@ -774,6 +774,7 @@ ERRORS = (
         "workers are shown by themselves if their numbers are low, not if they came first",
         [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],
         FLEET,
+    ),
     # The RLX server: time, second calls, exact edges, odd sequences.
     planted(
         "strikes-for-ever",

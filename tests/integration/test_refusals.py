@@ -31,9 +31,9 @@ Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
             ["action_size", "6", "Discrete(2)"],
         ),
         (Box(-1, 1, (4,)), Box(-1, 1, (2,)), ErrorCode.UNSUPPORTED_SPACE, ["da3c", "Box(float32, [2]", "Discrete"]),
-        (Box(0, 255, (5, 5), "uint8"), Discrete(2), ErrorCode.UNSUPPORTED_SPACE, ["da3c", "[5, 5]"]),
+        (Box(0, 255, (4000, 4000), "uint8"), Discrete(2), ErrorCode.UNSUPPORTED_SPACE, ["da3c", "[4000, 4000]"]),
     ],
-    ids=["state_size", "action_size", "continuous actions", "too small an image"],
+    ids=["state_size", "action_size", "continuous actions", "too large an image"],
 )
 def test_a_space_is_refused_in_a_sentence_that_names_both(  # type: ignore[no-untyped-def]
     door, observation_space, action_space, code, said

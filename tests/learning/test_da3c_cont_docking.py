@@ -15,7 +15,8 @@ SECTION: dict[str, Any] = {
     "rewards_gamma": 0.8,
     "entropy_beta": 1e-3,
     "initial_variance": 0.3,
-    "network": {"dense": [16], "lstm_size": 16},
+    "normalize_rewards": None,
+    "network": {"dense": [16], "lstm_size": 16, "separate": False},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import select
 import socket
 import ssl
@@ -44,6 +45,8 @@ BUSY_SECONDS = 0.5
 """A worker that has not come back to its client for so long is busy."""
 END_SECONDS = 0.2
 """The same as LISTEN_SECONDS for a client that has ended its stream, and may have gone."""
+FINISH_SECONDS = 2.0
+"""What a busy worker may take to finish once its server stops. The listener kills it after 5 seconds."""
 LOOK_SECONDS = 0.1
 """So much later than anything else a worker may notice that the server wants it to end, or that a deadline is over."""
 _TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
@@ -101,6 +104,7 @@ class Peer:
         self._end: Exception | None = None  # what the heartbeat has noticed
         self._stream_ended = False
         self._listens = False  # the heartbeat, just now
+        self._finish_by = math.inf  # once the server stops
         self.interrupt: Callable[[], None] | None = None
         """Called by the heartbeat once it has noticed that a busy worker must end: `raise_end` says why."""
         self._waits_since: float | None = None
@@ -339,7 +343,9 @@ class Peer:
                 if self._stream_ended:  # a client that has gone and not only ended its stream answers by a reset
                     self._send(self.connection.send(Ping()))
                 if self._stopping.poll(0):
-                    raise ServerStopping
+                    self._finish_by = min(self._finish_by, time.monotonic() + FINISH_SECONDS)
+                    if time.monotonic() >= self._finish_by:
+                        raise ServerStopping
             except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping) as end:
                 self._end = end
             except LocalProtocolError:  # all was said already
