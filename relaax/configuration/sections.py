@@ -230,7 +230,7 @@ class RunSection(Section):
     environment: str | None = Field(None, description="Environment family: a directory of environments/, or a path.")
     name: str | None = Field(None, description="The environment's name within its family.")
     clients: int = Field(2, ge=1, description="Client processes; each is one connection and one worker.")
-    envs_per_client: int = Field(1, ge=1, description="Environments that each connection of a client steps together.")
+    envs_per_client: int = Field(4, ge=1, description="Environments that each connection of a client steps together.")
     connections_per_client: int = Field(
         1, ge=1, description="Connections of each client, with environments of their own, in threads of one process."
     )

@@ -61,7 +61,7 @@ UNTUNED = {
 def test_the_defaults_learn_what_nobody_tuned(runs: Runs, short: bool, tmp_path: Path, name: str) -> None:
     easy, hard = UNTUNED[name]
     config = tmp_path / "untuned.yaml"
-    run_section = {"environment": "OpenAI_Gym", "name": name, "envs-per-client": 8}
+    run_section = {"environment": "OpenAI_Gym", "name": name}
     config.write_text(yaml.safe_dump({"relaax-run": run_section, "algorithm": {"path": "da3c"}}))
     run = runs.start("--target-return", str(easy if short else hard), "--seed", "5", "--no-progress", config=config)
     assert run.running.wait(280) == 0, run.running.report()
