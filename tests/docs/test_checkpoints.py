@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     spaces = [values_of(space).space for space in (env.observation_space, env.action_space)]
     env.close()
     algorithm = load_algorithm("da3c", bundled_folder("algorithms"))
-    config = algorithm.configure({"path": "da3c", "network": {"dense": [8]}})
+    config = algorithm.configure({"path": "da3c", "normalize_rewards": None, "network": {"dense": [8]}})
     parameters = algorithm.ParameterServer(config, *spaces).initial_parameters(1)
     manifest = {
         "fingerprint": json.loads(fingerprint("da3c", config, *spaces)),
