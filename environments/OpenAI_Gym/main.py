@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import difflib
 import importlib.util
+import threading
 import warnings
 from typing import Any
 
@@ -26,7 +27,9 @@ ATARI_FRAME_SKIP = 4
 VECTOR_PAYS = 4
 """Environments from which on an environment's own vector form is used. CartPole's takes 33 us a step however many there
 are, those of gymnasium's SyncVectorEnv 7 us and 7 us more for each."""
+MINATAR = "MinAtar/"
 PROGRAM = "OpenAI_Gym/main"
+_REGISTERING = threading.Lock()  # connections of one program find their environments side by side
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
@@ -64,7 +67,7 @@ def find(name: str) -> Any:
         gymnasium.register_envs(ale_py)
     elif name.startswith("ALE/") or "NoFrameskip-v" in name:
         raise command.UsageError("ale-py is not installed; pip install 'relaax[atari]'")
-    if name.startswith("MinAtar/"):
+    if name.startswith(MINATAR):
         _register_minatar()
     try:
         return gymnasium.spec(name)
@@ -76,13 +79,16 @@ def find(name: str) -> Any:
 
 
 def _register_minatar() -> None:
-    """Tell gymnasium the ids of MinAtar, which importing the package alone does not.
+    """Tell gymnasium the ids of MinAtar, which importing the package alone does not. Once: a second time it would warn.
 
     Raises ModuleNotFoundError if it is not installed.
     """
+    import gymnasium
     import minatar.gym
 
-    minatar.gym.register_envs()
+    with _REGISTERING:
+        if not any(name.startswith(MINATAR) for name in gymnasium.registry):
+            minatar.gym.register_envs()
 
 
 def is_atari(spec: Any) -> bool:

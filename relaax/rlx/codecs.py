@@ -121,7 +121,7 @@ class JsonCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Raises ProtocolError: MALFORMED where the payload is no JSON of a message, or else as `from_wire`."""
+        """Raises ProtocolError: MALFORMED where the payload is no JSON of a message, or else as `from_part`."""
         tree = json_reading.tree_of(payload)
         found = json_reading.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:

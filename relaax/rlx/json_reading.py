@@ -204,13 +204,19 @@ def _shown(value: Any) -> str:
     return repr(value)[:40] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
 
 
+def _number(text: str) -> re.Match[str]:
+    """Match a number as JSON writes it: its fraction is group 2, its exponent group 3. Raises ValueError."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{_shown(text)} is no number")
+    return found
+
+
 def _whole(low: int, high: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         number = value
         if type(value) is str:
-            found = _NUMBER.fullmatch(value)
-            if found is None:
-                raise ValueError(f"{_shown(value)} is no number")
+            found = _number(value)
             number = _integer(value) if found[2] is found[3] is None else float(value)
         if type(number) is float and number.is_integer():
             number = int(number)
@@ -225,8 +231,7 @@ def _double(value: Any) -> float:
     if type(value) is str:
         if value in _NOT_FINITE:
             return _NOT_FINITE[value]
-        if _NUMBER.fullmatch(value) is None:
-            raise ValueError(f"{_shown(value)} is no number")
+        _number(value)
     elif type(value) is not float and type(value) is not int:
         raise ValueError(f"{_shown(value)} is no number")
     number = float(value)

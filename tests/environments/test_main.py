@@ -73,6 +73,13 @@ def test_minatar_registers_its_ids():
     assert hello.observation_space.dtype == np.bool_
 
 
+def test_connections_side_by_side_register_minatar_once():
+    with RlxPeer(random_serve) as peer:
+        done = program(GYM, peer.address, "MinAtar/Breakout-v1", "2", "--steps", "20", "--connections", "3")
+    assert done.returncode == 0, done.stderr
+    assert_quiet(done.stderr)
+
+
 def test_an_id_of_minatar_that_is_not_there_gets_the_nearest():
     with pytest.raises(UsageError, match=r"no environment 'MinAtar/Brakeout-v1'; the nearest is 'MinAtar/Breakout-v1'"):
         gym.find("MinAtar/Brakeout-v1")
