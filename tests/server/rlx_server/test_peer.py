@@ -118,14 +118,7 @@ def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pyt
     monkeypatch.setattr(peer_module, "SEND_SECONDS", 0.1)
     pair = Pair()
     try:
-        wide = rlx.Box(shape=(5_000_000,))
-        pair.client.sendall(pair.connection.send(make_hello(action_space=wide)))
-        pair.peer.receive(20)
-        pair.peer.send(rlx.Welcome("s", "a"))
-        pair.connection.receive_data(pair.client.recv(1 << 16))
-        pair.connection.next_event()
-        pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
-        pair.peer.receive(20)
+        begin_episode(pair, 5_000_000)
         with pytest.raises(PeerGone):
             pair.peer.send(rlx.Actions([np.zeros((1, 5_000_000), np.float32)]))
     finally:
@@ -133,13 +126,7 @@ def test_a_client_that_does_not_read_is_not_written_to_for_ever(monkeypatch: pyt
 
 
 def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole(pair: Pair) -> None:
-    pair.client.sendall(pair.connection.send(make_hello(action_space=rlx.Box(shape=(300_000,)))))
-    pair.peer.receive(20)
-    pair.peer.send(rlx.Welcome("s", "a"))
-    pair.connection.receive_data(pair.client.recv(1 << 16))
-    pair.connection.next_event()
-    pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
-    pair.peer.receive(20)
+    begin_episode(pair, 300_000)
     said = np.arange(300_000, dtype=np.float32)[None]
     sender = threading.Thread(target=pair.peer.send, args=(rlx.Actions([said]),))
     sender.start()
@@ -152,13 +139,7 @@ def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole(pair: Pai
 
 def test_a_client_that_reads_after_a_while_has_its_answer_whole(pair: Pair) -> None:
     """It has half a minute, not some milliseconds."""
-    pair.client.sendall(pair.connection.send(make_hello(action_space=rlx.Box(shape=(300_000,)))))
-    pair.peer.receive(20)
-    pair.peer.send(rlx.Welcome("s", "a"))
-    pair.connection.receive_data(pair.client.recv(1 << 16))
-    pair.connection.next_event()
-    pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
-    pair.peer.receive(20)
+    begin_episode(pair, 300_000)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         sent = pool.submit(pair.peer.answer, rlx.Actions([np.zeros((1, 300_000), np.float32)]))
         with pytest.raises(TimeoutError):
@@ -182,6 +163,17 @@ def test_what_was_said_last_is_read_though_the_client_has_sent_more(pair: Pair) 
     pair.client.close()
     closer.join(10)
     assert not closer.is_alive()
+
+
+def begin_episode(pair: Pair, size: int) -> None:
+    """Let the client say init, so that an action of `size` numbers is due."""
+    pair.client.sendall(pair.connection.send(make_hello(action_space=rlx.Box(shape=(size,)))))
+    pair.peer.receive(20)
+    pair.peer.send(rlx.Welcome("s", "a"))
+    pair.connection.receive_data(pair.client.recv(1 << 16))
+    pair.connection.next_event()
+    pair.client.sendall(pair.connection.send(rlx.Init([np.zeros((1, 2), np.float32)])))
+    pair.peer.receive(20)
 
 
 def welcome(pair: Pair) -> None:
