@@ -998,6 +998,66 @@ ERRORS = (
         ],
         "tests/client/test_reconnect.py",
     ),
+    planted(
+        "rewards-without-bound",
+        "rewards have only to be finite",
+        [
+            (
+                "relaax/rlx/checks.py",
+                'self._numbers("reward", message.reward, MAX_REWARD)\n        self._obs',
+                'self._numbers("reward", message.reward, np.finfo(np.float64).max)\n        self._obs',
+            )
+        ],
+        "tests/rlx/test_vectors.py",
+    ),
+    planted(
+        "return-without-bound",
+        "a return that no mean can have is kept",
+        [("relaax/metrics/returns.py", "        if not is_return(episode_return):\n", "        if False:\n")],
+        "tests/metrics/test_returns.py",
+    ),
+    planted(
+        "sample-ends-pusher",
+        "a sample that cannot be merged ends who pushed it",
+        [
+            (
+                SHARD_PY,
+                "                self.dropped_samples += 1\n",
+                "                raise PushRefused(str(why)) from None\n",
+            )
+        ],
+        SHARD,
+    ),
+    planted(
+        "unclipped-samples",
+        "samples of statistics have no bound",
+        [("relaax/bridge/moments.py", "np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT)", "values")],
+        "tests/bridge/test_moments.py",
+    ),
+    planted(
+        "poisoned-statistics-restored",
+        "statistics of no use are taken from a checkpoint",
+        [(SHARD_PY, "        return moments.usable()\n", "        return moments\n")],
+        SHARD,
+    ),
+    planted(
+        "indices-of-two",
+        "indices that were given back are given to two",
+        [
+            (
+                "relaax/server/parameter_server/actors.py",
+                "                rest = gap[count:]\n",
+                "                rest = gap[count - 1 :]\n",
+            )
+        ],
+        "tests/server/parameter_server/test_actors.py",
+    ),
+    planted(
+        "indices-never-return",
+        "a session that has been away for long keeps its indices",
+        [("relaax/server/parameter_server/actors.py", "if since > limit and self._kept <= MAX_KEPT:", "if True:")],
+        "tests/server/parameter_server/test_registry.py",
+    ),
 )
 
 

@@ -16,8 +16,17 @@ Float64Vector = npt.NDArray[np.float64]
 STATISTICS = "statistics/"
 """What the names of a statistic's arrays begin with, in checkpoints and in the files of policies."""
 MAX_STATISTIC_NAME = 64
+SAMPLE_LIMIT = 1e30
+"""The largest magnitude of a sample: one beyond it counts as this. Squares of these can be added for ever."""
+COUNT_LIMIT = 1e18
+"""The most samples that moments are of."""
+_SQUARES = 1.01 * SAMPLE_LIMIT**2  # the mean of samples' squares, and room for rounding
 _NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 _MAX_NAMES = 64
+
+
+class NotUsable(ValueError):
+    """Moments beyond what samples within the limits can have: further ones could not be merged with them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,15 +63,23 @@ class Moments:
 
     @classmethod
     def of(cls, samples: npt.ArrayLike) -> Moments:
-        """Of `samples`, [B, D] of any real dtype; B may be 0."""
+        """Of `samples`, [B, D] of any real dtype; B may be 0. Those beyond `SAMPLE_LIMIT` count as that.
+
+        Raises ValueError where one is not finite.
+        """
         values = np.asarray(samples, np.float64)
         if values.ndim != 2:
             raise ValueError(f"samples have the shape [B, D], not {list(values.shape)}")
         if not len(values):
             return cls.zeros(values.shape[1])
-        with np.errstate(all="ignore"):  # what overflows is refused as not finite
+        with np.errstate(all="ignore"):  # what overflows is seen below
             mean = values.mean(axis=0)
-            return cls(len(values), mean, np.square(values - mean).sum(axis=0))
+            m2 = np.square(values - mean).sum(axis=0)
+            if not _within(len(values), mean, m2) and np.isfinite(values).all():
+                values = np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT)
+                mean = values.mean(axis=0)
+                m2 = np.square(values - mean).sum(axis=0)
+        return cls(len(values), mean, m2)
 
     @property
     def size(self) -> int:
@@ -78,20 +95,40 @@ class Moments:
     def merged(self, other: Moments) -> Moments:
         """Of the samples of both (Chan, Golub and LeVeque 1983).
 
-        Raises ValueError where the lengths differ, or the sums overflow.
+        Raises ValueError where the lengths differ, and NotUsable where they are beyond the limits together.
         """
         if self.size != other.size:
             raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
         if not other.count:
             return self
         if not self.count:
-            return other
+            return other.usable()
         with np.errstate(all="ignore"):
             count = self.count + other.count
             share = other.count / count
             difference = other.mean - self.mean
             mean = self.mean + difference * share
-            return Moments(count, mean, self.m2 + other.m2 + np.square(difference) * (self.count * share))
+            m2 = self.m2 + other.m2 + np.square(difference) * (self.count * share)
+            together = Moments.__new__(Moments)
+            mean.flags.writeable = m2.flags.writeable = False
+            for name, value in (("count", count), ("mean", mean), ("m2", m2)):
+                object.__setattr__(together, name, value)
+            return together.usable()
+
+    def usable(self) -> Moments:
+        """Itself. Raises NotUsable where it is beyond what samples within the limits can have."""
+        with np.errstate(all="ignore"):
+            if not _within(self.count, self.mean, self.m2):
+                raise NotUsable(
+                    f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
+                    f"differences of up to {self.m2.max():g}, which are too large"
+                )
+        return self
+
+
+def _within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
+    """Whether the mean of the squares is within its limit, which a merge of two such is again. Not so for NaN."""
+    return not count or (count <= COUNT_LIMIT and bool((m2 / count + np.square(mean) <= _SQUARES).all()))
 
 
 def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:

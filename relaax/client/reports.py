@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.client.scalars import Scalars, check_name
+from relaax.rlx.messages import MAX_NUMBER
 
 Reports = Callable[[dict[str, Any]], Mapping[str, float]] | Sequence[str]
 """Finds metrics in a step's infos; or names the entries of the infos that are metrics."""
@@ -43,7 +44,7 @@ def _named(names: Sequence[str]) -> Callable[[dict[str, Any]], Mapping[str, floa
 
 
 def _values(infos: dict[str, Any], name: str) -> npt.NDArray[np.float64]:
-    """The finite values of one entry, of every environment that has it; those of episodes that just ended included."""
+    """The values of one entry that can be sent, of every environment that has it or whose episode just ended."""
     parts = []
     for source in (infos, infos.get("final_info", {})):
         if name in source:
@@ -56,4 +57,4 @@ def _values(infos: dict[str, Any], name: str) -> npt.NDArray[np.float64]:
             given = source.get(f"_{name}")  # which environments of a vector said it
             parts.append(values if given is None else values[np.asarray(given, np.bool_).reshape(-1)])
     values = np.concatenate(parts) if parts else np.zeros(0)
-    return values[np.isfinite(values)]
+    return values[np.abs(values) <= MAX_NUMBER]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 
 from relaax import rlx
 from relaax.client import latency
+from relaax.rlx.messages import MAX_NUMBER
 
 GATHERED_AT_MOST = 256
 
@@ -29,10 +29,12 @@ class Scalars:
         self._gathered: list[tuple[str, float]] = []
 
     def scalar(self, name: str, value: float) -> None:
-        """Note a finite number. Raises ValueError for what the protocol does not carry."""
+        """Note a number of -10^30 to 10^30. Raises ValueError for what the protocol does not carry."""
         value = float(value)
-        if not math.isfinite(value):
-            raise ValueError(f"metric {name!r} is {value}: only finite numbers can be sent")
+        if not abs(value) <= MAX_NUMBER:
+            raise ValueError(
+                f"metric {name!r} is {value}: only numbers from {-MAX_NUMBER:g} to {MAX_NUMBER:g} can be sent"
+            )
         if name not in self._names:
             self._check(name)
         if len(self._gathered) >= GATHERED_AT_MOST:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from relaax.metrics.complaints import Complaints
 from relaax.metrics.fair_names import FairNames
 from relaax.metrics.names import CLIENTS, check_name
-from relaax.metrics.returns import EpisodeReturns
+from relaax.metrics.returns import EpisodeReturns, is_return
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +26,13 @@ class Mean:
     count: int = 0
 
     def add(self, total: float, count: int = 1) -> None:
-        """Take in `count` samples whose sum is `total`."""
-        self.total += total
+        """Take in `count` samples whose sum is `total`. Raises OverflowError where finite sums have none together;
+        then nothing has changed.
+        """
+        together = self.total + total
+        if math.isinf(together) and math.isfinite(self.total) and math.isfinite(total):
+            raise OverflowError(f"{self.total:g} and {total:g} have no sum")
+        self.total = together
         self.count += count
 
     @property
@@ -36,7 +42,8 @@ class Mean:
 
 
 class Aggregator:
-    """Takes reports from every thread, gives their means to one writer.
+    """Takes reports from every thread, gives their means to one writer. No number is too large for it: what cannot be
+    added is left out, and the log says so once a minute.
 
     Bounded: of more than `max_names` different names the later ones are dropped, and the log says so once. Names of
     clients' own have as many places beside them, in which no worker can take another's (see `FairNames`).
@@ -47,6 +54,7 @@ class Aggregator:
         self._names: set[str] = set()
         self._clients_names = FairNames(max_names)
         self._full = False
+        self._complain = Complaints(_log)
         self._means: dict[str, Mean] = {}
         self._max_staleness = 0
         self._staleness: deque[int] = deque(maxlen=100)
@@ -58,7 +66,8 @@ class Aggregator:
         with self._lock:
             for episode_return, length in episodes:
                 self._returns.add(episode_return)
-                self._add("episode/return", episode_return, 1)
+                if is_return(episode_return):
+                    self._add("episode/return", episode_return, 1)
                 self._add("episode/length", length, 1)
 
     def scalars(self, scalars: Iterable[tuple[str, float, int]], worker_id: str = "") -> None:
@@ -120,7 +129,10 @@ class Aggregator:
 
     def _add(self, name: str, total: float, count: int, worker_id: str = "") -> None:
         if self._has_place(name, worker_id):
-            self._means.setdefault(name, Mean()).add(total, count)
+            try:
+                self._means.setdefault(name, Mean()).add(total, count)
+            except OverflowError as error:
+                self._complain("samples of the metric %s are left out: %s", name, error)
         elif not self._full:
             _log.warning("more than %d different metrics: %s and other new ones are dropped", self._max_names, name)
             self._full = True

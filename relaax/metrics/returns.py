@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from relaax.metrics.complaints import Complaints
+from relaax.rlx.messages import MAX_NUMBER
+
+_log = logging.getLogger(__name__)
+
 
 class EpisodeReturns:
-    """Returns of the last `window` episodes, their mean, and the best such mean. Not thread-safe."""
+    """Returns of the last `window` episodes, their mean, and the best such mean. Not thread-safe.
+
+    A return beyond RLX's bound is left out, so that every mean is a number. The log says so, once a minute.
+    """
 
     def __init__(self, window: int = 100) -> None:
         self._last: deque[float] = deque(maxlen=window)
+        self._complain = Complaints(_log)
         self.episodes = 0
         self.best: float | None = None
 
     def add(self, episode_return: float) -> None:
         """An episode ended."""
-        self._last.append(episode_return)
         self.episodes += 1
+        if not is_return(episode_return):
+            self._complain("an episode's return of %g is left out of the metrics", episode_return)
+            return
+        self._last.append(episode_return)
         if len(self._last) == self._last.maxlen:
             mean = self.mean
             assert mean is not None
@@ -35,8 +48,24 @@ class EpisodeReturns:
         return {"episodes": self.episodes, "last": list(self._last), "best": self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `as_json` gave."""
+        """Take back what `as_json` gave. Of older versions it may hold returns that are none today."""
+        last = [float(value) for value in state["last"]]
+        best = None if state["best"] is None else float(state["best"])
+        kept = [value for value in last if is_return(value)]
         self.episodes = int(state["episodes"])
         self._last.clear()
-        self._last.extend(float(value) for value in state["last"])
-        self.best = None if state["best"] is None else float(state["best"])
+        self._last.extend(kept)
+        self.best = best if best is None or is_return(best) else None
+        if len(kept) < len(last) or self.best != best:
+            _log.warning(
+                "the checkpoint has returns beyond %g: %d of the last %d are left out, the best mean return is %s",
+                MAX_NUMBER,
+                len(last) - len(kept),
+                len(last),
+                "unknown" if self.best is None else "kept",
+            )
+
+
+def is_return(number: float) -> bool:
+    """Whether an episode can have returned this (see `relaax.rlx.messages.MAX_NUMBER`)."""
+    return abs(number) <= MAX_NUMBER  # which NaN is not

@@ -6,7 +6,6 @@ ProtocolError; whose mistake it was, the connection knows.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from relaax.rlx.errors import ErrorCode, ProtocolError
-from relaax.rlx.leaf_checks import LeavesCheck, is_finite
+from relaax.rlx.leaf_checks import LeavesCheck, is_within
 from relaax.rlx.messages import (
+    MAX_NUMBER,
+    MAX_REWARD,
     Actions,
     Autoreset,
     Episode,
@@ -77,7 +78,7 @@ class Checker:
         self._starting_after = None
 
     def _step(self, message: Step) -> None:
-        self._numbers("reward", message.reward)
+        self._numbers("reward", message.reward, MAX_REWARD)
         self._observation.check("observation", message.observation)
         unmarked = self._starting is message.terminated is message.truncated is message.first is None
         if unmarked and message.final_observation is None and not message.episodes:
@@ -117,7 +118,7 @@ class Checker:
         self._starting_after = _both(ended, self._next)
 
     def _reset(self, message: Reset) -> None:
-        self._numbers("reward", message.reward)
+        self._numbers("reward", message.reward, MAX_REWARD)
         truncated = self._mask("truncated", message.truncated)
         if (wrong := _both(truncated, self._starting)) is not None:
             raise _invalid(f"environments {_listed(wrong)} have no episode that could be truncated: it ended before")
@@ -131,7 +132,7 @@ class Checker:
         self._action.check("action", message.action)
 
     def _returns(self, message: EpisodeReturns) -> None:
-        self._numbers("episode_return", message.episode_return)
+        self._numbers("episode_return", message.episode_return, MAX_NUMBER)
 
     def _metrics(self, message: Metrics) -> None:
         most = self.limits.max_metric_name_bytes
@@ -140,8 +141,8 @@ class Checker:
                 raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a metric name of {len(name)} bytes; {most} is the most")
             if _METRIC_NAME.fullmatch(name) is None:
                 raise _invalid(f"the metric name {name!r}; letters, digits and _ - . / may be used, a letter first")
-            if not math.isfinite(value):
-                raise _invalid(f"the metric {name} is {value}")
+            if not abs(value) <= MAX_NUMBER:
+                raise _invalid(f"the metric {name} is {value}; {_range(MAX_NUMBER)} is allowed")
         names = self._metric_names.union(name for name, _ in message.scalars)
         if len(names) > self.limits.max_metric_names:
             raise ProtocolError(
@@ -158,12 +159,12 @@ class Checker:
             raise _invalid(f"{field} is no bool array of shape {list(self._shape)}")
         return _some(mask)
 
-    def _numbers(self, field: str, numbers: Any) -> None:
+    def _numbers(self, field: str, numbers: Any, most: float) -> None:
         if not isinstance(numbers, np.ndarray) or numbers.dtype != np.float64 or numbers.shape != self._shape:
             raise _invalid(f"{field} is no float64 array of shape {list(self._shape)}")
-        if not is_finite(numbers):
-            environment = int(np.argmin(np.isfinite(numbers)))
-            raise _invalid(f"{field} of environment {environment} is {numbers[environment]}")
+        if not is_within(numbers, most):
+            environment = int(np.argmin(np.abs(numbers) <= most))
+            raise _invalid(f"{field} of environment {environment} is {numbers[environment]}; {_range(most)} is allowed")
 
     def _episodes(self, episodes: Sequence[Episode]) -> None:
         if episodes and not self._reports_episodes:
@@ -173,14 +174,18 @@ class Checker:
         for episode in episodes:
             if not 0 <= episode.environment < self._shape[0]:
                 raise _invalid(f"episodes names environment {episode.environment} of {self._shape[0]}")
-            if not math.isfinite(episode.episode_return) or episode.length < 1:
+            if not abs(episode.episode_return) <= MAX_NUMBER or episode.length < 1:
                 raise _invalid(f"an episode of length {episode.length} and return {episode.episode_return}")
 
 
 def check_error(message: Error) -> None:
     """Raise ProtocolError (INVALID_VALUE) where an error says a wait that is none."""
-    if not 0 <= message.retry_after_seconds < math.inf:
+    if not 0 <= message.retry_after_seconds < np.inf:
         raise _invalid(f"retry_after_seconds is {message.retry_after_seconds}")
+
+
+def _range(most: float) -> str:
+    return f"a number from {-most:g} to {most:g}"
 
 
 def _some(mask: Mask) -> Mask | None:

@@ -91,6 +91,14 @@ def is_finite(numbers: npt.NDArray[Any]) -> bool:
     return few or bool(np.isfinite(numbers).all())
 
 
+def is_within(numbers: npt.NDArray[Any], most: float) -> bool:
+    """Whether every element is a number from -`most` to `most`, and none is NaN."""
+    if numbers.size > _FEW:
+        return bool(np.abs(numbers).max() <= most)  # NaN where any element is
+    few: list[float] = numbers.ravel().tolist()
+    return sum(map(abs, few)) <= most or all(abs(number) <= most for number in few)
+
+
 def _bits(leaf: Leaf) -> Any:
     return leaf.view(np.uint8).max() <= 1
 

@@ -20,6 +20,10 @@ from relaax.rlx.spaces import Space
 PROTOCOL_VERSION = 1
 MAX_ENVIRONMENTS = 65_536  # of one connection
 MAX_FRAME_SKIP = 1_000
+MAX_REWARD = 1e15
+"""The largest magnitude of a reward: float32, in which agents compute, holds the square of a sum of 10,000 of these."""
+MAX_NUMBER = 1e30
+"""The largest magnitude of a return and of a metric's value: no sum of them that is ever made overflows float64."""
 
 Leaves = list[npt.NDArray[np.generic]]
 Mask = npt.NDArray[np.bool_]

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from relaax.bridge.moments import Moments, check_lengths
+from relaax.bridge.moments import SAMPLE_LIMIT, Moments, NotUsable, check_lengths
 from relaax.bridge.options import MAX_STATISTICS
 
 
@@ -79,13 +79,40 @@ def test_numbers_that_no_samples_have(count: float, mean: list[float], m2: list[
 def test_samples_that_are_none() -> None:
     with pytest.raises(ValueError, match=r"shape \[B, D\], not \[2\]"):
         Moments.of([1, 2])
-    for wrong in ([[np.nan]], [[1e200], [-1e200]]):
+    for wrong in ([[np.nan]], [[np.inf], [0]], [[1e200, np.nan]]):
         with pytest.raises(ValueError, match="not finite"):
             Moments.of(wrong)
-    with pytest.raises(ValueError, match="not finite"):
-        Moments.of([[1e200]]).merged(Moments.of([[-1e200]]))
     with pytest.raises(ValueError, match="samples of 1 numbers cannot be merged with samples of 2"):
         Moments.zeros(1).merged(Moments.zeros(2))
+
+
+@pytest.mark.parametrize("largest", [SAMPLE_LIMIT, 1e150, 1.7e308])
+def test_samples_beyond_the_limit_count_as_that_and_can_be_merged_for_ever(largest: float) -> None:
+    rng = np.random.default_rng(5)
+    merged = Moments.zeros(2)
+    for _ in range(2000):
+        samples = rng.choice([-largest, 0.0, largest], (3, 2))
+        merged = merged.merged(Moments.of(samples))
+    assert merged.count == 6000
+    assert np.all(np.abs(merged.mean) < 0.1 * SAMPLE_LIMIT)
+    np.testing.assert_allclose(merged.variance, 2 / 3 * SAMPLE_LIMIT**2, rtol=0.1)
+    merged.merged(Moments.of(np.full((10**5, 2), -largest))).merged(Moments.of([[0.5, -0.5]]))
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [
+        Moments(1.0, np.array([1e200]), np.array([0.0])),
+        Moments(3.0, np.array([0.0]), np.array([1.7e308])),
+        Moments(1.7e308, np.array([0.0]), np.array([1.0])),
+        Moments(1e19, np.array([0.0]), np.array([1.0])),
+    ],
+)
+def test_moments_that_no_samples_have_are_merged_with_none(edge: Moments) -> None:
+    some = Moments.of([[1], [3]])
+    for first, second in ((edge, some), (some, edge), (Moments.zeros(1), edge), (edge, edge)):
+        with pytest.raises(NotUsable, match="which are too large"):
+            first.merged(second)
 
 
 def test_lengths_that_a_shard_holds() -> None:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import logging
+import math
+
 import pytest
 
 from relaax.metrics import Aggregator, check_name
+from relaax.metrics.complaints import Complaints
 
 
 def test_scalars_are_averaged_over_samples_until_they_are_drained() -> None:
@@ -68,3 +72,28 @@ def test_names(name: str) -> None:
 def test_no_names(name: str) -> None:
     with pytest.raises(ValueError, match="no metric name"):
         check_name(name)
+
+
+def test_samples_that_have_no_sum_are_left_out_and_nothing_ends(caplog: pytest.LogCaptureFixture) -> None:
+    aggregator = Aggregator()
+    for _ in range(6):
+        aggregator.episodes([(1.7e308, 3), (2.0, 1)])
+        aggregator.scalars([("loss", 1.7e308, 1), ("other", math.nan, 1)])
+    written = aggregator.drain()
+    assert (written["loss"], written["episode/return"], written["episode/length"]) == (1.7e308, 2.0, 2.0)
+    assert math.isnan(written["other"])
+    assert aggregator.progress()[:2] == (12, 2.0)
+    assert caplog.text.count("samples of the metric loss are left out") == 1
+
+
+def test_complaints_come_a_minute_apart_and_say_how_many_were_kept_back(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    complain = Complaints(logging.getLogger("tested"), lambda: now[0])
+    for time in (0.0, 1.0, 59.0, 60.0, 61.0, 200.0):
+        now[0] = time
+        complain("too large: %d", time)
+    assert [record.getMessage() for record in caplog.records] == [
+        "too large: 0",
+        "too large: 60 (and 2 like it in the last minute)",
+        "too large: 200 (and 1 like it in the last minute)",
+    ]

@@ -56,7 +56,7 @@ ACTIONS: tuple[Space, ...] = (
     MultiDiscrete([3, 2]),
     Tuple([Discrete(2), Box(1, 2, (1,))]),
 )
-REWARDS = (0.0, 1.0, -1.0, 0.1, 1e308, -1e308, 5e-324, -0.0)
+REWARDS = (0.0, 1.0, -1.0, 0.1, 1e15, -1e15, 5e-324, -0.0)
 
 
 @dataclass(frozen=True)

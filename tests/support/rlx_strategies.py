@@ -38,10 +38,11 @@ from relaax.rlx import (
     Welcome,
 )
 from relaax.rlx.arrays import DTYPES
-from relaax.rlx.messages import MAX_FRAME_SKIP
+from relaax.rlx.messages import MAX_FRAME_SKIP, MAX_NUMBER, MAX_REWARD
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, max_side=3)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+moderate = st.floats(-MAX_NUMBER, MAX_NUMBER)
 names = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, categories=["L", "N"]), max_size=20)
 uint32 = st.integers(0, 2**32 - 1)
 
@@ -141,11 +142,11 @@ def masks(environments: int) -> st.SearchStrategy[np.ndarray | None]:
 
 
 def rewards(environments: int) -> st.SearchStrategy[np.ndarray]:
-    return hnp.arrays(np.float64, environments, elements=finite)
+    return hnp.arrays(np.float64, environments, elements=st.floats(-MAX_REWARD, MAX_REWARD))
 
 
 def episodes(environments: int) -> st.SearchStrategy[tuple[Episode, ...]]:
-    one = st.builds(Episode, st.integers(0, environments - 1), finite, st.integers(1, 2**32 - 1))
+    one = st.builds(Episode, st.integers(0, environments - 1), moderate, st.integers(1, 2**32 - 1))
     return st.lists(one, max_size=environments, unique_by=lambda e: e.environment).map(tuple)
 
 
@@ -159,7 +160,7 @@ def client_messages(hello: Hello) -> st.SearchStrategy[Message]:
         st.builds(Reset, rewards(n), masks(n), maybe, episodes(n)),
         st.builds(
             Metrics,
-            st.lists(st.tuples(st.from_regex(r"[a-z][a-z/]{0,5}", fullmatch=True), finite), max_size=3).map(tuple),
+            st.lists(st.tuples(st.from_regex(r"[a-z][a-z/]{0,5}", fullmatch=True), moderate), max_size=3).map(tuple),
         ),
         st.builds(Ping, uint32),
         st.builds(Pong, uint32),

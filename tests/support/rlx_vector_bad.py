@@ -235,6 +235,8 @@ def _bad_steps() -> Iterator[Talk]:
     at, one = points((0, 0)), rewards(1)
     for name, description, hello, message in (
         ("step_nan_reward", "A reward that is NaN.", {}, Step(rewards(np.nan), at)),
+        ("step_large_reward", "A reward of over 10^15.", {}, Step(rewards(np.nextafter(1e15, 2e15)), at)),
+        ("step_very_large_reward", "A reward of 1.7 x 10^308.", {}, Step(rewards(1.7e308), at)),
         ("step_infinite_observation", "An observation that is infinite.", {}, Step(one, points((0, np.inf)))),
         ("step_two_rewards", "Two rewards for one environment.", {}, Step(rewards(1, 1), at)),
         ("step_no_leaf", "No leaf.", {}, Step(one, [])),
@@ -277,11 +279,22 @@ def _bad_steps() -> Iterator[Talk]:
             Step(one, at, episodes=(Episode(1, 1, 1),)),
         ),
         ("reset_no_final", "A reset that says cut off, no final observation.", {}, Reset(one, mask(1))),
+        (
+            "step_large_return",
+            "An episode's return of under -10^30.",
+            {"reports_episodes": True},
+            Step(one, at, episodes=(Episode(0, -2e30, 1),)),
+        ),
         ("reset_nan_reward", "A reward that is NaN.", {}, Reset(rewards(-np.inf))),
+        ("reset_large_reward", "A reward of under -10^15.", {}, Reset(rewards(-1.7e308))),
         ("metrics_name", "A metric's name with a space.", {}, Metrics((("a b", 1.0),))),
         ("metrics_value", "A metric that is infinite.", {}, Metrics((("a", np.inf),))),
+        ("metrics_large_value", "A metric of over 10^30.", {}, Metrics((("a", 2e30),))),
     ):
         yield _opened(name, description, **hello).errs("client", message, invalid)  # type: ignore[arg-type]
+    yield _opened("step_very_large_reward_json", "A reward of 1.7 x 10^308.", codec="json").errs(
+        "client", Step(rewards(1.7e308), at), invalid
+    )
     for name, description, message in (
         ("metrics_long_name", "A metric's name of 33 bytes; 32 were agreed on.", Metrics((("a" * 33, 1.0),))),
         ("metrics_many_names", "A third metric name; 2 were agreed on.", Metrics((("a", 1.0), ("b", 1.0), ("c", 1.0)))),

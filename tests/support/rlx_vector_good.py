@@ -75,6 +75,16 @@ def plain() -> Iterator[Talk]:
         c(Reset(rewards(1), mask(1), points((0.5, 0.5)))),
         s(EpisodeReturns(rewards(1))),
     )
+    yield Talk("largest_rewards", "The largest rewards that there are, and their sum.").says(
+        c(HELLO),
+        s(WELCOME),
+        c(Init(points((0, 0)))),
+        s(Actions(choices(2))),
+        c(Step(rewards(1e15), points((0.5, 0.5)))),
+        s(Actions(choices(2))),
+        c(Reset(rewards(1e15))),
+        s(EpisodeReturns(rewards(2e15))),
+    )
     yield Talk("reconnect", "A session id is restored; the episode was already under way (partial); exploit.").says(
         c(replace(HELLO, session_id="session-1", mode=Mode.EXPLOIT, token="secret", frame_skip=4)),
         s(WELCOME),

@@ -195,6 +195,7 @@ class ParameterServer:
             scalars["workers/connected"] = float(workers)
             scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
             scalars.update((f"discarded/{reason}", float(count)) for reason, count in counters.discarded_for.items())
+            scalars["discarded/samples"] = float(model.shard.dropped_samples)
             self._workers_written = workers
         return counters.env_steps, scalars
 
@@ -217,6 +218,7 @@ class ParameterServer:
             training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
             act_ms=self.figures.act_ms(),
             staleness_p95=self.metrics.staleness_p95(),
+            dropped_samples=model.shard.dropped_samples if model else 0,
         )
 
     def mark(self) -> object | None:

@@ -12,6 +12,7 @@ from relaax.server.parameter_server.counters import Counters
 class Status:
     """How training goes. `training_seconds` is counted from this process's first registration.
 
+    `dropped_samples`: of statistics, which could not be merged, in this process's life.
     `act_ms`: median and 99th percentile of the time from a step to its answer, lately.
     """
 
@@ -29,3 +30,4 @@ class Status:
     training_seconds: float
     act_ms: tuple[float | None, float | None] = (None, None)
     staleness_p95: float = 0.0
+    dropped_samples: int = 0

@@ -51,6 +51,9 @@ _FAMILIES: tuple[Family[View], ...] = (
     Family("frames_total", "emulator frames of the training", lambda v: v.status.counters.frames),
     Family("updates_total", "updates applied in the training", lambda v: v.status.counters.version),
     Family("discarded_total", "gradients discarded, by reason", _discarded, ("reason",)),
+    Family(
+        "samples_discarded_total", "samples that no statistic could be merged with", lambda v: v.status.dropped_samples
+    ),
     Family("episodes_total", "whole episodes of the training", lambda v: v.status.episodes),
     Family("mean_return", "mean return of the last 100 episodes", lambda v: v.status.mean_return_100),
     Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from relaax.server.parameter_server.actors import ActorTable, Indices
 
 
 @dataclass(slots=True)
@@ -15,7 +17,7 @@ class Worker:
     """A registered worker. `last_report` is the number of its last report that was counted."""
 
     worker_id: str
-    actors: tuple[int, ...]
+    actors: Indices
     exploit: bool
     frame_skip: int
     last_report: int = 0
@@ -25,52 +27,12 @@ class Worker:
     """The session has come with this worker, which has only registered so far."""
 
 
-class ActorTable:
-    """Gives each environment of each session an index; a session that comes back gets its own again.
-
-    Indices are the smallest free ones. Bounded: beyond `capacity` sessions, the one that has not registered for
-    longest loses its indices to others. Not thread-safe.
-    """
-
-    def __init__(self, capacity: int = 16_384) -> None:
-        self._capacity = capacity
-        self._sessions: OrderedDict[str, list[int]] = OrderedDict()
-
-    def allot(self, session: str, environments: int) -> tuple[int, ...]:
-        """The indices of the session's first `environments` environments."""
-        indices = self._sessions.setdefault(session, [])
-        self._sessions.move_to_end(session)
-        taken = {index for owned in self._sessions.values() for index in owned}
-        candidate = 0
-        while len(indices) < environments:
-            if candidate not in taken:
-                indices.append(candidate)
-            candidate += 1
-        if len(self._sessions) > self._capacity:
-            self._sessions.popitem(last=False)
-        return tuple(indices[:environments])
-
-    def __contains__(self, session: object) -> bool:
-        return session in self._sessions
-
-    def forget(self, session: str) -> None:
-        """Give the session's indices to others."""
-        self._sessions.pop(session, None)
-
-    def as_json(self) -> dict[str, list[int]]:
-        """Session to its indices, the longest absent first."""
-        return {session: list(indices) for session, indices in self._sessions.items()}
-
-    def restore(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Take back what `as_json` gave."""
-        self._sessions = OrderedDict((session, [int(i) for i in indices]) for session, indices in sessions.items())
-
-
 class Registry:
     """The workers of this incarnation. Thread-safe.
 
     A worker counts as connected until it leaves or is silent for `silence` seconds; it is forgotten after
-    `forget_after` seconds, or when there are more than `capacity`, and must then register again.
+    `forget_after` seconds, or when there are more than `capacity`, and must then register again. Its session keeps its
+    actor indices for as long after the last that was heard of it.
     """
 
     def __init__(
@@ -85,21 +47,30 @@ class Registry:
         self._capacity = capacity
         self._clock = clock
         self._workers: OrderedDict[str, Worker] = OrderedDict()
-        self._actors = ActorTable(capacity)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the workers; every push takes it
+        self._actors = ActorTable(capacity, forget_after, clock)
+        self._speakers: Counter[str] = Counter()  # how many workers each session has
+        self._actors_lock = threading.Lock()  # of the two above, never taken within the other
 
     def register(self, worker_id: str, session: str, environments: int, exploit: bool, frame_skip: int) -> Worker:
         """Let a worker in; the same worker again changes nothing. A worker without a session is its own."""
         with self._lock:
             worker = self._workers.get(worker_id)
-            if worker is None:
-                session = session or worker_id
-                is_new = session not in self._actors
-                actors = self._actors.allot(session, environments)
-                worker = Worker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
-                self._workers[worker_id] = worker
+            if worker is not None:
+                self._touch(worker)
+                return worker
+        session = session or worker_id
+        with self._actors_lock:
+            is_new = session not in self._actors
+            actors = self._actors.comes(session, environments)
+            self._speakers[session] += 1
+        newcomer = Worker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
+        with self._lock:
+            worker = self._workers.setdefault(worker_id, newcomer)
             self._touch(worker)
-            return worker
+        if worker is not newcomer:  # it has said the same twice at the same time
+            self._depart(newcomer)
+        return worker
 
     def hear(self, worker_id: str, leaves: bool = False) -> Worker | None:
         """The worker, who just called; None where it is not known. `leaves`: to say that it leaves."""
@@ -114,9 +85,9 @@ class Registry:
         """The worker, for the last time; None where it is not known."""
         with self._lock:
             worker = self._workers.pop(worker_id, None)
-            if worker is not None:
-                self._forget_if_new(worker)
-            return worker
+        if worker is not None:
+            self._depart(worker)
+        return worker
 
     def new_report(self, worker: Worker, report_id: int) -> bool:
         """Whether a report is to be counted: not where it is one that was counted before."""
@@ -127,24 +98,27 @@ class Registry:
 
     def forgotten(self) -> list[str]:
         """Drop workers that were silent for too long, and say which."""
+        limit = self._clock() - self._forget_after
+        gone = []
         with self._lock:
-            limit = self._clock() - self._forget_after
-            gone = []
             while self._workers:
-                worker_id, worker = next(iter(self._workers.items()))
+                worker = next(iter(self._workers.values()))
                 if worker.heard > limit and len(self._workers) <= self._capacity:
                     break
-                del self._workers[worker_id]
-                self._forget_if_new(worker)
-                gone.append(worker_id)
-            return gone
+                del self._workers[worker.worker_id]
+                gone.append(worker)
+        for worker in gone:
+            self._depart(worker, for_good=worker.heard <= limit)
+        return [worker.worker_id for worker in gone]
 
     def clear(self) -> list[str]:
         """Drop all workers, and say which: each must register again. Sessions keep their actor indices."""
         with self._lock:
-            gone = list(self._workers)
+            gone = list(self._workers.values())
             self._workers.clear()
-            return gone
+        for worker in gone:
+            self._depart(worker)
+        return [worker.worker_id for worker in gone]
 
     @property
     def connected(self) -> int:
@@ -153,20 +127,31 @@ class Registry:
             limit = self._clock() - self._silence
             return sum(worker.heard > limit for worker in self._workers.values())
 
-    def actors_as_json(self) -> dict[str, list[int]]:
+    def actors_as_json(self) -> dict[str, list[list[int]]]:
         """The actor table, for a checkpoint."""
-        with self._lock:
+        with self._actors_lock:
+            self._actors.expire()
             return self._actors.as_json()
 
     def restore_actors(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Take the actor table back from a checkpoint."""
-        with self._lock:
+        """Take the actor table back from a checkpoint. Called while there is no worker."""
+        with self._actors_lock:
             self._actors.restore(sessions)
 
-    def _forget_if_new(self, worker: Worker) -> None:
-        """A session that came and did nothing keeps no indices: else a crowd of such would have all of them."""
-        if worker.is_new and all(other.session != worker.session for other in self._workers.values()):
-            self._actors.forget(worker.session)
+    def _depart(self, worker: Worker, for_good: bool = False) -> None:
+        """Its session goes with the last of its workers.
+
+        One that came and did nothing keeps no indices: else a crowd of such would have all of them.
+        """
+        with self._actors_lock:
+            self._speakers[worker.session] -= 1
+            if self._speakers[worker.session] > 0:
+                return
+            del self._speakers[worker.session]
+            if worker.is_new or for_good:
+                self._actors.forget(worker.session)
+            else:
+                self._actors.goes(worker.session)
 
     def _touch(self, worker: Worker) -> None:
         worker.heard = self._clock()

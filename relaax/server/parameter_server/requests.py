@@ -6,7 +6,6 @@ import re
 from typing import NoReturn
 
 import grpc
-import numpy as np
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge.options import MESSAGE_OVERHEAD
@@ -15,13 +14,16 @@ from relaax.bridge.statistics import statistics_from_messages
 from relaax.bridge.wire import Carrier
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
-from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
+from relaax.metrics.names import CLIENTS
+from relaax.metrics.returns import is_return
+from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.shard import Push
 
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")
 _MAX_ENV_STEPS = 10**9
 _MAX_ENTRIES = 65_536
+_MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their number times the bound, once rounded
 
 
 def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
@@ -78,25 +80,28 @@ def check_asked(precision: pb.Precision, context: grpc.ServicerContext) -> None:
 
 
 def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> None:
-    """End the call where a name is none, a return or a gauge no number, a histogram impossible, or all too much.
+    """End the call where a name is none, a return, a gauge or a client's scalar out of RLX's bounds, a histogram
+    impossible, or all too much.
 
-    A scalar may be NaN: a loss that has become so is worth seeing.
+    A scalar of the algorithm's may be NaN: a loss that has become so is worth seeing.
     """
     longest = max(len(report.episodes), len(report.scalars), len(report.histograms), len(report.gauges))
     if longest > _MAX_ENTRIES:
         refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"a report of {longest} entries; {_MAX_ENTRIES} are the most")
     for episode in report.episodes:
-        if not np.isfinite(episode.episode_return):
+        if not is_return(episode.episode_return):
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"an episode returned {episode.episode_return}")
     try:
         for scalar in report.scalars:
             check_name(scalar.name)
+            if scalar.name.startswith(CLIENTS) and not abs(scalar.sum) <= _MARGIN * MAX_NUMBER * scalar.count:
+                raise ValueError(f"{scalar.count} samples of {scalar.name[:MAX_TEXT]!r} have the sum {scalar.sum}")
         for histogram in report.histograms:
             check_name(histogram.name)
             _check_histogram(histogram)
         for gauge in report.gauges:
             check_name(gauge.name)
-            if not np.isfinite(gauge.value):
+            if not abs(gauge.value) <= MAX_NUMBER:
                 raise ValueError(f"gauge {gauge.name[:MAX_TEXT]!r} is {gauge.value}")
     except ValueError as error:
         refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))

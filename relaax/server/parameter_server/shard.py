@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base.schedule import Schedule
-from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments
+from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments, NotUsable
 from relaax.host import optimizers as host_optimizers
 from relaax.host.optimizers import Fused
 from relaax.host.recycled import Empty, own_memory
 from relaax.host.vector import HostVector
+from relaax.metrics.complaints import Complaints
 from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo, Uncombined
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.counters import Counters
@@ -131,6 +132,9 @@ class Shard:
         self._ledger = Ledger()
         # Replaced, never changed: what was handed out stays as it is.
         self._statistics: Statistics = MappingProxyType({name: Moments.zeros(n) for name, n in statistics.items()})
+        self.dropped_samples = 0
+        """Samples of statistics that could not be merged, in this process's life."""
+        self._complain = Complaints(_log)
         self._shared = False
         self._prepared: Copies | None = None
         self._lock = threading.Lock()
@@ -239,7 +243,10 @@ class Shard:
         return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot. Raises ValueError where its lengths, slots or statistics are not this shard's."""
+        """Continue from a snapshot. A statistic with which no sample could be merged begins anew, and the log says so.
+
+        Raises ValueError where its lengths, slots or statistics are not this shard's.
+        """
         if snapshot.parameters.shape != (self.size,):
             raise ValueError(f"the vector has {self.size} elements here, {len(snapshot.parameters)} there")
         here, there = (
@@ -259,7 +266,7 @@ class Shard:
             self._combiner.begin(snapshot.counters.version, self._parameters)
             self._counters = replace(snapshot.counters, pending=self._combiner.pending)
             self._ledger.restore(snapshot.ledger)
-            self._statistics = MappingProxyType({name: snapshot.statistics[name] for name in here})
+            self._statistics = MappingProxyType({name: _usable(name, snapshot.statistics[name]) for name in here})
 
     def _copies(self) -> Copies:
         with self._lock:
@@ -340,6 +347,17 @@ class Shard:
                 raise PushRefused(f"there is no statistic named {name[:MAX_STATISTIC_NAME]!r}")
             try:
                 merged[name] = merged[name].merged(moments)
+            except NotUsable as why:  # the pusher may be honest: what it cannot be merged with may be another's
+                self.dropped_samples += 1
+                self._complain("a sample of the statistic %s is left out: %s", name, why)
             except ValueError as error:
                 raise PushRefused(f"statistic {name!r}: {error}") from None
         return MappingProxyType(merged)
+
+
+def _usable(name: str, moments: Moments) -> Moments:
+    try:
+        return moments.usable()
+    except NotUsable as why:
+        _log.warning("the checkpoint's statistic %s is of no use and begins anew: %s", name, why)
+        return Moments.zeros(moments.size)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import json
+from concurrent.futures import ThreadPoolExecutor
 
-from relaax.server.parameter_server.registry import ActorTable, Registry
+from relaax.server.parameter_server.registry import Registry
 
 
 class Clock:
@@ -12,31 +12,10 @@ class Clock:
         return self.now
 
 
-def test_a_session_that_comes_back_gets_its_actors_again() -> None:
-    table = ActorTable()
-    assert table.allot("a", 2) == (0, 1)
-    assert table.allot("b", 1) == (2,)
-    assert table.allot("a", 3) == (0, 1, 3)
-    assert table.allot("a", 1) == (0,)
-    restored = ActorTable()
-    restored.restore(json.loads(json.dumps(table.as_json())))
-    assert restored.allot("b", 1) == (2,)
-    assert restored.allot("c", 1) == (4,)
-
-
-def test_very_many_sessions_share_the_indices_of_the_longest_absent() -> None:
-    table = ActorTable(capacity=2)
-    table.allot("a", 1)
-    table.allot("b", 1)
-    table.allot("a", 1)
-    table.allot("c", 1)  # b goes
-    assert table.allot("d", 1) == (1,)
-
-
 def test_workers_without_a_session_are_told_apart() -> None:
     registry = Registry()
     first, second = (registry.register(name, "", 2, False, 1) for name in ("w1", "w2"))
-    assert (first.actors, second.actors) == ((0, 1), (2, 3))
+    assert (tuple(first.actors), tuple(second.actors)) == ((0, 1), (2, 3))
     assert registry.register("w1", "", 2, False, 1) is first
 
 
@@ -94,11 +73,11 @@ def test_a_session_that_came_and_did_nothing_keeps_no_indices() -> None:
     registry.register("idle", "x", 2, False, 1)
     assert registry.hear("idle", leaves=True) is not None
     registry.leave("idle")
-    assert registry.register("busy", "y", 1, False, 1).actors == (0,)
+    assert tuple(registry.register("busy", "y", 1, False, 1).actors) == (0,)
     registry.hear("busy")
     registry.leave("busy")
-    assert registry.register("next", "z", 1, False, 1).actors == (1,)
-    assert registry.actors_as_json() == {"y": [0], "z": [1]}
+    assert tuple(registry.register("next", "z", 1, False, 1).actors) == (1,)
+    assert registry.actors_as_json() == {"y": [[0, 1]], "z": [[1, 1]]}
 
 
 def test_a_session_that_another_worker_has_keeps_its_indices() -> None:
@@ -106,7 +85,7 @@ def test_a_session_that_another_worker_has_keeps_its_indices() -> None:
     registry.register("first", "x", 1, False, 1)
     registry.register("second", "x", 1, False, 1)
     registry.leave("first")
-    assert registry.register("other", "y", 1, False, 1).actors == (1,)
+    assert tuple(registry.register("other", "y", 1, False, 1).actors) == (1,)
 
 
 def test_a_worker_that_registered_and_was_never_heard_of_again_keeps_no_indices() -> None:
@@ -116,3 +95,50 @@ def test_a_worker_that_registered_and_was_never_heard_of_again_keeps_no_indices(
     clock.now = 11.0
     assert registry.forgotten() == ["killed"]
     assert registry.actors_as_json() == {}
+
+
+def test_indices_of_a_session_that_is_away_are_kept_for_an_hour_and_then_are_others() -> None:
+    clock = Clock()
+    registry = Registry(forget_after=3600.0, clock=clock)
+    for session, environments in (("x", 2), ("y", 3)):
+        registry.register(session, session, environments, False, 1)
+        registry.hear(session)
+    registry.leave("x")
+    clock.now = 3599.0
+    registry.hear("y")
+    assert tuple(registry.register("x again", "x", 2, False, 1).actors) == (0, 1)
+    registry.leave("x again")
+    clock.now = 2 * 3599.0 + 2
+    assert tuple(registry.register("z", "z", 1, False, 1).actors) == (0,)
+    assert registry.actors_as_json() == {"y": [[2, 3]], "z": [[0, 1]]}
+
+
+def test_a_worker_that_was_silent_for_an_hour_takes_its_indices_with_it() -> None:
+    clock = Clock()
+    registry = Registry(forget_after=3600.0, clock=clock)
+    registry.register("killed", "x", 2, False, 1)
+    registry.hear("killed")
+    clock.now = 3601.0
+    assert registry.forgotten() == ["killed"]
+    assert registry.actors_as_json() == {}
+
+
+def test_after_a_roll_back_every_session_has_its_own_again() -> None:
+    registry = Registry()
+    for session in ("x", "y"):
+        registry.register(session, session, 2, False, 1)
+        registry.hear(session)
+    assert registry.clear() == ["x", "y"]
+    assert tuple(registry.register("new", "z", 1, False, 1).actors) == (4,)
+    assert tuple(registry.register("again", "y", 2, False, 1).actors) == (2, 3)
+
+
+def test_one_worker_that_registers_in_many_threads_at_once_is_one() -> None:
+    registry = Registry()
+    with ThreadPoolExecutor(8) as pool:
+        workers = list(pool.map(lambda _: registry.register("w", "x", 2, False, 1), range(64)))
+    assert all(worker is workers[0] for worker in workers)
+    registry.hear("w")
+    registry.leave("w")
+    assert tuple(registry.register("other", "y", 1, False, 1).actors) == (2,), "x is away, not gone"
+    assert tuple(registry.register("w", "x", 2, False, 1).actors) == (0, 1)

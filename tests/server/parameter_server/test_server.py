@@ -9,7 +9,9 @@ import pytest
 
 from relaax.bridge import TrainingEnded
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
+from relaax.server.parameter_server.actors import MAX_KEPT
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.reason import Reason
 from relaax.tf.optimizers import Adam, RMSProp
@@ -150,3 +152,18 @@ def test_a_stopped_server_answers_no_more() -> None:
         assert server.ended == (Reason.INTERRUPTED, True)
         with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.FutureTimeoutError):
             grpc.channel_ready_future(channel).result(timeout=0.2)
+
+
+def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_a_checkpoint(tmp_path: Path) -> None:
+    with running(directory=tmp_path) as server, bridge_to(server.address) as honest:
+        for number in range(100):
+            with bridge_to(server.address) as bridge:
+                registered = bridge.register(registration(session_id=f"s{number}", environments=MAX_ENVIRONMENTS))
+                bridge.pull()
+                bridge.push(None, env_steps=1)
+            assert len(registered.actors) == len(set(registered.actors)) == MAX_ENVIRONMENTS
+            assert max(registered.actors) < 2 * MAX_KEPT, "what sessions that are away had is others' again"
+        assert honest.register(registration(session_id="honest", environments=2)).actors[0] < 2 * MAX_KEPT
+        server.stop()
+    (manifest,) = tmp_path.rglob("manifest.json")
+    assert manifest.stat().st_size < 20_000

@@ -130,6 +130,21 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
             "INVALID_ARGUMENT",
             "an episode returned nan",
         ),
+        (
+            {"report": pb.MetricsReport(episodes=[pb.EpisodeResult(episode_return=1.7e308)])},
+            "INVALID_ARGUMENT",
+            "an episode returned 1.7e+308",
+        ),
+        (
+            {"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="client/a", sum=1.7e308, count=2)])},
+            "INVALID_ARGUMENT",
+            "2 samples of 'client/a' have the sum 1.7e+308",
+        ),
+        (
+            {"report": pb.MetricsReport(gauges=[pb.Gauge(name="worker/memory_mb", value=1.7e308)])},
+            "INVALID_ARGUMENT",
+            "'worker/memory_mb' is 1.7e+308",
+        ),
     ],
 )
 def test_pushes_that_no_worker_sends(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -210,17 +211,47 @@ def test_statistics_are_merged_once_whatever_becomes_of_the_gradient() -> None:
     [
         ({"b": Moments.zeros(1)}, "there is no statistic named 'b'"),
         ({"a": Moments.zeros(2)}, "statistic 'a': samples of 1 numbers cannot be merged with samples of 2"),
-        (of(-1e200), "statistic 'a': .* not finite"),
     ],
 )
 def test_statistics_that_do_not_fit_change_nothing(statistics: dict[str, Moments], sentence: str) -> None:
     tested = shard(statistics={"a": 1})
-    tested.push(push(1, statistics=of(1e200)))
+    tested.push(push(1, statistics=of(7)))
     with pytest.raises(PushRefused, match=sentence):
         tested.push(push(2, 1, 1, statistics=statistics))
     assert tested.counters == Counters(env_steps=5, frames=20)
-    assert merged(tested) == (1, 1e200, 0)
+    assert merged(tested) == (1, 7, 0)
     np.testing.assert_array_equal(tested.push(push(2, 1, 1)).parameters, [-1, -1])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_sample_that_cannot_be_merged_is_left_out_and_its_pusher_is_none_the_worse(
+    order: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    tested = shard(statistics={"a": 1})
+    kept, edge = of(1, 3), {"a": Moments(2.0, np.array([1e300]), np.array([1.7e308]))}
+    for number, samples in enumerate((kept, edge)[::order], 1):
+        assert tested.push(push(number, statistics=samples)).outcome.discard is Discard.NONE
+    assert merged(tested) == (2, 2, 2)
+    for number in range(3, 9):
+        tested.push(push(number, statistics=edge))
+    tested.push(push(9, statistics=of(8)))
+    assert merged(tested) == (3, 4, 26)
+    assert tested.dropped_samples == 7
+    assert caplog.text.count("a sample of the statistic a is left out") == 1
+
+
+def test_a_statistic_at_the_edge_of_float64_begins_anew_where_a_snapshot_has_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tested = shard(statistics={"a": 1, "b": 1})
+    snapshot = tested.snapshot()
+    poisoned = replace(snapshot, statistics={"a": Moments(6.0, np.array([0.0]), np.array([1.7e308])), "b": of(5)["a"]})
+    tested.restore(poisoned)
+    assert merged(tested) == (0, 0, 0)
+    assert tested.pull()[2]["b"].count == 1
+    assert "the checkpoint's statistic a is of no use and begins anew" in caplog.text
+    tested.push(push(1, statistics=of(1, 3)))
+    assert merged(tested) == (2, 2, 2)
 
 
 def test_statistics_in_a_snapshot_never_change_and_come_back_to_the_bit() -> None:

@@ -182,6 +182,46 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
             assert as_bytes(second.statistics) == as_bytes({"a": of(1, 3)})
 
 
+def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path: Path) -> None:
+    with running(ONE, tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.statistic("a", of(1, 3))
+        bridge.episode(1.0, 1)
+        bridge.push(None, env_steps=1)
+    manager = CheckpointManager(LocalStore(tmp_path))
+    checkpoint = manager.restore()
+    assert checkpoint is not None
+    part = {**checkpoint.parts["shard-0"], "statistics/a/m2": np.array([1.7e308])}
+    manifest = {**checkpoint.manifest, "returns": {"episodes": 6, "last": [1.7e308] * 6, "best": None}}
+    manager.save(2, {"shard-0": part}, manifest)
+    with running(ONE, tmp_path) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.statistic("a", of(1, 3))
+        bridge.episode(5.0, 1)
+        bridge.push(None, env_steps=1)
+        status = server.core.status()
+        assert (status.episodes, status.mean_return_100, status.counters.env_steps) == (7, 5.0, 2)
+        assert as_bytes(server.statistics) == as_bytes({"a": of(1, 3)})
+    saved = CheckpointManager(LocalStore(tmp_path)).restore()
+    assert saved is not None
+    assert saved.manifest["returns"] == {"episodes": 7, "last": [5.0], "best": None}
+
+
+def test_samples_of_a_worker_that_can_have_none_such_spoil_nobody_elses(tmp_path: Path) -> None:
+    with running(ONE, tmp_path) as server, bridge_to(server.address) as hostile, bridge_to(server.address) as honest:
+        for bridge in (hostile, honest):
+            bridge.register(registration())
+            bridge.pull()
+        for sign in (1, -1):
+            hostile.statistic("a", Moments(5.0, np.array([sign * 1e153]), np.array([1e307])))
+            hostile.push(None, env_steps=1)
+        honest.statistic("a", of(1, 3))
+        pushed = honest.push(gradient(1), env_steps=2).pulled
+        assert pushed is not None
+        assert as_bytes(pushed.statistics) == as_bytes({"a": of(1, 3)})
+        assert server.core.status().dropped_samples == 2
+
+
 def test_a_checkpoint_with_other_statistics_is_refused_with_both(tmp_path: Path) -> None:
     with running(directory=tmp_path) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from relaax.configuration import RlxServerSection
 from relaax.rlx import ErrorCode, Sender
 from relaax.rlx.codecs import codec_named
 from relaax.rlx.framing import frame
+from relaax.rlx.messages import MAX_REWARD
 from relaax.server.rlx_server import worker
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.news import ADMITTED, GREETED, News
@@ -371,15 +373,18 @@ def test_a_client_that_only_says_bye_is_let_go(shared: Server) -> None:
     assert "Traceback" not in server.stderr[before:]
 
 
-def test_rewards_whose_sum_no_float64_can_hold_harm_nobody(shared: Server) -> None:
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_a_reward_beyond_the_bound_is_refused_by_name(shared: Server, codec: str) -> None:
     _, address = shared
-    with Line(address) as line:
+    with Line(address, codec) as line:
         line.open()
         line.init()
-        for _ in range(2):
-            line.step(reward=np.array([1e308]))
-        line.say(rlx.Reset(np.array([1e308])))
-        assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [np.finfo(np.float64).max]
+        line.step(reward=np.array([MAX_REWARD]))
+        step = replace(make_step(line.hello), reward=np.array([1.7e308]))
+        line.socket.sendall(frame(codec_named(codec).encode(step, Sender.CLIENT), 2**20))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.INVALID_VALUE
+        assert error.message == "reward of environment 0 is 1.7e+308; a number from -1e+15 to 1e+15 is allowed"
 
 
 def test_a_mistake_that_utf8_cannot_quote_is_told_all_the_same(shared: Server) -> None:

@@ -1,0 +1,130 @@
+"""Numbers that are finite and far too large, said by a client to real servers: honest ones train on."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.rlx import ErrorCode, Sender
+from relaax.rlx.codecs import codec_named
+from relaax.rlx.framing import frame
+from relaax.rlx.messages import MAX_REWARD
+from support.processes import wait_until
+from support.rlx_line import Line
+from support.rlx_pair import make_hello, make_step
+from support.service import Service, started_service
+
+EPISODE = 10  # steps
+LEGAL = 60  # episodes of a hostile client that keeps to the protocol
+
+
+class Honest:
+    """A client that steps until it is told to end, and what ended it before."""
+
+    def __init__(self, address: str) -> None:
+        self.steps = 0
+        self.failure: BaseException | None = None
+        self._address = address
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Honest:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        assert self.failure is None, self.failure
+
+    def steps_on(self) -> None:
+        """Wait until it has been answered for several rollouts more."""
+        enough = self.steps + 50
+        wait_until(lambda: self.steps >= enough or self.failure, "an honest client is answered", 120)
+        assert self.failure is None, self.failure
+
+    def _run(self) -> None:
+        try:
+            with Line(self._address) as line:
+                line.open()
+                line.init()
+                while not self._stop.is_set():
+                    for _ in range(EPISODE):
+                        line.step(reward=np.ones(1))
+                        self.steps += 1
+                    line.say(rlx.Reset(np.ones(1)))
+                    line.expect(rlx.EpisodeReturns)
+                    line.init()
+        except BaseException as failure:
+            self.failure = failure
+
+
+def say_rewards(address: str, codec: str, rewards: list[float]) -> ErrorCode | None:
+    """Episodes of these rewards, each step in any case; the code of the error that ends them, None where none does."""
+    hello = make_hello(environments=1, autoreset=(rlx.Autoreset.SAME_STEP,))
+    with Line(address, codec) as line:
+        line.open(hello)
+        line.init()
+        for number, reward in enumerate(rewards, 1):
+            ended = np.array([number % EPISODE == 0])
+            observation = line.observation(0)
+            step = replace(
+                make_step(hello, reward=np.array([reward])),
+                terminated=ended if ended.any() else None,
+                observation=observation,
+            )
+            line.connection.send(make_step(hello, terminated=step.terminated, observation=observation))
+            line.socket.sendall(frame(codec_named(codec).encode(step, Sender.CLIENT), 2**20))
+            event = line.hear()
+            if isinstance(event, rlx.Error):
+                return event.code
+            assert isinstance(event, rlx.Actions), event
+        return None
+
+
+def checkpointed(service: Service) -> dict[str, object]:
+    """End the parameter server in order; the manifest of its last checkpoint."""
+    assert service.parameter_server.stop() == 0, service.parameter_server.report()
+    checkpoint = CheckpointManager(LocalStore(service.folder / "checkpoints")).restore()
+    assert checkpoint is not None
+    manifest: dict[str, object] = dict(checkpoint.manifest)
+    return manifest
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_two_episodes_of_the_largest_rewards_of_float64_end_nobody(tmp_path: Path, codec: str) -> None:
+    with started_service(tmp_path, normalize_rewards="scale") as service:
+        with Honest(service.address) as honest:
+            honest.steps_on()
+            for reward in (1.7e308, -1.7e308, 1e153, math.nextafter(MAX_REWARD, math.inf)):
+                assert say_rewards(service.address, codec, [reward] * 2 * EPISODE) is ErrorCode.INVALID_VALUE
+            before = service.status
+            honest.steps_on()
+            wait_until(lambda: service.status.global_step > before.global_step, "training goes on", 60)
+        assert 0 < service.status.mean_return_100 < 2 * EPISODE
+        assert checkpointed(service)["mean_return"] is not None
+
+
+def test_the_largest_rewards_that_are_allowed_leave_statistics_with_which_others_can_be_merged(tmp_path: Path) -> None:
+    with started_service(tmp_path, normalize_rewards="scale") as service:
+        with Honest(service.address) as honest:
+            honest.steps_on()
+            rewards = np.random.default_rng(1).choice([-MAX_REWARD, MAX_REWARD], LEGAL * EPISODE).tolist()
+            assert say_rewards(service.address, "protobuf", rewards) is None
+            honest.steps_on()
+        status = service.wait_for_nobody()
+        assert status.episodes >= LEGAL
+        assert abs(status.mean_return_100) <= EPISODE * MAX_REWARD
+        checkpointed(service)
+        service.start_parameter_server()
+        with Honest(service.address) as honest:
+            honest.steps_on()
+        assert "begins anew" not in service.parameter_server.stderr
+        assert "is left out" not in service.parameter_server.stderr

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from relaax.server.parameter_server import actors
+from relaax.server.parameter_server.actors import ActorTable, Indices
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_session_that_comes_back_gets_its_actors_again() -> None:
+    table = ActorTable()
+    assert tuple(table.comes("a", 2)) == (0, 1)
+    assert tuple(table.comes("b", 1)) == (2,)
+    assert tuple(table.comes("a", 3)) == (0, 1, 3)
+    assert tuple(table.comes("a", 1)) == (0,)
+    restored = ActorTable()
+    restored.restore(json.loads(json.dumps(table.as_json())))
+    assert tuple(restored.comes("b", 1)) == (2,)
+    assert tuple(restored.comes("c", 1)) == (4,)
+    assert tuple(restored.comes("a", 3)) == (0, 1, 3)
+
+
+def test_very_many_sessions_share_the_indices_of_the_longest_absent() -> None:
+    table = ActorTable(capacity=2)
+    for session in ("a", "b"):
+        table.comes(session, 1)
+        table.goes(session)
+    table.comes("a", 1)
+    table.goes("a")
+    table.comes("c", 1)  # b goes
+    assert tuple(table.comes("d", 1)) == (1,)
+
+
+def test_indices_of_those_that_are_away_are_bounded_together() -> None:
+    table = ActorTable()
+    each = 65_536
+    for number in range(2 * actors.MAX_KEPT // each):
+        table.comes(str(number), each)
+        table.goes(str(number))
+    kept = table.as_json()
+    assert sum(count for ranges in kept.values() for _, count in ranges) == actors.MAX_KEPT
+    assert max(first for ranges in kept.values() for first, _ in ranges) <= actors.MAX_KEPT
+    assert len(json.dumps(kept)) < 1000
+
+
+def test_what_it_has_written_is_small_and_what_older_versions_wrote_is_read() -> None:
+    table = ActorTable()
+    for number in range(100):
+        table.comes(f"s{number}", 65_536)
+    assert len(json.dumps(table.as_json())) < 5000
+    written = list(table.as_json().items())[:10]
+    older = {session: list(range(first, first + count)) for session, ((first, count),) in written}
+    older["odd"] = [9_000_003, 9_000_001, 9_000_002]
+    restored = ActorTable()
+    restored.restore(older)
+    assert tuple(restored.comes("odd", 3)) == (9_000_003, 9_000_001, 9_000_002)
+    assert restored.comes("s7", 65_536)[0] == 7 * 65_536
+    assert tuple(restored.comes("new", 1)) == (655_360,)
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [[-1], [2**32], ["1"], [1.5], [True], [[0, 0]], [[0, -1]], [[0, 1, 2]], [[0, 2**70]], [None], [], 7, [[1, 1], 1]],
+)
+def test_what_no_table_has_written_is_left_out(indices: object, caplog: pytest.LogCaptureFixture) -> None:
+    table = ActorTable()
+    table.restore({"wrong": indices, "right": [5]})  # type: ignore[dict-item]
+    assert table.as_json() == {"right": [[5, 1]]}
+    assert "of 1 sessions cannot be" in caplog.text
+
+
+def test_an_index_of_two_sessions_is_only_one_of_theirs() -> None:
+    table = ActorTable()
+    table.restore({"a": [[0, 4]], "b": [[10, 2], [3, 3]]})
+    assert table.as_json() == {"a": [[0, 4]]}
+    assert tuple(table.comes("c", 2)) == (4, 5)
+
+
+def test_one_that_grows_again_and_again_has_few_ranges() -> None:
+    table = ActorTable()
+    for environments in range(1, 1000):
+        table.comes("a", environments)
+        table.comes("b", environments)
+    assert all(len(ranges) <= actors.MAX_RANGES for ranges in table.as_json().values())
+
+
+def test_no_index_is_ever_two_sessions_and_all_come_back() -> None:
+    rng, clock = random.Random(3), Clock()
+    table = ActorTable(capacity=12, keep=50.0, clock=clock)
+    here: dict[str, Indices] = {}
+    for _ in range(5000):
+        clock.now += rng.random()
+        session = f"s{rng.randrange(20)}"
+        if session in here:
+            del here[session]
+            rng.choice((table.goes, table.forget))(session)
+        elif len(here) < 10:
+            here[session] = table.comes(session, rng.choice((1, 2, 3, 40)))
+        ranges = [each for owned in table.as_json().values() for each in owned]
+        taken = [index for first, count in ranges for index in range(first, first + count)]
+        assert len(taken) == len(set(taken))
+        assert {index for indices in here.values() for index in indices} <= set(taken)
+        assert len(table.as_json()) <= 12
+    for session in list(here):
+        table.goes(session)
+    clock.now += 51.0
+    assert table.as_json() and not _expired(table).as_json()
+    assert tuple(table.comes("first", 3)) == (0, 1, 2)
+
+
+def test_indices_behave_as_a_tuple() -> None:
+    indices = Indices([range(3, 5), range(9, 10)])
+    assert (len(indices), indices[0], indices[2], indices[-1], list(indices)) == (3, 3, 9, 9, [3, 4, 9])
+    assert (indices[1:], 9 in indices, 5 in indices) == ((4, 9), True, False)
+
+
+def _expired(table: ActorTable) -> ActorTable:
+    table.expire()
+    return table

@@ -1,0 +1,285 @@
+"""A service among hostile clients: windows with them and without them in turn, and what is seen of it all the while."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
+from relaax.checkpoint.checkpoint import Damaged
+from support.leftovers import expect_clean_log
+from support.processes import Processes, Running, wait_until
+from support.scrape import health, status_url
+from support.service import PARAMETER_SERVER, RLX_SERVER, status_of, write_service_config
+
+HERE = Path(__file__).resolve().parent
+MEGABYTE = 2**20
+SETTLE = 2.0  # seconds of each window that do not count: who was there before has yet to go
+MEMORY_MEGABYTES = 192.0  # that a server may take beyond what it had after the first windows
+MANIFEST_BYTES = 4_000_000
+ANSWER_SECONDS = 20.0  # that a status may take on a busy machine
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`seconds` in all, in windows of `window`; so many honest clients at `rate` steps a second each,
+    of which they must keep `share`. What else runs on the machine takes its part of that.
+    """
+
+    seconds: float = 180.0
+    seed: int = 1
+    window: float = 20.0
+    honest: int = 4
+    rate: float = 25.0
+    hostile: int = 3
+    share: float = 0.85
+
+
+@dataclass(frozen=True)
+class Sample:
+    """At a time (of time.monotonic): the servers' own memory, and how training goes."""
+
+    time: float
+    memory: dict[str, float]
+    global_step: int
+    updates: int
+    workers: int
+    children: int
+
+
+class Watch:
+    """Asks both servers every second, and reads every checkpoint once it is published, as a whole."""
+
+    def __init__(self, servers: dict[str, Running], address: str, store: LocalStore) -> None:
+        self.samples: list[Sample] = []
+        self.manifests: dict[str, int] = {}
+        """Checkpoints that were read, and the bytes of their manifests."""
+        self.failures: list[str] = []
+        self.slowest = 0.0
+        self._servers, self._address = servers, address
+        self._urls = {name: status_url(server) for name, server in servers.items()}
+        self._manager = CheckpointManager(store)
+        self._folder = Path(store.location.removeprefix("file://"))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No more, but for the last checkpoints."""
+        self._stop.set()
+        self._thread.join()
+        self._read()
+
+    def _run(self) -> None:
+        while not self._stop.wait(1.0):
+            try:
+                self._ask()
+                self._read()
+            except Exception as error:
+                self.failures.append(f"{type(error).__name__}: {error}")
+
+    def _ask(self) -> None:
+        began = time.monotonic()
+        status = status_of(self._address)
+        for name, url in self._urls.items():
+            code, said = health(url)
+            if code != 200:
+                self.failures.append(f"{name} says {code}: {said}")
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        memory = {name: _own_megabytes(server.pid) for name, server in self._servers.items()}
+        children = len(psutil.Process(self._servers["rlx-server"].pid).children(recursive=True))
+        self.samples.append(
+            Sample(time.monotonic(), memory, status.global_step, status.updates, status.workers, children)
+        )
+
+    def _read(self) -> None:
+        for checkpoint_id in self._manager.published():
+            if checkpoint_id in self.manifests:
+                continue
+            try:
+                self._manager.load(checkpoint_id)
+                self.manifests[checkpoint_id] = (self._folder / checkpoint_id / "manifest.json").stat().st_size
+            except (Damaged, StoreError, OSError) as error:
+                if checkpoint_id in self._manager.published():  # it was not just thinned out
+                    self.failures.append(f"{checkpoint_id}: {error}")
+
+
+def run_hostile(
+    processes: Processes, folder: Path, plan: Plan, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """The summary. Raises AssertionError where a server did not bear it, with what shows it."""
+    config = _configuration(folder)
+    parameter_server, shard = processes.start_server(*PARAMETER_SERVER, "--config", config)
+    rlx_server, address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", shard)
+    files = [folder / f"honest-{number}.jsonl" for number in range(plan.honest)]
+    guests = [
+        processes.start(sys.executable, HERE / "hostile_guest.py", address, str(plan.rate), file) for file in files
+    ]
+    watch = Watch(
+        {"parameter-server": parameter_server, "rlx-server": rlx_server}, shard, LocalStore(folder / "checkpoints")
+    )
+    wait_until(lambda: all(_steps(file) for file in files), "honest clients are served", 120)
+    began = time.monotonic()
+    windows: list[dict[str, Any]] = []
+    talks: Counter[str] = Counter()
+    try:
+        while time.monotonic() - began < plan.seconds:
+            for hostile in (False, True):
+                crowd = _crowd(processes, address, plan, len(windows)) if hostile else None
+                start = time.monotonic()
+                _until(start + plan.window, guests)
+                window = {
+                    "start": round(start - began, 1),
+                    "hostile": hostile,
+                    "at": (start + SETTLE, time.monotonic()),
+                }
+                if crowd is not None:
+                    crowd.end()
+                    talks.update(line.partition(" ")[2] for line in crowd.lines)
+                    assert "Traceback" not in crowd.stderr, crowd.stderr
+                window["rate"] = _rate(files, *window.pop("at"))
+                windows.append(window)
+                say(f"{'hostile' if hostile else 'quiet':8} {window['rate']:7.1f} steps/s, {watch.samples[-1]}")
+    finally:
+        watch.close()
+    for guest in guests:
+        assert guest.returncode is None, f"an honest client has ended\n{guest.report()}"
+        guest.end()
+    assert parameter_server.stop(timeout=120) == 0, parameter_server.report()
+    watch.close()
+    summary = _summary(plan, windows, talks, watch, began, files)
+    for server in (parameter_server, rlx_server):
+        expect_clean_log(server)
+    assert rlx_server.stop(timeout=60) == 0, rlx_server.report()
+    _judge(plan, summary, watch)
+    return summary
+
+
+def _configuration(folder: Path) -> Path:
+    path = write_service_config(folder)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["relaax-parameter-server"] |= {"status-bind": "127.0.0.1:0", "checkpoint-interval": 5}
+    document["relaax-rlx-server"] |= {"status-bind": "127.0.0.1:0"}
+    document["algorithm"] |= {"max_global_step": 10**15}  # a client can step to the end: docs/security.md says so
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def _crowd(processes: Processes, address: str, plan: Plan, window: int) -> Running:
+    first = window * 10**6
+    numbers = (str(plan.seed), str(first), str(plan.hostile))
+    return processes.start(sys.executable, HERE / "hostile_crowd.py", address, *numbers)
+
+
+def _until(end: float, guests: list[Running]) -> None:
+    """Wait; an honest client that ends is noticed at once."""
+    while (left := end - time.monotonic()) > 0:
+        time.sleep(min(0.5, left))
+        for guest in guests:
+            assert guest.returncode is None, f"an honest client has ended\n{guest.report()}"
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _steps(file: Path) -> int:
+    lines = _lines(file)
+    return int(lines[-1]["steps"]) if lines else 0
+
+
+def _rate(files: list[Path], start: float, end: float) -> float:
+    """Steps a second of all honest clients together, over their lines in that time."""
+    total = 0.0
+    for file in files:
+        inside = [(line["time"], line["steps"]) for line in _lines(file) if start <= line["time"] <= end]
+        before = [line["steps"] for line in _lines(file) if line["time"] < start]
+        total += (inside[-1][1] if inside else before[-1]) - (before[-1] if before else 0)
+    return total / (end - start)
+
+
+def _own_megabytes(pid: int) -> float:
+    """Anonymous memory, which a server's workers share with it or not."""
+    return sum(float(part.anonymous) for part in psutil.Process(pid).memory_maps()) / MEGABYTE
+
+
+def _summary(
+    plan: Plan, windows: list[dict[str, Any]], talks: Counter[str], watch: Watch, began: float, files: list[Path]
+) -> dict[str, Any]:
+    rates = {
+        hostile: statistics.median(window["rate"] for window in windows if window["hostile"] is hostile)
+        for hostile in (False, True)
+    }
+    warm = began + 2 * plan.window
+    memory: dict[str, dict[str, float]] = {}
+    for name in watch.samples[-1].memory:
+        early = [sample.memory[name] for sample in watch.samples if sample.time <= warm]
+        late = [sample.memory[name] for sample in watch.samples if sample.time > warm] or early[-1:]
+        memory[name] = {
+            "first_windows_mb": round(max(early), 1),
+            "largest_mb": round(max(early + late), 1),
+            "last_mb": round(late[-1], 1),
+        }
+    return {
+        "seed": plan.seed,
+        "seconds": round(time.monotonic() - began),
+        "windows": windows,
+        "conversations": dict(talks.most_common()),
+        "honest_clients": plan.honest,
+        "honest_steps": sum(map(_steps, files)),
+        "honest_rate_quiet": round(rates[False], 1),
+        "honest_rate_hostile": round(rates[True], 1),
+        "share": round(rates[True] / rates[False], 3),
+        "global_step": watch.samples[-1].global_step,
+        "updates": watch.samples[-1].updates,
+        "longest_without_update": round(_longest_standstill(watch.samples), 1),
+        "memory": memory,
+        "checkpoints_read": len(watch.manifests),
+        "largest_manifest_bytes": max(watch.manifests.values()),
+        "slowest_status_seconds": round(watch.slowest, 2),
+        "most_workers": max(sample.workers for sample in watch.samples),
+        "samples": [
+            {
+                "seconds": round(sample.time - began, 1),
+                **{f"{name}_mb": round(megabytes, 1) for name, megabytes in sample.memory.items()},
+                "global_step": sample.global_step,
+                "updates": sample.updates,
+                "workers": sample.workers,
+                "processes": sample.children,
+            }
+            for sample in watch.samples
+        ],
+        "manifests": list(watch.manifests.values()),
+    }
+
+
+def _longest_standstill(samples: list[Sample]) -> float:
+    longest, since = 0.0, samples[0]
+    for sample in samples:
+        if sample.updates > since.updates:
+            since = sample
+        longest = max(longest, sample.time - since.time)
+    return longest
+
+
+def _judge(plan: Plan, summary: dict[str, Any], watch: Watch) -> None:
+    assert not watch.failures, f"{len(watch.failures)} failures: {watch.failures[:5]}"
+    assert sum(summary["conversations"].values()) >= 10, summary["conversations"]
+    assert summary["share"] >= plan.share, f"honest clients kept {summary['share']} of their rate: {summary['windows']}"
+    assert summary["longest_without_update"] < 30, summary["longest_without_update"]
+    for name, found in summary["memory"].items():
+        assert found["largest_mb"] < found["first_windows_mb"] + MEMORY_MEGABYTES, (name, found)
+    assert summary["largest_manifest_bytes"] < MANIFEST_BYTES, summary["largest_manifest_bytes"]
+    assert summary["checkpoints_read"] >= summary["seconds"] / 30, summary["checkpoints_read"]
+    assert summary["slowest_status_seconds"] < ANSWER_SECONDS, summary["slowest_status_seconds"]
