@@ -129,6 +129,8 @@ class LocalServer:
                     ended = [key for key, value in self._connections.items() if value.frames is frames]
                     for worker_id in ended:
                         del self._connections[worker_id]
+                for worker_id in ended:
+                    self._core.registry.lost(worker_id)
 
     def _let_in(self, frames: FrameSocket) -> LocalConnection | None:
         """The worker's connection, in the place of one that it had before; None where it is nobody's."""

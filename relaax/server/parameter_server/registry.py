@@ -25,12 +25,14 @@ class Worker:
     session: str = ""
     is_new: bool = False
     """The session has come with this worker, which has only registered so far."""
+    is_lost: bool = False
+    """Its connection has ended without a word, and nothing was heard of it since."""
 
 
 class Registry:
     """The workers of this incarnation. Thread-safe.
 
-    A worker counts as connected until it leaves or is silent for `silence` seconds; it is forgotten after
+    A worker counts as connected until it leaves, is `lost`, or is silent for `silence` seconds; it is forgotten after
     `forget_after` seconds, or when there are more than `capacity`, and must then register again. Its session keeps its
     actor indices for as long after the last that was heard of it.
     """
@@ -89,6 +91,13 @@ class Registry:
             self._depart(worker)
         return worker
 
+    def lost(self, worker_id: str) -> None:
+        """The worker's connection has ended without a word: it was killed, or is heard again in a moment."""
+        with self._lock:
+            worker = self._workers.get(worker_id)
+            if worker is not None:
+                worker.is_lost = True
+
     def new_report(self, worker: Worker, report_id: int) -> bool:
         """Whether a report is to be counted: not where it is one that was counted before."""
         with self._lock:
@@ -125,7 +134,7 @@ class Registry:
         """How many workers were heard of lately."""
         with self._lock:
             limit = self._clock() - self._silence
-            return sum(worker.heard > limit for worker in self._workers.values())
+            return sum(worker.heard > limit and not worker.is_lost for worker in self._workers.values())
 
     def actors_as_json(self) -> dict[str, list[list[int]]]:
         """The actor table, for a checkpoint."""
@@ -155,4 +164,5 @@ class Registry:
 
     def _touch(self, worker: Worker) -> None:
         worker.heard = self._clock()
+        worker.is_lost = False
         self._workers.move_to_end(worker.worker_id)

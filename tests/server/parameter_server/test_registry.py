@@ -142,3 +142,14 @@ def test_one_worker_that_registers_in_many_threads_at_once_is_one() -> None:
     registry.leave("w")
     assert tuple(registry.register("other", "y", 1, False, 1).actors) == (2,), "x is away, not gone"
     assert tuple(registry.register("w", "x", 2, False, 1).actors) == (0, 1)
+
+
+def test_a_worker_that_is_lost_is_not_connected_until_it_is_heard_again() -> None:
+    registry = Registry()
+    for name in ("a", "b"):
+        registry.register(name, "", 1, False, 1)
+    registry.lost("a")
+    registry.lost("nobody")
+    assert registry.connected == 1
+    assert registry.hear("a") is not None
+    assert registry.connected == 2

@@ -1,0 +1,31 @@
+"""Workers that are killed, as by a system without memory: the parameter server does not count them for long."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from support.processes import wait_until
+from support.rlx_line import Line
+from support.service import started_service
+
+SILENCE = 60.0  # seconds after which a worker that says nothing is not counted, whatever has become of it
+
+
+def test_one_that_shares_memory_is_not_counted_from_then_on(tmp_path: Path) -> None:
+    with started_service(tmp_path) as service, Line(service.address) as killed, Line(service.address) as other:
+        for line in (killed, other):
+            line.open()
+            line.init()
+            for _ in range(20):  # it has pushed
+                line.step()
+        assert (service.status.workers, service.status.workers_by_shared_memory) == (2, 2)
+        first, _ = sorted(service.rlx_server.children(), key=lambda process: process.create_time())
+        first.send_signal(signal.SIGKILL)
+        wait_until(lambda: service.status.workers == 1, "the killed worker is not counted", SILENCE / 2)
+        other.step()
+        assert service.status.workers == 1
+        with Line(service.address) as again:
+            again.open()
+            again.init()
+            assert service.status.workers == 2
