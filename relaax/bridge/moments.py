@@ -75,11 +75,11 @@ class Moments:
         with np.errstate(all="ignore"):  # what overflows is seen below
             mean = values.mean(axis=0)
             m2 = np.square(values - mean).sum(axis=0)
-            if not _within(len(values), mean, m2) and np.isfinite(values).all():
-                values = np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT)
-                mean = values.mean(axis=0)
-                m2 = np.square(values - mean).sum(axis=0)
-        return cls(len(values), mean, m2)
+        if _within(len(values), mean, m2):
+            return _made(len(values), mean, m2)
+        if not np.isfinite(values).all():
+            raise ValueError("a sample is not finite")
+        return cls.of(np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT))
 
     @property
     def size(self) -> int:
@@ -109,26 +109,37 @@ class Moments:
             difference = other.mean - self.mean
             mean = self.mean + difference * share
             m2 = self.m2 + other.m2 + np.square(difference) * (self.count * share)
-            together = Moments.__new__(Moments)
-            mean.flags.writeable = m2.flags.writeable = False
-            for name, value in (("count", count), ("mean", mean), ("m2", m2)):
-                object.__setattr__(together, name, value)
-            return together.usable()
+        return _made(count, mean, m2).usable()
 
     def usable(self) -> Moments:
         """Itself. Raises NotUsable where it is beyond what samples within the limits can have."""
-        with np.errstate(all="ignore"):
-            if not _within(self.count, self.mean, self.m2):
-                raise NotUsable(
-                    f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
-                    f"differences of up to {self.m2.max():g}, which are too large"
-                )
+        if not _within(self.count, self.mean, self.m2):
+            raise NotUsable(
+                f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
+                f"differences of up to {self.m2.max():g}, which are too large"
+            )
         return self
+
+
+def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
+    """Of arrays that are nobody else's, and that need not be looked at: most often it is done for every step."""
+    mean.flags.writeable = m2.flags.writeable = False
+    made = Moments.__new__(Moments)
+    for name, value in (("count", float(count)), ("mean", mean), ("m2", m2)):
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
     """Whether the mean of the squares is within its limit, which a merge of two such is again. Not so for NaN."""
-    return not count or (count <= COUNT_LIMIT and bool((m2 / count + np.square(mean) <= _SQUARES).all()))
+    if not 0 < count <= COUNT_LIMIT:
+        return not count
+    if mean.size == 1:  # as it is for rewards: numpy takes longer
+        return bool(m2.item() / count + mean.item() * mean.item() <= _SQUARES)
+    with np.errstate(all="ignore"):
+        squares = m2 / count
+        squares += np.square(mean)
+    return bool(squares.max() <= _SQUARES)
 
 
 def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:

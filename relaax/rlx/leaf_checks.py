@@ -96,7 +96,7 @@ def is_within(numbers: npt.NDArray[Any], most: float) -> bool:
     if numbers.size > _FEW:
         return bool(np.abs(numbers).max() <= most)  # NaN where any element is
     few: list[float] = numbers.ravel().tolist()
-    return sum(map(abs, few)) <= most or all(abs(number) <= most for number in few)
+    return max(few) <= most and min(few) >= -most and math.isfinite(sum(few))  # which a sum with NaN is not
 
 
 def _bits(leaf: Leaf) -> Any:
