@@ -1053,6 +1053,18 @@ ERRORS = (
         "tests/server/parameter_server/test_actors.py",
     ),
     planted(
+        "killed-workers-count",
+        "workers whose connection has ended are counted on",
+        [
+            (
+                "relaax/server/parameter_server/local.py",
+                "                    self._core.registry.lost(worker_id)\n",
+                "                    pass\n",
+            )
+        ],
+        "tests/adversity/test_killed_workers.py",
+    ),
+    planted(
         "indices-never-return",
         "a session that has been away for long keeps its indices",
         [("relaax/server/parameter_server/actors.py", "if since > limit and self._kept <= MAX_KEPT:", "if True:")],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from support.processes import wait_until
+from support.processes import Processes, wait_until
 from support.rlx_line import Line
-from support.service import started_service
+from support.service import Service, started_service
 
 SILENCE = 60.0  # seconds after which a worker that says nothing is not counted, whatever has become of it
 
@@ -29,3 +29,21 @@ def test_one_that_shares_memory_is_not_counted_from_then_on(tmp_path: Path) -> N
             again.open()
             again.init()
             assert service.status.workers == 2
+
+
+def test_one_over_grpc_is_not_counted_once_its_client_is_back(processes: Processes, tmp_path: Path) -> None:
+    service = Service(processes, tmp_path)
+    service.rlx_server.stop()
+    service.start_rlx_server("127.0.0.1:0", parameter_server=service.parameter_server_address)  # by gRPC
+    with Line(service.address) as killed:
+        session = killed.open(session_id="s1").session_id
+        killed.init()
+        for _ in range(20):
+            killed.step()
+        assert (service.status.workers, service.status.workers_by_shared_memory) == (1, 0)
+        (worker,) = service.rlx_server.children()
+        worker.send_signal(signal.SIGKILL)
+    with Line(service.address) as again:
+        again.open(session_id=session)
+        again.init()
+        assert service.status.workers == 1

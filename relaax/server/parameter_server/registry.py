@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +32,10 @@ class Worker:
 class Registry:
     """The workers of this incarnation. Thread-safe.
 
-    A worker counts as connected until it leaves, is `lost`, or is silent for `silence` seconds; it is forgotten after
-    `forget_after` seconds, or when there are more than `capacity`, and must then register again. Its session keeps its
-    actor indices for as long after the last that was heard of it.
+    A worker counts as connected until it leaves, is `lost`, or is silent for `silence` seconds. If its session comes with
+    another one, it is taken for lost until it is heard again: that is how the client of a killed worker comes back. It is
+    forgotten after `forget_after` seconds, or if there are more than `capacity`, and must then register again. Its session
+    keeps its actor indices for as long after the last that was heard of it.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Registry:
         self._workers: OrderedDict[str, Worker] = OrderedDict()
         self._lock = threading.Lock()  # of the workers; every push takes it
         self._actors = ActorTable(capacity, forget_after, clock)
-        self._speakers: Counter[str] = Counter()  # how many workers each session has
+        self._speakers: dict[str, set[str]] = {}  # the workers of each session
         self._actors_lock = threading.Lock()  # of the two above, never taken within the other
 
     def register(self, worker_id: str, session: str, environments: int, exploit: bool, frame_skip: int) -> Worker:
@@ -65,14 +66,16 @@ class Registry:
         with self._actors_lock:
             is_new = session not in self._actors
             actors = self._actors.comes(session, environments)
-            self._speakers[session] += 1
+            speakers = self._speakers.setdefault(session, set())
+            before = speakers - {worker_id}
+            speakers.add(worker_id)
         newcomer = Worker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
         with self._lock:
-            worker = self._workers.setdefault(worker_id, newcomer)
+            worker = self._workers.setdefault(worker_id, newcomer)  # it may say the same twice at the same time
             self._touch(worker)
-        if worker is not newcomer:  # it has said the same twice at the same time
-            self._depart(newcomer)
-        return worker
+            for other in before & self._workers.keys():
+                self._workers[other].is_lost = True
+            return worker
 
     def hear(self, worker_id: str, leaves: bool = False) -> Worker | None:
         """The worker, who just called; None where it is not known. `leaves`: to say that it leaves."""
@@ -153,10 +156,11 @@ class Registry:
         One that came and did nothing keeps no indices: else a crowd of such would have all of them.
         """
         with self._actors_lock:
-            self._speakers[worker.session] -= 1
-            if self._speakers[worker.session] > 0:
+            speakers = self._speakers.get(worker.session, set())
+            speakers.discard(worker.worker_id)
+            if speakers:
                 return
-            del self._speakers[worker.session]
+            self._speakers.pop(worker.session, None)
             if worker.is_new or for_good:
                 self._actors.forget(worker.session)
             else:

@@ -144,6 +144,15 @@ def test_one_worker_that_registers_in_many_threads_at_once_is_one() -> None:
     assert tuple(registry.register("w", "x", 2, False, 1).actors) == (0, 1)
 
 
+def test_a_worker_whose_session_has_come_back_is_not_connected_until_it_is_heard_again() -> None:
+    registry = Registry()
+    for name, session in (("a", "s"), ("other", "t"), ("b", "s")):
+        registry.register(name, session, 1, False, 1)
+    assert registry.connected == 2
+    assert registry.hear("a") is not None, "it was not killed: two connections may say one session"
+    assert registry.connected == 3
+
+
 def test_a_worker_that_is_lost_is_not_connected_until_it_is_heard_again() -> None:
     registry = Registry()
     for name in ("a", "b"):
