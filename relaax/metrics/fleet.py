@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 SHOWN_AT_MOST = 64
+KNOWN_AT_MOST = 16_384
+"""Workers. Past it the one that came first is left out: where nobody writes scalars, nobody looks who has gone."""
 WORKER_FIGURES = ("memory_mb", "processor_percent")
 _OF_SERVERS = {
     "server/memory_mb": "system/rlx_server_memory_mb",
@@ -47,6 +49,8 @@ class Fleet:
             if self._since is None:
                 self._since = now
             worker = self._workers.setdefault(worker_id, _Worker(actor, now))
+            if len(self._workers) > KNOWN_AT_MOST:
+                del self._workers[next(iter(self._workers))]
             worker.heard = now
             worker.steps += env_steps
             worker.figures.update((name, value) for name, value in gauges if name in _KNOWN)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from relaax.metrics import Fleet
+from relaax.metrics.fleet import KNOWN_AT_MOST
 
 
 class Clock:
@@ -97,3 +98,11 @@ def test_those_that_were_heard_first_are_shown_whatever_their_numbers() -> None:
     clock.now += 1
     shown = [name for name in fleet.scalars() if name.startswith("workers/")]
     assert shown == [f"workers/memory_mb/{actor}" for actor in range(1000, 1064)]
+
+
+def test_of_very_many_workers_the_first_is_left_out() -> None:
+    fleet = Fleet()
+    for number in range(KNOWN_AT_MOST + 2):
+        fleet.note(f"w{number}", number, 1, [("worker/memory_mb", float(number == 1))])
+    assert len(fleet._workers) == KNOWN_AT_MOST
+    assert fleet.scalars()["system/worker_memory_mb/max"] == 0.0

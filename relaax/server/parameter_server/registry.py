@@ -32,10 +32,10 @@ class Worker:
 class Registry:
     """The workers of this incarnation. Thread-safe.
 
-    A worker counts as connected until it leaves, is `lost`, or is silent for `silence` seconds. If its session comes with
-    another one, it is taken for lost until it is heard again: that is how the client of a killed worker comes back. It is
-    forgotten after `forget_after` seconds, or if there are more than `capacity`, and must then register again. Its session
-    keeps its actor indices for as long after the last that was heard of it.
+    A worker counts as connected until it leaves, is `lost`, or is silent for `silence` seconds. If its session comes
+    with another one, it is taken for lost until it is heard again: so the client of a killed worker comes back. It is
+    forgotten after `forget_after` seconds, or if there are more than `capacity`, and must then register again. Its
+    session keeps its actor indices for as long after the last that was heard of it.
     """
 
     def __init__(
