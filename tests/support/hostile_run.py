@@ -267,9 +267,9 @@ def _summary(
 def _longest_standstill(samples: list[Sample]) -> float:
     longest, since = 0.0, samples[0]
     for sample in samples:
+        longest = max(longest, sample.time - since.time)
         if sample.updates > since.updates:
             since = sample
-        longest = max(longest, sample.time - since.time)
     return longest
 
 
