@@ -25,6 +25,7 @@ NUMBERS = (
     *(np.nextafter(MAX_REWARD, np.inf), 1e30, 2.0**63, 3.5e38, 1e153, 1e308, -1.7e308, np.nan, np.inf, -np.inf),
 )
 LEGAL = 11  # of these so many may be said
+EXTREMES = (MAX_REWARD, -MAX_REWARD, 1e153, -1e153, 1.7e308, -1.7e308)  # finite, and driving sums to one end
 ENVIRONMENTS = (1, 1, 1, 2, 2, 8, 64, 300, 2000, MAX_ENVIRONMENTS, MAX_ENVIRONMENTS + 1, 2**31)
 NAMES = ("a", "a/b", "reward", "../x", "", "a b", "é", "x" * 128, "x" * 129, "client/a", "episode/return", "1st")
 PATIENCE = 10.0  # seconds that it waits for an answer
@@ -43,12 +44,13 @@ def _play(address: str, rng: random.Random) -> None:
     """A hello that may be let in, then episodes of numbers that may be none; steps are answered before the next."""
     hello = _hello(rng, rng.choice(ENVIRONMENTS))
     legal = rng.random() < 0.6
+    always = rng.choice(EXTREMES) if rng.random() < 0.4 else None
     pause = rng.choice((0.0, 0.0, 0.001, 0.05, 0.5))
     until = time.monotonic() + rng.uniform(0.5, LONGEST)
     codec = codec_named(rng.choice(("protobuf", "json")))
     with connected(address, PATIENCE) as sock:
         listener = _Listener(sock)
-        for message in _messages(rng, hello, legal):
+        for message in _messages(rng, hello, legal, always):
             sock.sendall(framed(codec.encode(message, Sender.CLIENT)))
             if not isinstance(message, rlx.Metrics | rlx.Ping | rlx.Pong) and not listener.answered():
                 return
@@ -140,7 +142,8 @@ def _hello(rng: random.Random, environments: int) -> Hello:
     )
 
 
-def _messages(rng: random.Random, hello: Hello, legal: bool) -> Iterator[rlx.Message]:
+def _messages(rng: random.Random, hello: Hello, legal: bool, always: float | None) -> Iterator[rlx.Message]:
+    """`legal`: but for `always`, the one reward that it says where it is given."""
     yield hello
     n = min(hello.environments, MAX_ENVIRONMENTS)
     starting = np.zeros(n, np.bool_)
@@ -151,11 +154,12 @@ def _messages(rng: random.Random, hello: Hello, legal: bool) -> Iterator[rlx.Mes
             if rng.random() < 0.1:
                 yield _metrics(rng, legal)
             step, starting = _step(rng, hello, n, starting, legal)
+            if always is not None:
+                step.reward = np.full(n, always)
             yield step
         truncated = _mask(rng, n) & ~starting
-        yield rlx.Reset(
-            _numbers(rng, n, legal), truncated, _observation(rng, n, legal), _episodes(rng, hello, n, legal)
-        )
+        rewards = _numbers(rng, n, legal) if always is None else np.full(n, always)
+        yield rlx.Reset(rewards, truncated, _observation(rng, n, legal), _episodes(rng, hello, n, legal))
 
 
 def _step(rng: random.Random, hello: Hello, n: int, starting: np.ndarray, legal: bool) -> tuple[rlx.Step, np.ndarray]:
