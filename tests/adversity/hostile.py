@@ -30,7 +30,7 @@ def main() -> int:
         "--window", type=float, default=20, help="seconds with hostile clients, and without (%(default)s)"
     )
     parser.add_argument("--honest", type=int, default=4, help="honest clients (%(default)s)")
-    parser.add_argument("--rate", type=float, default=25, help="steps a second of each (%(default)s)")
+    parser.add_argument("--rate", type=float, default=15, help="steps a second of each (%(default)s)")
     parser.add_argument("--hostile", type=int, default=3, help="hostile clients at a time (%(default)s)")
     parser.add_argument("--folder", type=Path, help="where everything is kept; by default a new one in /tmp")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result there, as JSON")

@@ -40,7 +40,7 @@ class Plan:
     seed: int = 1
     window: float = 20.0
     honest: int = 4
-    rate: float = 25.0
+    rate: float = 15.0
     hostile: int = 3
     share: float = 0.85
 
