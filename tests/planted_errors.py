@@ -96,6 +96,62 @@ BRIDGE_PY = "relaax/bridge/grpc_bridge.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
+    (
+        Planted(
+            "late-calls-stay",
+            "a call whose message does not come keeps its thread",
+            (
+                Edit(
+                    "relaax/server/parameter_server/reading.py",
+                    "if now - call.since > call.seconds]",
+                    "if now - call.since > 1e9]",
+                ),
+            ),
+            ("tests/server/parameter_server/test_reading.py",),
+        ),
+    )
+    (
+        Planted(
+            "strangers-take-all-threads",
+            "calls that need no token are not bounded together",
+            (
+                Edit(
+                    "relaax/server/parameter_server/reading.py",
+                    "if len(calls) <= OPEN_UNFINISHED:",
+                    "if len(calls) <= THREADS:",
+                ),
+            ),
+            ("tests/server/parameter_server/test_reading.py",),
+        ),
+    )
+    (
+        Planted(
+            "workers-are-strangers",
+            "a worker's connection counts as one that has made no call",
+            (
+                Edit(
+                    "relaax/server/parameter_server/reading.py",
+                    "        self._on_whole(call.peer, method not in OPEN)\n        return message",
+                    "        self._on_whole(call.peer, False)\n        return message",
+                ),
+            ),
+            ("tests/server/parameter_server/test_connections.py",),
+        ),
+    )
+    (
+        Planted(
+            "a-servers-certificate-is-a-workers",
+            "the role of a certificate is not asked",
+            (
+                Edit(
+                    "relaax/server/parameter_server/roles.py",
+                    "if role in (None, needed) else",
+                    "if True else",
+                ),
+            ),
+            ("tests/integration/test_security.py",),
+        ),
+    )
     return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
 
 

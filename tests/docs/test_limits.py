@@ -15,7 +15,7 @@ from relaax.configuration import ParameterServerSection, RlxServerSection
 from relaax.metrics import copying
 from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages, space_wire
 from relaax.server import status, strikes, tokens
-from relaax.server.parameter_server import checkpointing, core, guard, requests
+from relaax.server.parameter_server import checkpointing, connections, core, guard, reading, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.rlx_server import children, listener, peer, vanishing
 from support.pages import DOCS
@@ -34,6 +34,16 @@ CONSTANTS: dict[str, float] = {
     "MAX_WAITING": listener.MAX_WAITING,
     "SEND_SECONDS": peer.SEND_SECONDS,
     "VANISHED_SECONDS": vanishing.VANISHED_SECONDS,
+    "THREADS": reading.THREADS,
+    "MESSAGE_SECONDS": reading.MESSAGE_SECONDS,
+    "OPEN_SECONDS": reading.OPEN_SECONDS,
+    "UNFINISHED": reading.UNFINISHED,
+    "OPEN_UNFINISHED": reading.OPEN_UNFINISHED,
+    "JAM_SECONDS": reading.JAM_SECONDS,
+    "MAX_CONNECTIONS": connections.MAX_CONNECTIONS,
+    "MAX_STRANGERS": connections.MAX_STRANGERS,
+    "STRANGER_SECONDS": connections.STRANGER_SECONDS,
+    "NEW_SECONDS": connections.NEW_SECONDS,
     "MAX_REQUESTS": status.MAX_REQUESTS,
     "REQUEST_SECONDS": status.REQUEST_SECONDS,
     "HANDSHAKE_FRAME_BYTES": framing.HANDSHAKE_FRAME_BYTES,

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from relaax import rlx
 from relaax.bridge import parameter_server_pb2 as pb
@@ -18,8 +19,10 @@ from relaax.bridge.channel import Target, open_channel
 from relaax.bridge.segments import SUPPORTED
 from relaax.client import Client, Failure
 from relaax.rlx import ErrorCode
+from relaax.server.parameter_server.reading import JOIN
 from support.keys import OTHER_TOKEN, Keys, strangers
 from support.processes import Processes, Running, wait_until
+from support.raw_grpc import PUSH
 from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
@@ -175,6 +178,60 @@ def test_a_worker_that_cannot_prove_itself_tells_its_client_why(guarded: Guarded
         assert OTHER_TOKEN not in server.report()
     with guarded.client() as client:
         train(client, 5)
+
+
+def test_a_certificate_is_good_for_its_own_role(processes: Processes, tmp_path: Path) -> None:
+    """A server's is none of a worker's, and the other way round; who does not say its role has both."""
+    keys = Keys(tmp_path / "keys")
+    section = {"bind": "127.0.0.1:0", "metrics-dir": None, **keys.parameter_server(), "shards": 2}
+    config = tmp_path / "experiment.yaml"
+    config.write_text(json.dumps({"relaax-parameter-server": section, "algorithm": {"path": "da3c"}}), encoding="utf-8")
+    server, address = processes.start_server(*PARAMETER_SERVER, "--config", config)
+    client, both = ExtendedKeyUsageOID.CLIENT_AUTH, (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
+    pairs = {
+        "worker": (keys.read("worker.pem"), keys.read("worker-key.pem")),
+        "server": (keys.read("server.pem"), keys.read("server-key.pem")),
+        "none": keys.issue("somebody", ()),
+        "client": keys.issue("somebody", (client,)),
+        "both": keys.issue("somebody", both),
+    }
+    said: dict[tuple[str, str], str] = {}
+    for name, pair in pairs.items():
+        target = Target(address, keys.parameter_server_token, keys.read("ca.pem"), *pair)
+        with open_channel(target) as channel:
+            rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=60)
+            for method, call in (
+                ("Push", lambda: channel.unary_unary(PUSH)(b"", timeout=60)),
+                ("Join", lambda: list(channel.stream_stream(JOIN)(iter([b""]), timeout=60))),
+            ):
+                with pytest.raises(grpc.RpcError) as ended:
+                    call()
+                error = ended.value
+                refused = error.code() is grpc.StatusCode.UNAUTHENTICATED
+                said[name, method] = error.details() if refused else ""
+    assert {key for key, sentence in said.items() if sentence} == {
+        ("server", "Push"), ("both", "Push"), ("worker", "Join"), ("client", "Join")
+    }  # fmt: skip
+    assert "is a server's" in said["server", "Push"] and "parameter_server_certificate" in said["server", "Push"]
+    assert "is a worker's" in said["worker", "Join"] and "tls_certificate" in said["worker", "Join"]
+    assert "refused a call from 127.0.0.1: a certificate of another role" in server.stderr
+
+    # Without clientAuth it is nobody's that calls: TLS refuses it.
+    only = Target(address, keys.parameter_server_token, keys.read("ca.pem"), *keys.issue("only", both[1:]))
+    with open_channel(only) as channel, pytest.raises(grpc.RpcError) as ended:
+        rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=60)
+    assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_worker_with_a_servers_certificate_tells_its_client_why(guarded: Guarded) -> None:
+    settings = {
+        "parameter_server_certificate": guarded.keys.path("server.pem"),
+        "parameter_server_key": guarded.keys.path("server-key.pem"),
+    }
+    _, address = guarded.start_rlx_server("server", **settings)
+    failure = refusal(guarded.client(address))
+    assert failure.code is ErrorCode.AGENT_FAILED
+    assert "is a server's" in str(failure)
 
 
 def test_a_worker_of_another_configuration_is_refused_and_others_are_not(guarded: Guarded) -> None:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
@@ -76,6 +82,31 @@ class Keys:
         for path, content in zip(paths, pair, strict=True):
             path.write_bytes(content)
         return str(paths[0]), str(paths[1])
+
+    def issue(self, name: str, uses: Sequence[x509.ObjectIdentifier]) -> tuple[bytes, bytes]:
+        """A certificate of the authority with these extended key usages, or without that extension, and its key."""
+        authority = x509.load_pem_x509_certificate(self.read("ca.pem"))
+        signing = serialization.load_pem_private_key(self.read("ca-key.pem"), None)
+        assert isinstance(signing, ec.EllipticCurvePrivateKey)
+        key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(authority.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+        )
+        if uses:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        certificate = builder.sign(signing, hashes.SHA256())
+        return (
+            certificate.public_bytes(serialization.Encoding.PEM),
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            ),
+        )
 
 
 def strangers(days: float = 30) -> tuple[Authority, tuple[bytes, bytes]]:

@@ -84,7 +84,9 @@ class Models:
 class Running:
     """A parameter server on a free port, its main loop in a thread."""
 
-    def __init__(self, models: Models, directory: Path | None, address: str, interval: float) -> None:
+    def __init__(
+        self, models: Models, directory: Path | None, address: str, interval: float, status_bind: str | None
+    ) -> None:
         self._ends = Ends()
         self.core = ParameterServer(models, first_difference, on_finished=lambda: self._ends.put(Reason.FINISHED))
         checkpointer = None
@@ -99,7 +101,9 @@ class Running:
             )
         timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         try:
-            self.server = Server(self.core, address, 100_000, self._ends, checkpointer, timing=timing)
+            self.server = Server(
+                self.core, address, 100_000, self._ends, checkpointer, timing=timing, status_bind=status_bind
+            )
         except BaseException:
             self._ends.close()
             raise
@@ -151,9 +155,10 @@ def running(
     directory: Path | None = None,
     address: str = "127.0.0.1:0",
     interval: float = 1000.0,
+    status_bind: str | None = None,
 ) -> Iterator[Running]:
     """A started server; it has ended when the block has."""
-    server = Running(models or Models(), directory, address, interval)
+    server = Running(models or Models(), directory, address, interval, status_bind)
     server.start()
     try:
         yield server

@@ -15,7 +15,7 @@ Handler = Any  # grpc.RpcMethodHandler, or None
 
 
 class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Counts unary calls; the first of a server's interceptors, so that what others refuse is counted too.
+    """Counts unary calls, and those that others end and tell it of.
 
     Methods that the server does not have are not counted: their names are anybody's to choose.
     """
@@ -31,7 +31,7 @@ class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is ge
             return dict(self._calls)
 
     def count(self, method: str, code: grpc.StatusCode) -> None:
-        """A call that ended so, without having come to a method."""
+        """A call that ended so, without having come to its method."""
         with self._lock:
             self._calls[method, code.name] += 1
 

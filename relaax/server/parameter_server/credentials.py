@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import grpc
 
 from relaax.configuration import ConfigurationError, ParameterServerSection
-from relaax.server.parameter_server.guard import Guard
+from relaax.server.parameter_server.guard import Guard, Refusals
+from relaax.server.parameter_server.roles import CERTIFICATE, refusal
 from relaax.server.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import Token
+
+WRONG_CERTIFICATE = "a certificate of another role"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +29,17 @@ class Credentials:
         """Whether peers must prove that they may use the server."""
         return self.token is not None or self.mutual
 
-    def guards(self, refused: Callable[[], None]) -> list[Guard]:
-        """Interceptors of the server. `refused` is called for each call that they end."""
-        return [Guard(self.token, refused)] if self.token is not None else []
+    def guards(self, refusals: Refusals) -> list[Guard]:
+        """Interceptors of the server."""
+        return [Guard(self.token, refusals)] if self.token is not None else []
+
+    def admit(self, refusals: Refusals, method: str, context: grpc.ServicerContext) -> None:
+        """End a call whose caller has shown a certificate that is not for this method."""
+        if self.mutual:
+            shown: Mapping[str, Sequence[bytes]] = context.auth_context()  # type: ignore[assignment]
+            sentence = refusal(method, shown[CERTIFICATE][0])
+            if sentence is not None:
+                refusals.end(WRONG_CERTIFICATE, sentence, context)
 
 
 def read_credentials(settings: ParameterServerSection) -> Credentials:

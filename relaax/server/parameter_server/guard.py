@@ -32,23 +32,43 @@ _SENTENCES = {
 _BEARER = "Bearer "
 
 
-class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Ends calls without the token, before anything of their messages is read."""
+class Refusals:
+    """Ends calls of those who do not prove that they may make them, and logs and counts that. Thread-safe."""
 
-    def __init__(self, token: Token, refused: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
         """`refused` is called for each call that is ended, by any thread."""
-        self._token = token
         self._on_refused = refused
         self._strikes = Strikes(LOGGED)
         self._lock = threading.Lock()
-        self._refused: Counter[str] = Counter()
-        self._endings = {why: _ending(partial(self._end, why)) for why in _SENTENCES}
+        self._counts: Counter[str] = Counter()
 
     @property
-    def refused(self) -> Mapping[str, int]:
-        """Calls that were refused so far, by why: `NO_TOKEN` or `WRONG_TOKEN`."""
+    def counts(self) -> Mapping[str, int]:
+        """Calls that were refused so far, by why."""
         with self._lock:
-            return dict(self._refused)
+            return dict(self._counts)
+
+    def end(self, why: str, sentence: str, context: Any) -> NoReturn:
+        """End this call. `why` goes to the log, `sentence` to the caller."""
+        host = host_of(context.peer())
+        with self._lock:
+            self._counts[why] += 1
+        self._on_refused()
+        last = self._strikes.add(host)
+        if last:
+            _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)
+        elif not self._strikes.is_out(host):
+            _log.warning("refused a call from %s: %s", host, why)
+        context.abort(grpc.StatusCode.UNAUTHENTICATED, sentence)
+        raise AssertionError("abort raises")
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
+    """Ends calls without the token, before anything of their messages is read."""
+
+    def __init__(self, token: Token, refusals: Refusals) -> None:
+        self._token = token
+        self._endings = {why: _ending(partial(refusals.end, why, said)) for why, said in _SENTENCES.items()}
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         if handler_call_details.method in OPEN:
@@ -59,19 +79,6 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic 
         if not isinstance(shown, str) or not self._token.matches(shown.removeprefix(_BEARER)):
             return self._endings[WRONG_TOKEN]
         return continuation(handler_call_details)
-
-    def _end(self, why: str, context: Any) -> NoReturn:
-        host = host_of(context.peer())
-        with self._lock:
-            self._refused[why] += 1
-        self._on_refused()
-        last = self._strikes.add(host)
-        if last:
-            _log.warning("refused a call from %s: %s; %d in a minute, not logged for a while", host, why, LOGGED)
-        elif not self._strikes.is_out(host):
-            _log.warning("refused a call from %s: %s", host, why)
-        context.abort(grpc.StatusCode.UNAUTHENTICATED, _SENTENCES[why])
-        raise AssertionError("abort raises")
 
 
 def _ending(end: Callable[[Any], NoReturn]) -> Any:

@@ -15,6 +15,7 @@ from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.health import Health
+from relaax.server.parameter_server.keeper import Keeper
 from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.progress import Status
 from relaax.server.status import StatusServer
@@ -31,14 +32,14 @@ class View:
     by_memory: int
     checkpoint_failures: int
     uptime: float
+    unfinished: int
+    calls_stopped: Mapping[str, int]
+    connections: Mapping[str, int]
+    connections_closed: Mapping[str, int]
 
 
-def _discarded(view: View) -> dict[tuple[str, ...], float]:
-    return {(reason,): count for reason, count in view.status.counters.discarded_for.items()}
-
-
-def _pushes(view: View) -> dict[tuple[str, ...], float]:
-    return {(bridge,): count for bridge, count in view.pushes.items()}
+def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(label,): count for label, count in counts.items()}
 
 
 _FAMILIES: tuple[Family[View], ...] = (
@@ -50,7 +51,12 @@ _FAMILIES: tuple[Family[View], ...] = (
     Family("finished", "1 where training has ended, else 0", lambda v: v.status.finished),
     Family("frames_total", "emulator frames of the training", lambda v: v.status.counters.frames),
     Family("updates_total", "updates applied in the training", lambda v: v.status.counters.version),
-    Family("discarded_total", "gradients discarded, by reason", _discarded, ("reason",)),
+    Family(
+        "discarded_total",
+        "gradients discarded, by reason",
+        lambda v: _labelled(v.status.counters.discarded_for),
+        ("reason",),
+    ),
     Family(
         "samples_discarded_total", "samples that no statistic could be merged with", lambda v: v.status.dropped_samples
     ),
@@ -72,8 +78,22 @@ _FAMILIES: tuple[Family[View], ...] = (
     ),
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
     Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
-    Family("pushes_total", "pushes answered, by the way they came", _pushes, ("bridge",)),
+    Family("pushes_total", "pushes answered, by the way they came", lambda v: _labelled(v.pushes), ("bridge",)),
     Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.by_memory),
+    Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.unfinished),
+    Family(
+        "stopped_calls_total",
+        "calls ended because their messages did not come, by reason",
+        lambda v: _labelled(v.calls_stopped),
+        ("reason",),
+    ),
+    Family("connections", "connections of the gRPC port, by kind", lambda v: _labelled(v.connections), ("kind",)),
+    Family(
+        "closed_connections_total",
+        "connections of the gRPC port closed by the server, by reason",
+        lambda v: _labelled(v.connections_closed),
+        ("reason",),
+    ),
 )
 FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
 
@@ -85,25 +105,33 @@ def status_server(
     calls: Mapping[str, CallCounter],
     offers: Offers,
     checkpointer: Checkpointer | None,
+    keeper: Keeper,
 ) -> StatusServer:
     """Bound to `address`, not started. `calls`: by the ways they come. Raises AddressError."""
     begun = time.monotonic()
+
+    def serving() -> bool:
+        return health.serving and not keeper.reading.jammed
 
     def view() -> View:
         failures = checkpointer.failures if checkpointer else 0
         return View(
             core.status(),
-            health.serving,
+            serving(),
             sum((Counter(counter.calls) for counter in calls.values()), Counter()),
             {bridge: counter.calls.get(("Push", "OK"), 0) for bridge, counter in calls.items()},
             offers.connected(),
             failures,
             time.monotonic() - begun,
+            keeper.reading.unfinished,
+            keeper.reading.ended,
+            keeper.connections.counts,
+            keeper.connections.closed,
         )
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
         status = core.status()
-        return health.serving, {
+        return serving(), {
             "server": "relaax-parameter-server",
             "version": __version__,
             "incarnation": status.incarnation,

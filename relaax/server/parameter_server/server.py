@@ -22,14 +22,18 @@ from relaax.server.parameter_server.coordination.introduction import PARAMETERS
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.credentials import Credentials
+from relaax.server.parameter_server.guard import Refusals
 from relaax.server.parameter_server.health import Health
+from relaax.server.parameter_server.keeper import Keeper
 from relaax.server.parameter_server.local import LocalServer
 from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.prometheus import status_server
+from relaax.server.parameter_server.reading import THREADS
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.service import Service
 
 _log = logging.getLogger(__name__)
+_CONNECTIONS = "grpc.max_allowed_incoming_connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,6 @@ class Server:
         ends: Ends,
         checkpointer: Checkpointer | None = None,
         metrics: MetricsWriter | None = None,
-        threads: int = 8,
         timing: Timing | None = None,
         status_bind: str | None = None,
         credentials: Credentials | None = None,
@@ -71,15 +74,17 @@ class Server:
         self._ends = ends
         self._credentials = credentials or Credentials()
         self._shards = shards
+        lasting = 0
         if isinstance(shards, Leader):
-            threads += 2 * core.place.count  # the stream of each shard takes one for as long as it lasts
+            lasting = 2 * core.place.count  # the stream of each shard takes a thread for as long as it lasts
             parameters = max(parameters, PARAMETERS)
         calls = CallCounter()
-        guards = self._credentials.guards(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
+        refusals = Refusals(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
+        self.keeper = Keeper(calls.count, partial(self._credentials.admit, refusals))
         self._grpc = grpc.server(
-            futures.ThreadPoolExecutor(threads, thread_name_prefix="rpc"),
-            interceptors=[calls, *guards],  # the first sees what those after it refuse
-            options=server_options(parameters),
+            futures.ThreadPoolExecutor(THREADS + lasting, thread_name_prefix="rpc"),
+            interceptors=[self.keeper.reading, calls, *self._credentials.guards(refusals)],
+            options=[*server_options(parameters), (_CONNECTIONS, self.keeper.connections.most)],
         )
         offers, local_calls = Offers(), CallCounter()
         service = Service(core, offers)
@@ -95,7 +100,13 @@ class Server:
         self._status = None
         if status_bind is not None:
             self._status = status_server(
-                status_bind, core, self.health, {"grpc": calls, "shared_memory": local_calls}, offers, checkpointer
+                status_bind,
+                core,
+                self.health,
+                {"grpc": calls, "shared_memory": local_calls},
+                offers,
+                checkpointer,
+                self.keeper,
             )
 
     @property
@@ -109,6 +120,7 @@ class Server:
             self._status.start()
         self._local.start()
         self._grpc.start()
+        self.keeper.start(split_address(self.address)[1])
         if self._shards:
             self._shards.start()  # it serves when all shards are there
         else:
@@ -167,6 +179,7 @@ class Server:
         stopped = self._grpc.stop(self._timing.drain)
         self._local.stop(self._timing.drain)
         stopped.wait()
+        self.keeper.stop()
 
     def _save_last(self) -> bool:
         if self._checkpointer is None:

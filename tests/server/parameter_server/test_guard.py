@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from relaax.bridge.channel import Target, open_channel
-from relaax.server.parameter_server.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, host_of
+from relaax.server.parameter_server.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
 from relaax.server.strikes import MAX_ADDRESSES, Strikes, network_of
 from relaax.server.tokens import Token
 
@@ -35,12 +35,12 @@ class Methods(grpc.GenericRpcHandler):
 
 
 @pytest.fixture
-def guarded() -> Iterator[tuple[Guard, Methods, str]]:
-    guard, methods = Guard(Token(TOKEN)), Methods()
-    server = grpc.server(futures.ThreadPoolExecutor(2), [methods], [guard])
+def guarded() -> Iterator[tuple[Refusals, Methods, str]]:
+    refusals, methods = Refusals(), Methods()
+    server = grpc.server(futures.ThreadPoolExecutor(2), [methods], [Guard(Token(TOKEN), refusals)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    yield guard, methods, f"127.0.0.1:{port}"
+    yield refusals, methods, f"127.0.0.1:{port}"
     server.stop(0).wait()
 
 
@@ -57,22 +57,22 @@ def code_of(address: str, token: str, method: str = "/test/Unary", data: bytes =
 @pytest.mark.parametrize("method", ["/test/Unary", "/test/Stream"])
 @pytest.mark.parametrize(("token", "says"), [("", "none was shown"), (WRONG, "is not this parameter server's")])
 def test_without_the_token_nothing_is_read(guarded, method: str, token: str, says: str) -> None:  # type: ignore[no-untyped-def]
-    guard, methods, address = guarded
+    refusals, methods, address = guarded
     code, sentence = code_of(address, token, method, bytes(2**20))
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert says in sentence
     assert TOKEN not in sentence
     assert methods.read == []
-    assert guard.refused == {WRONG_TOKEN if token else NO_TOKEN: 1}
+    assert refusals.counts == {WRONG_TOKEN if token else NO_TOKEN: 1}
 
 
 def test_with_it_everything_is(guarded) -> None:  # type: ignore[no-untyped-def]
-    guard, methods, address = guarded
+    refusals, methods, address = guarded
     with open_channel(Target(address, TOKEN)) as channel:
         assert channel.unary_unary("/test/Unary")(b"a", timeout=20) == b"ok"
         assert list(channel.stream_stream("/test/Stream")(iter([b"b"]), timeout=20)) == [b"b"]
     assert methods.read == [b"a", b"b"]
-    assert guard.refused == {}
+    assert refusals.counts == {}
 
 
 def test_whether_it_serves_is_no_secret(guarded) -> None:  # type: ignore[no-untyped-def]
@@ -85,13 +85,13 @@ def test_whether_it_serves_is_no_secret(guarded) -> None:  # type: ignore[no-unt
 def test_an_address_that_insists_is_logged_less_and_counted_all_the_same(  # type: ignore[no-untyped-def]
     guarded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    guard, _, address = guarded
+    refusals, _, address = guarded
     caplog.set_level(logging.WARNING)
     with open_channel(Target(address, WRONG)) as channel:
         for _ in range(2 * LOGGED):
             with pytest.raises(grpc.RpcError):
                 channel.unary_unary("/test/Unary")(b"", timeout=20)
-    assert guard.refused == {WRONG_TOKEN: 2 * LOGGED}
+    assert refusals.counts == {WRONG_TOKEN: 2 * LOGGED}
     assert len(caplog.records) == LOGGED
     assert "not logged for a while" in caplog.text
     assert WRONG not in caplog.text

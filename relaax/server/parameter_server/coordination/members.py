@@ -16,7 +16,6 @@ from relaax.server.parameter_server.coordination.introduction import refusal
 from relaax.server.parameter_server.coordination.member import Member, ShardLost
 
 _log = logging.getLogger(__name__)
-_INTRODUCTION_SECONDS = 10.0
 
 
 class Members(pb_grpc.CoordinationServiceServicer):
@@ -85,13 +84,7 @@ class Members(pb_grpc.CoordinationServiceServicer):
             self._remove(member)
 
     def _introduced(self, requests: Any, context: grpc.ServicerContext) -> pb.Introduction:
-        timer = threading.Timer(_INTRODUCTION_SECONDS, context.cancel)
-        timer.daemon = True
-        timer.start()
-        try:
-            theirs = next(requests, pb.JoinRequest()).introduction
-        finally:
-            timer.cancel()
+        theirs: pb.Introduction = next(requests).introduction
         sentence = refusal(theirs, self._ours)
         if sentence is not None:
             _log.warning("%s", sentence)

@@ -1,0 +1,168 @@
+"""Callers of gRPC who do not go on: HTTP/2 by hand, from whichever address of this machine's own."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+CHECK = "/grpc.health.v1.Health/Check"
+PUSH = "/relaax.v1.ParameterServerService/Push"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING = 0, 1, 3, 4, 6
+_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+
+
+class RawCaller:
+    """A connection that says of calls whatever it is told to, and reads the answers only when it is told to."""
+
+    def __init__(self, address: str, source: str = "127.0.0.1") -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), 60, source_address=(source, 0))
+        self._stream = -1
+        self.socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0))
+
+    def begin(self, method: str, metadata: Mapping[str, str] | None = None) -> int:
+        """The headers of a call, and nothing of its message; its stream."""
+        self._stream += 2
+        headers = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "here",
+            "content-type": "application/grpc",
+            "te": "trailers",
+            **(metadata or {}),
+        }
+        block = b"".join(b"\0" + _text(name) + _text(value) for name, value in headers.items())
+        self.socket.sendall(_frame(_HEADERS, _END_HEADERS, self._stream, block))
+        return self._stream
+
+    def send(self, stream: int, data: bytes, ends: bool = False) -> None:
+        """Bytes of a call's message."""
+        self.socket.sendall(_frame(_DATA, _END_STREAM if ends else 0, stream, data))
+
+    def settle(self) -> None:
+        """Wait until the server has read what was sent so far."""
+        self.socket.sendall(_frame(_PING, 0, 0, bytes(8)))
+        heard = False
+        while not heard:
+            kind, flags, _, _ = self.hear()
+            heard = kind == _PING and bool(flags & _ACK)
+
+    def hear(self) -> tuple[int, int, int, bytes]:
+        """The next frame: its type, flags, stream and content; HTTP/2 is answered. Raises OSError."""
+        head = self._read(9)
+        kind, flags, stream = head[3], head[4], int.from_bytes(head[5:], "big")
+        content = self._read(int.from_bytes(head[:3], "big"))
+        if kind == _PING and not flags & _ACK:
+            self.socket.sendall(_frame(_PING, _ACK, 0, content))
+        elif kind == _SETTINGS and not flags & _ACK:
+            self.socket.sendall(_frame(_SETTINGS, _ACK, 0))
+        return kind, flags, stream, content
+
+    def ended(self, stream: int) -> bool:
+        """Wait until the server has ended a call. Raises OSError where it does not."""
+        while True:
+            kind, flags, its, _ = self.hear()
+            if its == stream and (kind == _RESET or flags & _END_STREAM):
+                return True
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                raise ConnectionResetError("the server has closed the connection")
+            data += more
+        return data
+
+    def __enter__(self) -> RawCaller:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.socket.close()
+
+
+class Stuck:
+    """Calls of one method without messages, so many on each of so many connections that are kept alive.
+
+    `again`: seconds after which each that the server ends is made again.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        method: str,
+        calls: int,
+        connections: int,
+        metadata: Mapping[str, str] | None = None,
+        again: float | None = None,
+    ) -> None:
+        self._again = again
+        self.ended = 0
+        self._address, self._method, self._calls, self._connections = address, method, calls, connections
+        self._metadata = metadata
+        self._callers: list[RawCaller] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._answer)
+
+    def __enter__(self) -> Stuck:
+        for _ in range(self._connections):
+            caller = RawCaller(self._address)
+            self._callers.append(caller)
+            for _ in range(self._calls):
+                caller.begin(self._method, self._metadata)
+        for caller in self._callers:
+            caller.settle()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+        for caller in self._callers:
+            caller.socket.close()
+
+    def _answer(self) -> None:
+        due: list[tuple[float, RawCaller]] = []
+        with selectors.DefaultSelector() as selector:
+            for caller in self._callers:
+                selector.register(caller.socket, selectors.EVENT_READ, caller)
+            while not self._closing.is_set():
+                for key, _ in selector.select(0.1):
+                    try:
+                        kind, flags, _, _ = key.data.hear()
+                        if kind == _HEADERS and flags & _END_STREAM:
+                            self.ended += 1
+                            if self._again is not None:
+                                due.append((time.monotonic() + self._again, key.data))
+                    except OSError:
+                        selector.unregister(key.fileobj)
+                while due and due[0][0] <= time.monotonic():
+                    with contextlib.suppress(OSError):
+                        due.pop(0)[1].begin(self._method, self._metadata)
+
+
+def _frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
+    return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+
+
+def _text(text: str) -> bytes:
+    """A string of HPACK, not compressed."""
+    data = text.encode()
+    if len(data) < 127:
+        return bytes((len(data),)) + data
+    rest, more = len(data) - 127, b"\x7f"
+    while rest > 127:
+        more, rest = more + bytes((rest & 0x7F | 0x80,)), rest >> 7
+    return more + bytes((rest,)) + data
