@@ -134,19 +134,18 @@ class Reading(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generi
                 response_serializer=handler.response_serializer,
             )
         behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        read = handler.request_deserializer
+        answered: Any = functools.partial(self._answered, method, behavior, handler.request_deserializer)
+        if not handler.response_streaming:
+            return grpc.stream_unary_rpc_method_handler(answered, response_serializer=handler.response_serializer)
+        functools.update_wrapper(answered, behavior)  # by its attributes gRPC knows that Watch takes no thread
+        return grpc.stream_stream_rpc_method_handler(answered, response_serializer=handler.response_serializer)
 
-        @functools.wraps(behavior)  # with the attributes by which gRPC knows that Watch takes no thread
-        def answered(messages: Iterator[bytes], context: grpc.ServicerContext, *more: Any) -> Any:
-            self._queue.popleft()
-            return behavior(_read(read, self._message(method, messages, context), context), context, *more)
-
-        make: Any = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return make(answered, response_serializer=handler.response_serializer)
+    def _answered(
+        self, method: str, behavior: Any, read: Any, messages: Any, context: grpc.ServicerContext, *more: Any
+    ) -> Any:
+        """A call of one message."""
+        self._queue.popleft()
+        return behavior(_read(read, self._message(method, messages, context), context), context, *more)
 
     def _lasting(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterable[Any]:
         """A stream whose first message is waited for here, and the others by who has let it in."""
