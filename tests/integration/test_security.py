@@ -223,6 +223,20 @@ def test_a_certificate_is_good_for_its_own_role(processes: Processes, tmp_path: 
     assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+def test_shards_join_with_their_servers_certificate(processes: Processes, tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "keys")
+    section = {"bind": "127.0.0.1:0", "metrics-dir": None, **keys.parameter_server()}
+    config = tmp_path / "experiment.yaml"
+    config.write_text(json.dumps({"relaax-parameter-server": section, "algorithm": {"path": "da3c"}}), encoding="utf-8")
+    first, address = processes.start_server(*PARAMETER_SERVER, "--config", config, "--shard", "0/2")
+    second, _ = processes.start_server(
+        *PARAMETER_SERVER,
+        *("--config", config, "--shard", "1/2", "--set", f"relaax-parameter-server.first_shard={address}"),
+    )
+    wait_until(lambda: "all 2 shards are here" in first.stderr, "both serve", 120)
+    assert second.stop() == first.stop() == 0
+
+
 def test_a_worker_with_a_servers_certificate_tells_its_client_why(guarded: Guarded) -> None:
     settings = {
         "parameter_server_certificate": guarded.keys.path("server.pem"),
