@@ -85,9 +85,11 @@ PEER_PY = "relaax/server/rlx_server/peer.py"
 PLACES_PY = "relaax/server/rlx_server/places.py"
 SESSION_PY = "relaax/server/rlx_server/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
+READING_PY = "relaax/server/parameter_server/reading.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
+READING = "tests/server/parameter_server/test_reading.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMBINING_PY = "relaax/server/parameter_server/combining.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
@@ -96,62 +98,6 @@ BRIDGE_PY = "relaax/bridge/grpc_bridge.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
-    (
-        Planted(
-            "late-calls-stay",
-            "a call whose message does not come keeps its thread",
-            (
-                Edit(
-                    "relaax/server/parameter_server/reading.py",
-                    "if now - call.since > call.seconds]",
-                    "if now - call.since > 1e9]",
-                ),
-            ),
-            ("tests/server/parameter_server/test_reading.py",),
-        ),
-    )
-    (
-        Planted(
-            "strangers-take-all-threads",
-            "calls that need no token are not bounded together",
-            (
-                Edit(
-                    "relaax/server/parameter_server/reading.py",
-                    "if len(calls) <= OPEN_UNFINISHED:",
-                    "if len(calls) <= THREADS:",
-                ),
-            ),
-            ("tests/server/parameter_server/test_reading.py",),
-        ),
-    )
-    (
-        Planted(
-            "workers-are-strangers",
-            "a worker's connection counts as one that has made no call",
-            (
-                Edit(
-                    "relaax/server/parameter_server/reading.py",
-                    "        self._on_whole(call.peer, method not in OPEN)\n        return message",
-                    "        self._on_whole(call.peer, False)\n        return message",
-                ),
-            ),
-            ("tests/server/parameter_server/test_connections.py",),
-        ),
-    )
-    (
-        Planted(
-            "a-servers-certificate-is-a-workers",
-            "the role of a certificate is not asked",
-            (
-                Edit(
-                    "relaax/server/parameter_server/roles.py",
-                    "if role in (None, needed) else",
-                    "if True else",
-                ),
-            ),
-            ("tests/integration/test_security.py",),
-        ),
-    )
     return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
 
 
@@ -830,6 +776,37 @@ ERRORS = (
         "workers are shown by themselves if their numbers are low, not if they came first",
         [("relaax/metrics/fleet.py", "return actor in self._shown", "return actor < SHOWN_AT_MOST")],
         FLEET,
+    ),
+    # The gRPC port: who holds it up, and whose certificate it is.
+    planted(
+        "late-calls-stay",
+        "a call whose message does not come keeps its thread",
+        [(READING_PY, "if now - call.since > call.seconds]", "if now - call.since > 1e9]")],
+        READING,
+    ),
+    planted(
+        "strangers-take-all-threads",
+        "calls that need no token are not bounded together",
+        [(READING_PY, "if len(calls) <= OPEN_UNFINISHED:", "if len(calls) <= THREADS:")],
+        READING,
+    ),
+    planted(
+        "workers-are-strangers",
+        "a worker's connection counts as one that has made no call",
+        [
+            (
+                READING_PY,
+                "        self._on_whole(call.peer, method not in OPEN)\n        return message",
+                "        self._on_whole(call.peer, False)\n        return message",
+            )
+        ],
+        "tests/server/parameter_server/test_connections.py",
+    ),
+    planted(
+        "a-servers-certificate-is-a-workers",
+        "the role of a certificate is not asked",
+        [("relaax/server/parameter_server/roles.py", "if role in (None, needed) else", "if True else")],
+        "tests/integration/test_security.py",
     ),
     # The RLX server: time, second calls, exact edges, odd sequences.
     planted(
