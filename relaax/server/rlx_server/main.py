@@ -43,7 +43,7 @@ from relaax.server.rlx_server.probe import device_refusal
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.spawning import SpawnSpawner
 from relaax.server.rlx_server.status import StatusLine
-from relaax.server.rlx_server.temporary import WorkerFolders
+from relaax.server.rlx_server.temporary import WorkerFolders, remove_leftovers
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
@@ -104,6 +104,7 @@ def serve(
         configure_logging(settings.log_level, settings.log_format)
         use_kernels(settings.blas_kernels, os.environ)
         require_private_ports(settings)
+        remove_leftovers()
         folders = WorkerFolders()
         gate = read_gate(settings)
         spawner = _spawner(configuration, folders, gate)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from relaax import rlx
-from relaax.server.rlx_server.temporary import WorkerFolders, own_folder
+from relaax.server.rlx_server.temporary import PREFIX, WorkerFolders, own_folder, remove_leftovers
 from support.offline import ALGORITHM, SERVER, write_config
-from support.processes import Processes, wait_until
+from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
 
 # Before a function is traced, autograph writes what it has made of it to a temporary file.
@@ -113,6 +113,92 @@ def test_a_workers_own_folder_goes_with_it(temporary: Path) -> None:
     with own_folder(temporary):
         (Path(tempfile.gettempdir()) / "left").touch()
         assert [path.name for path in temporary.iterdir()] == [str(os.getpid())]
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_server_leaves_the_next_one_removes_and_a_living_ones_stays(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """Three servers beside each other in one temporary directory; one is killed, with a worker and without."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    config = write_config(tmp_path)
+
+    def started() -> tuple[Running, str]:
+        server = processes.start(sys.executable, SERVER, "--config", config, env={"TMPDIR": str(temporary)})
+        return server, server.wait_for_address()
+
+    def folders() -> set[Path]:
+        return set(temporary.iterdir())
+
+    _, living_address = started()
+    with Line(living_address) as line:
+        line.open()
+        line.init()
+        (kept,) = folders()
+        killed, address = started()
+        with Line(address) as other:
+            other.open()
+            other.init()
+            assert len(folders()) == 2, "each server has one"
+            (worker,) = killed.children()
+            worker.suspend()  # it cannot see that its server is gone, and has what it inherited
+            killed.kill()
+            started()
+            assert len(folders()) == 2, "a worker still uses it"
+            worker.kill()
+            wait_until(lambda: not killed.children(), "the worker has ended")
+        assert len(folders()) == 2
+        server, _ = started()
+        assert folders() == {kept}
+        assert "which a server left that was killed" in server.stderr
+        assert line.step() == 0
+        assert kept.is_dir()
+
+
+def test_nothing_is_removed_that_is_not_a_dead_servers_own(temporary: Path, tmp_path: Path) -> None:
+    """Links, files, pipes, other names, folders that others may write to, and those of other users."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    (temporary / f"{PREFIX}link").symlink_to(elsewhere)
+    (temporary / f"{PREFIX}file").touch()
+    os.mkfifo(temporary / f"{PREFIX}pipe")
+    (temporary / "relaax-rlx-server-other").mkdir()
+    (temporary / f"{PREFIX}shared").mkdir()
+    (temporary / f"{PREFIX}shared").chmod(0o777)
+    if os.geteuid() == 0:
+        (temporary / f"{PREFIX}foreign").mkdir()
+        os.chown(temporary / f"{PREFIX}foreign", 12345, 12345)
+    before = set(temporary.rglob("*"))
+    left = temporary / f"{PREFIX}left"
+    (left / "4711").mkdir(parents=True)
+    (left / "4711" / "link").symlink_to(elsewhere)
+    left.chmod(0o700)
+    remove_leftovers()
+    assert set(temporary.rglob("*")) == before
+    assert (elsewhere / "precious").exists()
+
+
+def test_a_folder_that_a_starting_server_took_for_anothers_is_made_again(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its making and its lock another server may start, and find it locked by nobody."""
+    make, made = tempfile.mkdtemp, []
+
+    def taken_at_once(prefix: str) -> str:
+        made.append(make(prefix=prefix))
+        if len(made) == 1:
+            remove_leftovers()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken_at_once)
+    folders = WorkerFolders()
+    path = folders.made()
+    assert path == Path(made[1])
+    remove_leftovers()
+    assert path.is_dir(), "it is in use"
+    folders.close()
     assert list(temporary.iterdir()) == []
 
 
