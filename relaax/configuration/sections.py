@@ -151,6 +151,10 @@ class RlxServerSection(Section):
     token_file: str | None = Field(
         None, description="File with the token that environments must show; else the environment variable RELAAX_TOKEN."
     )
+    clients_file: str | None = Field(
+        None,
+        description="YAML file with names of clients, a token for each, and quotas; it is read again when it changes.",
+    )
     tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): TLS is on.")
     tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
     max_failed_handshakes: int = Field(
@@ -205,6 +209,10 @@ class RlxServerSection(Section):
         None, gt=0, description="Seconds after which a worker ends at its next episode's end, for rebalancing."
     )
     max_workers: int = Field(256, ge=1, description="Upper bound on workers; more connections are told to wait.")
+    max_environments: int = Field(4096, ge=1, description="Environments of a connection.")
+    max_environments_per_address: int = Field(
+        65_536, ge=1, description="Environments of all connections that come from one network address."
+    )
     max_handshakes: int = Field(16, ge=1, description="Upper bound on processes not yet let in.")
     handshake_timeout: float = Field(10.0, gt=0, description="Seconds a connection has to introduce itself.")
     idle_timeout: float = Field(600.0, gt=0, description="Seconds of silence after which a connection is closed.")

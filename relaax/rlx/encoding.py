@@ -83,6 +83,7 @@ LIMIT_FIELDS = (
     "heartbeat_seconds",
     "max_metric_name_bytes",
     "max_metric_names",
+    "max_environments",
 )
 
 

@@ -54,6 +54,8 @@ class Limits:
     heartbeat_seconds: float = 10.0
     max_metric_name_bytes: int = 128
     max_metric_names: int = 256
+    max_environments: int = 0
+    """0 where the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ def require_private_ports(*sections: ParameterServerSection | RlxServerSection) 
         proven = asks_for_token(section.token_file, variable)
         if isinstance(section, ParameterServerSection):
             proven = proven or section.tls_client_ca is not None
+        else:
+            proven = proven or section.clients_file is not None
         require_loopback(section.bind, section.allow_anonymous, proven)
         require_private(section.status_bind, section.allow_anonymous)
 

@@ -30,17 +30,23 @@ class Token:
     __slots__ = ("_digest",)
 
     def __init__(self, secret: str) -> None:
-        self._digest = _digest(secret)
+        self._digest = digest(secret)
 
     def matches(self, shown: str) -> bool:
         """Whether it is the same. How long that takes tells nothing of either."""
-        return hmac.compare_digest(self._digest, _digest(shown))
+        return hmac.compare_digest(self._digest, digest(shown))
+
+    @property
+    def hex(self) -> str:
+        """Its digest, as files have it."""
+        return self._digest.hex()
 
     def __repr__(self) -> str:
         return "Token(hidden)"
 
 
-def _digest(secret: str) -> bytes:
+def digest(secret: str) -> bytes:
+    """SHA-256 of a token, which stands for it where the token itself is not needed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 

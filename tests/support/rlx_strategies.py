@@ -133,6 +133,7 @@ limits = st.builds(
     heartbeat_seconds=st.floats(0.1, 1e6),
     max_metric_name_bytes=uint32,
     max_metric_names=uint32,
+    max_environments=uint32,
 )
 
 

@@ -11,8 +11,22 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.news import ADMITTED, FAILED, GREETED, PROVEN, RESUMES, WAITS, answer
+from relaax.server.rlx_server.news import (
+    ADMITTED,
+    CLAIMS,
+    FAILED,
+    GREETED,
+    PROVEN,
+    RESUMES,
+    WAITS,
+    Refusal,
+    answer,
+    answer_claim,
+    claim_at,
+    revoke,
+)
 from relaax.server.rlx_server.places import Places
 
 _log = logging.getLogger(__name__)
@@ -35,17 +49,21 @@ class Children:
         failed: Callable[[str], None] = lambda _: None,
         refusal: Callable[[list[int]], str | None] = lambda _: None,
         unproven: Places | None = None,
+        claims: Claims | None = None,
     ) -> None:
         """`ended` is called with the process id of each worker that has ended.
 
         `failed` is called with the host of each client that broke the protocol, or did not prove that it may come in.
         `refusal` says why there is no room beside the workers with these process ids; None where there is.
+        `claims` decides about what clients claim; without it nobody may.
         """
         self._selector = selector
         self._ended = ended
         self._failed = failed
         self._refusal = refusal
+        self._claims = claims
         self._host_of: dict[int, str] = {}
+        self._line_of: dict[int, int] = {}  # pid -> descriptor of one that has said all, and may be told something
         self._stalled: dict[int, float] = {}  # pid -> since when; the oldest comes first
         self._news_of: dict[int, int] = {}  # pid -> descriptor, -1 once it has said what it has to say
         self._refusing: set[int] = set()
@@ -98,11 +116,23 @@ class Children:
     def _end_unproven(self, pid: int | None) -> bool:
         if pid is None:
             return False
-        self.unproven.leave(pid)
-        self._leaving[pid] = None
         self.counts["crowded_out"] += 1
-        self._close(pid)
+        self._leaves(pid)
         return True
+
+    def _leaves(self, pid: int) -> None:
+        """Its client is served no more, and has a moment to close."""
+        self._leaving[pid] = None
+        self.unproven.leave(pid)
+        if self._claims is not None:
+            self._claims.leave(pid)
+        self._close(pid)
+
+    def revoke(self, pid: int) -> None:
+        """Tell a worker that its client is let in no more."""
+        line = self._line_of.get(pid, self._news_of.get(pid, -1))
+        if line >= 0:
+            revoke(line)
 
     def add(self, pid: int, news: int, serves: bool = True, host: str = "") -> None:
         """A worker was started; `news` becomes readable when its client was let in, or was not.
@@ -143,14 +173,15 @@ class Children:
             self.unproven.greet(pid)
         elif word == RESUMES:
             self._answer(pid)
+        elif word == CLAIMS:
+            self._decide(pid)
         elif word == PROVEN:
             self.unproven.leave(pid)
-            self._close(pid)
+            self._selector.unregister(self._news_of[pid])
+            self._line_of[pid], self._news_of[pid] = self._news_of[pid], -1
         else:
-            self._leaving[pid] = None
             self.counts["handshake_failures"] += pid not in self._refusing and pid not in self.unproven
-            self.unproven.leave(pid)
-            self._close(pid)
+            self._leaves(pid)
 
     def _answer(self, pid: int) -> None:
         """Whether there is room for a worker that took none while it waited. One that is to refuse knows it already."""
@@ -160,6 +191,14 @@ class Children:
             if refusal is not None:
                 self._refusing.add(pid)
         answer(self._news_of[pid], refusal)
+
+    def _decide(self, pid: int) -> None:
+        """Whether the client may have what it claims."""
+        assert self._claims is not None
+        decision = self._claims.decide(pid, self._host_of[pid], claim_at(self._news_of[pid]))
+        if isinstance(decision, Refusal):
+            self._refusing.add(pid)
+        answer_claim(self._news_of[pid], decision)
 
     def _cut_off_stalled(self) -> None:
         pid = next(iter(self._stalled))
@@ -172,6 +211,9 @@ class Children:
             self._selector.unregister(news)
             os.close(news)
             self._news_of[pid] = -1
+        line = self._line_of.pop(pid, -1)
+        if line >= 0:
+            os.close(line)
 
     def reap(self, block: bool = False) -> bool:
         """Bury those that have ended; whether there were any."""
@@ -191,15 +233,22 @@ class Children:
                     self.unproven.leave(pid)
                     self._host_of.pop(pid, None)
                     self._note(pid, os.waitstatus_to_exitcode(status))
-                    self._ended(pid)
+                    self._bury(pid)
                 continue
-            for pid in self._news_of:
+            for pid in list(self._news_of):
                 self.unproven.leave(pid)
+                self._close(pid)
+                self._bury(pid)
             forgotten = (self._news_of, self._refusing, self._leaving, self._cut_off, self._stalled, self._host_of)
             for each in forgotten:
                 each.clear()  # somebody else has reaped them
         self._cut_off_oldest()
         return any_ended
+
+    def _bury(self, pid: int) -> None:
+        if self._claims is not None:
+            self._claims.bury(pid)
+        self._ended(pid)
 
     def _cut_off_oldest(self) -> None:
         """A client that was told may take its time, but not when many do."""
@@ -230,6 +279,6 @@ class Children:
 
     def close_descriptors(self) -> None:
         """Close what this object holds open, without forgetting the workers."""
-        for news in self._news_of.values():
-            if news >= 0:
-                os.close(news)
+        for descriptor in (*self._news_of.values(), *self._line_of.values()):
+            if descriptor >= 0:
+                os.close(descriptor)

@@ -39,6 +39,7 @@ from relaax.rlx import Error, ErrorCode, ServerConnection
 from relaax.server.address import is_loopback
 from relaax.server.rlx_server.arrivals import Arrival, Arrivals
 from relaax.server.rlx_server.children import Children
+from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.gate import OPEN, Gate
 from relaax.server.rlx_server.parts import Admitter, Spawner, StatusPort
 from relaax.server.rlx_server.places import FREE, Places
@@ -67,6 +68,7 @@ class Listener:
         spawner: Spawner,
         admission: Admitter,
         folders: WorkerFolders,
+        claims: Claims,
         *,
         handshake_timeout: float,
         max_handshakes: int,
@@ -89,7 +91,8 @@ class Listener:
         self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         places = Places(max(FREE, max_handshakes))
-        self._children = Children(self._selector, folders.remove, self._note_failure, self._refusal, places)
+        self._claims = claims
+        self._children = Children(self._selector, folders.remove, self._note_failure, self._refusal, places, claims)
         self._wake_read, self._wake_write = socket.socketpair()
         self._signal: int | None = None
         self._begun = self._quiet_since = time.monotonic()
@@ -139,6 +142,8 @@ class Listener:
         for sock, arrival in self._arrivals.look_again():
             self._sort(sock, arrival)
         self._arrivals.expire()
+        for pid in self._claims.look():
+            children.revoke(pid)
         while self._start_next():
             pass
         if self._status is not None and self._status.due:
@@ -166,6 +171,7 @@ class Listener:
             },
             "worker_failures": counts["worker_failures"],
             "training_finished": children.training_finished,
+            "clients": self._claims.sample(),
         }
 
     def _accept(self) -> None:

@@ -35,8 +35,11 @@ from relaax.server.options import (
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
 from relaax.server.rlx_server.blas import DESCRIPTIONS, StartAnew, start_anew, use_kernels
+from relaax.server.rlx_server.claims import Claims
+from relaax.server.rlx_server.clients import Clients
 from relaax.server.rlx_server.gate import Gate, read_gate
 from relaax.server.rlx_server.listener import Listener
+from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.parts import Spawner
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.probe import device_refusal
@@ -107,7 +110,9 @@ def serve(
         remove_leftovers()
         folders = WorkerFolders()
         gate = read_gate(settings)
-        spawner = _spawner(configuration, folders, gate)
+        clients = Clients(settings.clients_file, gate)
+        claims = Claims(clients, settings.max_environments, settings.max_environments_per_address, settings.max_workers)
+        spawner = _spawner(configuration, folders, claims.meters, gate)
         sock = listen(settings.bind)
         status_sock = listen(settings.status_bind) if settings.status_bind else None
     except (ConfigurationError, AddressError, UnsafeFork) as error:
@@ -124,12 +129,15 @@ def serve(
         spawner,
         Admission(settings.max_workers, settings.memory_reserve, SPAWNED if spawns else FORKED),
         folders,
+        claims,
         handshake_timeout=settings.handshake_timeout,
         max_handshakes=settings.max_handshakes,
         status=status,
         gate=gate,
         max_failed_handshakes=settings.max_failed_handshakes,
     )
+    if settings.clients_file is not None:
+        signal.signal(signal.SIGHUP, lambda *_: clients.read_at_once())
     try:
         ended_by = listener.run()
     except UnsafeFork as error:
@@ -139,14 +147,14 @@ def serve(
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
 
 
-def _spawner(configuration: Configuration, folders: WorkerFolders, gate: Gate) -> Spawner:
+def _spawner(configuration: Configuration, folders: WorkerFolders, meters: Meters, gate: Gate) -> Spawner:
     """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
     if settings.worker_start == "spawn":
-        return SpawnSpawner(settings, section, path, folder, folders)
+        return SpawnSpawner(settings, section, path, folder, folders, meters, gate)
     plan = plan_workers(settings, section, path, folder)
-    spawner = ForkSpawner(plan, folders, gate)
+    spawner = ForkSpawner(plan, folders, meters, gate)
     refusal = device_refusal(plan.device)
     if refusal is not None:
         raise device_error(plan, refusal)

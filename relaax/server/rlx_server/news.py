@@ -1,18 +1,22 @@
 """What a worker tells its server about its client: that it was let in, welcomed, and has proved that it reads.
 
 By ending the line before that a worker tells that its client was not let in, or has gone. A server that ends the line
-of a worker whose client has proved nothing wants it to end.
+of a worker whose client has proved nothing wants it to end, as does one that says REVOKED, at any time.
 
-One thing is answered: where a worker first had to wait for its client, the server decides only then whether there is
-room, since those that wait take none.
+Two things are answered: what the client claims by its hello (see `claims`); and where a worker first had to wait for
+its client, the server decides only then whether there is room, since those that wait take none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import socket
+from typing import NamedTuple
+
+from relaax.rlx.errors import ErrorCode
 
 ADMITTED = b"1"
 GREETED = b"g"
@@ -20,7 +24,36 @@ PROVEN = b"p"
 WAITS = b"w"  # for its client, which has yet to say its hello over TLS
 RESUMES = b"r"
 FAILED = b"x"
+CLAIMS = b"c"  # and a Claim
+REVOKED = b"u"
 _ENDS = b"\n"
+
+
+class Claim(NamedTuple):
+    """What a client asks for: under which name, by the digest of which token, for how many environments."""
+
+    client: str
+    digest: str
+    environments: int
+
+
+class Grant(NamedTuple):
+    """It may come in. Which numbers are its own, and its client's (see `meters`)."""
+
+    row: int
+    bucket: int
+
+
+class Refusal(NamedTuple):
+    """Why it may not."""
+
+    code: ErrorCode
+    sentence: str
+    retry_after_seconds: float = 0.0
+
+
+class NoAnswer(Exception):
+    """The server wants its workers to end, or has died."""
 
 
 def news_line() -> tuple[int, int]:
@@ -31,8 +64,28 @@ def news_line() -> tuple[int, int]:
 
 def answer(descriptor: int, refusal: str | None) -> None:
     """Tell the worker at the other end of the server's `descriptor`, which `resumes`, why there is no room, if so."""
+    _answer(descriptor, refusal or "")
+
+
+def claim_at(descriptor: int) -> Claim:
+    """What the worker has said after CLAIMS."""
+    return Claim(*json.loads(os.read(descriptor, 4096)))
+
+
+def answer_claim(descriptor: int, decision: Grant | Refusal) -> None:
+    """Tell it what was decided."""
+    _answer(descriptor, json.dumps([isinstance(decision, Grant), *decision]))
+
+
+def revoke(descriptor: int) -> None:
+    """Tell it that its client is let in no more."""
+    with contextlib.suppress(OSError):
+        os.write(descriptor, REVOKED)
+
+
+def _answer(descriptor: int, text: str) -> None:
     with contextlib.suppress(OSError):  # it has died, which is noticed elsewhere
-        os.write(descriptor, (refusal or "").replace("\n", " ").encode() + _ENDS)
+        os.write(descriptor, text.replace("\n", " ").encode() + _ENDS)
 
 
 class News:
@@ -53,7 +106,6 @@ class News:
     def proven(self) -> None:
         """The client has read its welcome: it has said init."""
         self._say(PROVEN)
-        self.close()
 
     def waits(self) -> None:
         """The worker waits for its client, and does nothing until it `resumes`."""
@@ -64,19 +116,33 @@ class News:
 
         None as well where the descriptor `lifeline` tells that the worker must end, and the server answers no more.
         """
-        self._say(RESUMES)
+        try:
+            return self._ask(RESUMES, lifeline).strip() or None
+        except NoAnswer:
+            return None
+
+    def claims(self, claim: Claim, lifeline: int) -> Grant | Refusal:
+        """What the server decides. Raises NoAnswer."""
+        granted, *decision = json.loads(self._ask(CLAIMS + json.dumps(claim).encode(), lifeline))
+        if granted:
+            return Grant(*decision)
+        code, *more = decision
+        return Refusal(ErrorCode(code), *more)
+
+    def _ask(self, word: bytes, lifeline: int) -> str:
+        self._say(word)
         poll = select.poll()
         poll.register(lifeline, select.POLLIN)
         poll.register(self.descriptor, select.POLLIN)
+        if self.descriptor not in dict(poll.poll()):
+            raise NoAnswer
         said = b""
-        while not said.endswith(_ENDS):
-            if self.descriptor not in dict(poll.poll()):
-                return None
-            piece = os.read(self.descriptor, 4096)
+        while not said.endswith(_ENDS):  # REVOKED may follow, which is not for here
+            piece = os.read(self.descriptor, 1)
             if not piece:
-                return None
+                raise NoAnswer
             said += piece
-        return said.decode().strip() or None
+        return said.decode()
 
     def failed(self) -> None:
         """The client broke the protocol, or did not prove that it may come in."""

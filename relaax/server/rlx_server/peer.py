@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import select
 import socket
 import ssl
@@ -12,7 +13,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from relaax.rlx import (
     NEED_DATA,
@@ -28,6 +29,10 @@ from relaax.rlx import (
     ServerMessage,
 )
 from relaax.rlx.errors import ErrorCode
+from relaax.server.rlx_server import endings
+from relaax.server.rlx_server.endings import PeerGone, PeerLeft, PeerSilent, PlaceTaken, Revoked, ServerStopping
+from relaax.server.rlx_server.meters import READING, WRITING, Meter
+from relaax.server.rlx_server.news import REVOKED
 from relaax.server.rlx_server.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
 from relaax.server.rlx_server.vanishing import notice_vanishing
 
@@ -35,7 +40,6 @@ _log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 DRAIN_SECONDS = 1.0
-DRAIN_BYTES = 4 * 2**20
 GOODBYE_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BEAT_SECONDS = 5.0
@@ -50,26 +54,6 @@ FINISH_SECONDS = 2.0
 LOOK_SECONDS = 0.1
 """So much later than anything else a worker may notice that the server wants it to end, or that a deadline is over."""
 _TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
-
-
-class PeerGone(Exception):
-    """The client has closed the connection, or the network has."""
-
-
-class PeerLeft(Exception):
-    """The client has said goodbye, before it could be answered."""
-
-
-class PeerSilent(Exception):
-    """The client said nothing before the deadline."""
-
-
-class ServerStopping(Exception):
-    """The server wants its workers to end."""
-
-
-class PlaceTaken(Exception):
-    """The server wants this worker to end: others wait, and its client has proved nothing."""
 
 
 class Peer:
@@ -97,7 +81,8 @@ class Peer:
         self._readable.register(sock, select.POLLIN)
         self._stopping = select.poll()
         self._stopping.register(lifeline, select.POLLIN)
-        self._place = -1
+        self._news = -1
+        self._may_lose_place = False
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._lock = threading.Lock()  # of the state machine, of sending, and of what the heartbeat has heard
         self._heard: deque[Message] = deque()  # while the worker was busy, or before an answer was sent
@@ -113,18 +98,33 @@ class Peer:
         """Whether the first bytes that the client said are those of TLS."""
         self.read_at = 0.0
         """When the last bytes were read, in seconds of `time.monotonic`; 0 before the first."""
+        self.transferred = 0
+        """Bytes that were read and written so far."""
+        self.meter: Meter | None = None
+        """Is told while this waits in the middle of a message or an answer."""
+        self.throttled = False
+        """While it is, no more is taken in than what is there and waits to be heard."""
         self._looked_at = -LOOK_SECONDS
         self.beat: Callable[[], None] | None = None
         """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
         self._stop_heartbeat = threading.Event()
 
-    def may_lose_place(self, place: int) -> None:
-        """From now on `receive` raises PlaceTaken once the descriptor `place` is readable; never where it is -1."""
-        if self._place >= 0:
-            self._poll.unregister(self._place)
-        self._place = place
-        if place >= 0:
-            self._poll.register(place, select.POLLIN)
+    def heed(self, news: int) -> None:
+        """From now on `receive` raises Revoked once the descriptor `news` says so, and PlaceTaken once it has ended."""
+        self._news, self._may_lose_place = news, True
+        os.set_blocking(news, False)  # the heartbeat may have heard what this looks for
+        self._poll.register(news, select.POLLIN)
+        self._stopping.register(news, select.POLLIN)
+
+    def keeps_place(self) -> None:
+        """No PlaceTaken from now on."""
+        self._may_lose_place = False
+
+    def _raise_revoked(self, ready: Container[int]) -> None:
+        """Raise Revoked where the server has said so."""
+        with contextlib.suppress(BlockingIOError):
+            if self._news in ready and os.read(self._news, 1) == REVOKED:
+                raise Revoked
 
     def secure(self, context: ssl.SSLContext, timeout: float) -> bool:
         """Agree with the client on TLS; False where it does not begin with that, and nothing was read.
@@ -152,10 +152,11 @@ class Peer:
     def receive(self, timeout: float) -> Message:
         """The next message.
 
-        Raises PeerGone, PeerSilent after `timeout` seconds, ServerStopping, PlaceTaken, and RemoteProtocolError.
+        Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, and what the server wants (`_wait`).
         """
         deadline = time.monotonic() + timeout
         fills = not self.connection.buffered  # as it is where the last message was all that came
+        half = False
         while True:
             data = self._read(deadline) if fills else None
             with self._lock:  # the state machine is the heartbeat's too
@@ -167,19 +168,25 @@ class Peer:
                     self.connection.receive_data(b"")
                     event = self.connection.next_event()
             if event is not NEED_DATA:
+                if half and self.meter is not None:
+                    self.meter.goes_on()
                 if isinstance(event, ConnectionClosed):
                     raise PeerGone
                 return event
+            if not half and self.meter is not None and self.connection.buffered:
+                half = True
+                self.meter.stuck(READING)
             fills = True
 
     def _wait(self, deadline: float) -> None:
-        """Until there is something to be read. Raises PeerSilent, ServerStopping and PlaceTaken."""
+        """Until there is something to be read. Raises PeerSilent, ServerStopping, PlaceTaken and Revoked."""
         self._looked_at = time.monotonic()
         remaining = deadline - self._looked_at
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
-        if self._place in ready and self._sock.fileno() not in ready:
+        self._raise_revoked(ready)
+        if self._may_lose_place and self._news in ready and self._sock.fileno() not in ready:
             raise PlaceTaken
         if not ready:
             raise PeerSilent
@@ -206,6 +213,7 @@ class Peer:
             return None
         except OSError as error:
             raise PeerGone from error
+        self.transferred += count
         data = self._buffer[:count]
         if not self.read_at:
             self.begins_with_tls = data[: len(_TLS)] == _TLS
@@ -237,18 +245,24 @@ class Peer:
 
     def _write(self, data: bytes) -> None:
         """Whoever calls has the lock. Raises PeerGone, also where the client takes nothing in for too long."""
+        self.transferred += len(data)
         deadline, rest = 0.0, memoryview(data)
         while rest:
             try:
                 rest = rest[self._sock.send(rest, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
-                deadline = deadline or time.monotonic() + SEND_SECONDS
+                if not deadline:
+                    deadline = time.monotonic() + SEND_SECONDS
+                    if self.meter is not None:
+                        self.meter.stuck(WRITING)
                 writable = select.poll()
                 writable.register(self._sock, select.POLLOUT)
                 if not writable.poll(max(0.0, deadline - time.monotonic()) * 1000):
                     raise PeerGone from None
             except OSError as error:
                 raise PeerGone from error
+        if deadline and self.meter is not None:
+            self.meter.goes_on()
 
     def _send(self, data: bytes) -> None:
         """Whoever calls has the lock. Raises PeerGone."""
@@ -290,12 +304,13 @@ class Peer:
         """
         if self.connection.buffered:
             self._hear()
-        if not self._readable.poll(0):
+        if (self.throttled and self._heard) or not self._readable.poll(0):
             return
         try:
             count = self._sock.recv_into(self._buffer)
         except OSError as error:
             raise PeerGone from error
+        self.transferred += count
         if not count:
             self._stream_ended = True
             return
@@ -342,11 +357,13 @@ class Peer:
                 self._listen()
                 if self._stream_ended:  # a client that has gone and not only ended its stream answers by a reset
                     self._send(self.connection.send(Ping()))
-                if self._stopping.poll(0):
+                ready = dict(self._stopping.poll(0))
+                self._raise_revoked(ready)
+                if self._lifeline in ready:
                     self._finish_by = min(self._finish_by, time.monotonic() + FINISH_SECONDS)
                     if time.monotonic() >= self._finish_by:
                         raise ServerStopping
-            except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping) as end:
+            except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping, Revoked) as end:
                 self._end = end
             except LocalProtocolError:  # all was said already
                 return
@@ -381,15 +398,5 @@ class Peer:
                     self._write(self._tls.farewell())
             more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)
-            self._drain(DRAIN_SECONDS if more else GOODBYE_SECONDS)
+            endings.drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)
         self._sock.close()
-
-    def _drain(self, seconds: float) -> None:
-        """Until the client has closed its end, for so many seconds at most. Raises OSError."""
-        deadline, drained = time.monotonic() + seconds, 0
-        while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
-            self._sock.settimeout(remaining)
-            count = self._sock.recv_into(self._buffer)
-            if not count:
-                break
-            drained += count

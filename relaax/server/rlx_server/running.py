@@ -10,6 +10,7 @@ from collections.abc import Callable
 from relaax.bridge.memory import share_one_arena
 from relaax.configuration import RlxServerSection
 from relaax.server.rlx_server.gate import OPEN, Gate
+from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.news import News
 from relaax.server.rlx_server.worker import Worker, WorkerPlan
 
@@ -37,13 +38,14 @@ def run_worker(
     sock: socket.socket,
     lifeline: int,
     news: int,
+    meters: Meters,
     refusal: str | None,
     training_finished: bool,
     gate: Gate = OPEN,
 ) -> int:
     """Serve the connection `sock` to its end (see `Worker`, also for `load`); the process's exit code.
 
-    `lifeline` is the reading end of one; `news` the worker's end of a line (see `News`).
+    `lifeline` is the reading end of one; `news` the worker's end of a line (see `News`); `meters`: the server's.
     """
     # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
     signal.set_wakeup_fd(-1)
@@ -52,4 +54,4 @@ def run_worker(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     share_one_arena()
-    return Worker(settings, load, sock, lifeline, News(news), gate).serve(refusal, training_finished)
+    return Worker(settings, load, sock, lifeline, News(news), meters, gate).serve(refusal, training_finished)

@@ -20,6 +20,7 @@ from relaax.server.logs import configure_logging
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.gate import read_gate
 from relaax.server.rlx_server.inherited import NONE
+from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.running import run_worker
 from relaax.server.rlx_server.temporary import own_folder
@@ -31,18 +32,18 @@ WATCH_MILLISECONDS = 500
 
 
 def main() -> None:
-    """The last four arguments are descriptors: of the connection (or NONE), the lifeline, the news and the orders."""
+    """The last arguments are descriptors: of the connection (or NONE), lifeline, news, meters and orders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    given = [int(argument) for argument in sys.argv[-4:]]
+    given = [int(argument) for argument in sys.argv[-5:]]
     for descriptor in given:
         if descriptor != NONE:
             os.set_inheritable(descriptor, False)  # they came by inheritance, and are not passed on
-    connection, lifeline, news, orders = given
+    connection, lifeline, news, meters, orders = given
     code = EXIT_FAILED
     try:
         with os.fdopen(orders, encoding="utf-8") as written:
-            code = _follow(json.load(written), connection, lifeline, news)
+            code = _follow(json.load(written), connection, lifeline, news, meters)
     except BaseException:
         _log.exception("the worker failed")
     finally:
@@ -50,7 +51,7 @@ def main() -> None:
         os._exit(code)  # as a forked worker does: threads of libraries are not waited for
 
 
-def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -> int:
+def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int, memory: int) -> int:
     settings = RlxServerSection.model_validate(orders["settings"])
     configure_logging(settings.log_level, settings.log_format)
 
@@ -62,10 +63,13 @@ def _follow(orders: dict[str, Any], connection: int, lifeline: int, news: int) -
         with contextlib.suppress(BrokenPipeError):  # the server has died
             os.write(news, _refusal(load).encode())
         return EXIT_DONE
-    gate = read_gate(settings)  # from the files again: what is secret is in no orders
+    gate = read_gate(settings, orders["names"])  # from the files again: what is secret is in no orders
+    rows, buckets = orders["meters"]
+    meters = Meters(rows, buckets, memory)
     sock, temporary = socket.socket(fileno=connection), orders["temporary"]
     with own_folder(Path(temporary) if temporary is not None else None):
-        return run_worker(settings, load, sock, lifeline, news, orders["refusal"], orders["training_finished"], gate)
+        refusal, finished = orders["refusal"], orders["training_finished"]
+        return run_worker(settings, load, sock, lifeline, news, meters, refusal, finished, gate)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
 from relaax.server.rlx_server.gate import OPEN, Gate
+from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.news import news_line
 from relaax.server.rlx_server.running import Lifeline, run_worker
 from relaax.server.rlx_server.temporary import WorkerFolders, own_folder
@@ -64,11 +65,12 @@ class ForkSpawner:
     Raises UnsafeFork where more than imports has been done.
     """
 
-    def __init__(self, plan: WorkerPlan, folders: WorkerFolders, gate: Gate = OPEN) -> None:
+    def __init__(self, plan: WorkerPlan, folders: WorkerFolders, meters: Meters, gate: Gate = OPEN) -> None:
         _import_for_workers(plan.settings.bridge)
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
         self._gate = gate
+        self._meters = meters
         self._folders = folders
         self._lifeline = Lifeline()
         gc.collect()
@@ -106,6 +108,7 @@ class ForkSpawner:
                         sock,
                         self._lifeline.read,
                         news_write,
+                        self._meters,
                         refusal,
                         training_finished,
                         self._gate,

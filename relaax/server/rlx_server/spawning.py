@@ -20,7 +20,9 @@ from typing import Any
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.anonymous import anonymous_file
 from relaax.server.rlx_server.exit_codes import EXIT_DONE
+from relaax.server.rlx_server.gate import OPEN, Gate
 from relaax.server.rlx_server.inherited import NONE, inheritable, program_of
+from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.news import news_line
 from relaax.server.rlx_server.running import Lifeline
 from relaax.server.rlx_server.temporary import WorkerFolders
@@ -42,12 +44,17 @@ class SpawnSpawner:
         path: str,
         folder: Path,
         folders: WorkerFolders,
+        meters: Meters,
+        gate: Gate = OPEN,
     ) -> None:
+        self._gate = gate
+        self._meters = meters
         self._orders = {
             "settings": settings.model_dump(mode="json"),
             "section": dict(section),
             "path": path,
             "folder": str(folder),
+            "meters": [meters.rows, meters.buckets],
         }
         self._folders = folders
         self._lifeline = Lifeline()
@@ -61,7 +68,12 @@ class SpawnSpawner:
         Returns its process id and a descriptor that becomes readable when it is known whether its client is let in.
         Raises OSError.
         """
-        more = {"refusal": refusal, "training_finished": training_finished, "temporary": self._folders.made()}
+        more = {
+            "refusal": refusal,
+            "training_finished": training_finished,
+            "temporary": self._folders.made(),
+            "names": self._gate.names,  # by digests: what is secret is in no orders
+        }
         return self._start(sock.fileno(), more)
 
     def stop_workers(self) -> None:
@@ -95,7 +107,7 @@ class SpawnSpawner:
             orders = its_own.enter_context(anonymous_file())
             orders.write(json.dumps(self._orders | dict(more), default=str).encode())
             orders.seek(0)
-            given = [connection, self._lifeline.read, news_write, orders.fileno()]
+            given = [connection, self._lifeline.read, news_write, self._meters.descriptor, orders.fileno()]
             arguments = [*COMMAND, *map(str, given)]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             sys.stdout.flush()

@@ -1,8 +1,8 @@
 """The line from an RLX server to its sibling, the process that answers at the status port.
 
 The server has one thread and must be able to fork, so what needs threads is a process of its own, fed through a pipe:
-a line of JSON a second. Nothing here waits or raises: where the pipe is full a sample is dropped, and a sibling that
-has died is started again.
+a line of JSON a second. Nothing here waits or raises: where the pipe is full the rest of a line waits for the next
+second, and newer samples are dropped meanwhile; a sibling that has died is started again.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class StatusLine:
         self._arguments = (str(os.getpid()), log_level, log_format)
         self._pid = 0
         self._write = -1
+        self._unsaid = b""
         self._due = self._start_at = 0.0
         self._start()
 
@@ -53,9 +54,9 @@ class StatusLine:
             self._start()
         if self._write < 0:
             return
+        self._unsaid = self._unsaid or json.dumps(sample).encode() + b"\n"
         try:
-            # Shorter than PIPE_BUF: all of it is written or nothing.
-            os.write(self._write, json.dumps(sample).encode() + b"\n")
+            self._unsaid = self._unsaid[os.write(self._write, self._unsaid) :]
         except BlockingIOError:
             pass  # it is slow, or stopped: the next one will do
         except OSError:
@@ -105,6 +106,7 @@ class StatusLine:
         if self._write >= 0:
             os.close(self._write)
             self._write = -1
+            self._unsaid = b""
 
     def _bury(self, options: int) -> None:
         try:

@@ -36,6 +36,16 @@ def _plain(name: str) -> Any:
     return lambda sample: sample[name]
 
 
+def _of_clients(name: str, help_: str) -> Family[Sample]:
+    """A figure of each client."""
+    key = name.removesuffix("_total")
+
+    def read(sample: Sample) -> Any:
+        return {(client,): figures[key] for client, figures in sample["clients"].items()}
+
+    return Family(f"client_{name}", f"{help_}, by client", read, ("client",))
+
+
 def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
     key = name.removesuffix("_total")
     return Family(name, help_, _labelled(key) if label else _plain(key), (label,) if label else ())
@@ -53,6 +63,13 @@ _FAMILIES = (
     _family("refusals_total", "connections that were not let in, by reason", "reason"),
     _family("worker_failures_total", "workers that failed or were killed"),
     _family("training_finished", "1 where training has ended, else 0"),
+    _of_clients("connections", "connections that are let in"),
+    _of_clients("environments", "environments of these"),
+    _of_clients("stuck", "connections that have waited for their client for ten seconds, in a message or an answer"),
+    _of_clients("steps_total", "environment steps"),
+    _of_clients("bytes_total", "bytes received and sent"),
+    _of_clients("throttled_seconds_total", "seconds that connections were made to wait by quotas"),
+    _of_clients("refusals_total", "connections refused by quotas, or because the token was revoked"),
     _family("workers_memory_bytes", "memory of all workers together, in resident sets: what they share counts in each"),
     _family("available_memory_bytes", "memory that processes of this machine could still take"),
 )

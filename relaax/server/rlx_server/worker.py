@@ -7,7 +7,6 @@ import logging
 import secrets
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -53,18 +52,22 @@ from relaax.rlx import (
     Welcome,
 )
 from relaax.rlx.errors import ErrorCode
+from relaax.rlx.messages import MAX_ENVIRONMENTS
+from relaax.server.rlx_server.claims import REVOKED
+from relaax.server.rlx_server.endings import PeerGone, PeerLeft, PeerSilent, PlaceTaken, Revoked, ServerStopping
+from relaax.server.rlx_server.entrance import Entrance, called
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.gate import NO_TLS, OPEN, SPEAKS_TLS, Gate
+from relaax.server.rlx_server.gate import NO_TLS, OPEN, Gate
 from relaax.server.rlx_server.measures import Measures
+from relaax.server.rlx_server.meters import Meter, Meters
 from relaax.server.rlx_server.news import News
-from relaax.server.rlx_server.peer import Peer, PeerGone, PeerLeft, PeerSilent, PlaceTaken, ServerStopping
+from relaax.server.rlx_server.peer import Peer
+from relaax.server.rlx_server.ranges import ranges
 from relaax.server.rlx_server.session import Session, tell_metrics
-from relaax.server.rlx_server.tls_layer import TlsFailed
 
 _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-OVERLOAD_RETRY_SECONDS = 5.0
 HOLD_SECONDS = 30.0
 """For which a client that steps its environments may leave unheard what its agent failed of."""
 NO_INIT = "others wait for the place of a client that has said no init since its welcome: please connect anew"
@@ -72,6 +75,7 @@ FINISHED = "training has reached max_global_step"
 INTERRUPT = signal.SIGUSR1
 """Of a worker to itself: its heartbeat has noticed why it must end, while it waits for something else."""
 _Result = TypeVar("_Result")
+_STEPS = (Step, Reset)
 _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these listens, or has gone
 
 
@@ -100,20 +104,24 @@ class Worker:
         sock: socket.socket,
         lifeline: int,
         news: News,
+        meters: Meters,
         gate: Gate = OPEN,
     ) -> None:
         self._settings = settings
         self._gate = gate
+        self._meters = meters
         self._load = load
         self._limits = Limits(
             max_frame_bytes=int(settings.max_frame_megabytes * 2**20),
             idle_timeout_seconds=settings.idle_timeout,
             heartbeat_seconds=settings.heartbeat,
+            max_environments=min(settings.max_environments, MAX_ENVIRONMENTS),
         )
         self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
         self._news = news
-        self._no_room: str | None = None
-        self._lifeline = lifeline
+        self._entrance = Entrance(self._peer, gate, news, lifeline)
+        self._meter: Meter
+        self._environments = 0
         self._works = False
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
@@ -137,6 +145,9 @@ class Worker:
         except PlaceTaken:
             _log.info("the client has said no init since its welcome, and others wait")
             self._peer.refuse(ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
+        except Revoked:
+            _log.warning("the client's token lets nobody in any more")
+            self._peer.refuse(ErrorCode.UNAUTHENTICATED, REVOKED)
         except RemoteProtocolError as error:
             self._news.failed()
             tls = self._peer.begins_with_tls and self._gate.tls is None
@@ -177,21 +188,23 @@ class Worker:
             self._works = False
 
     def _serve(self, refusal: str | None, training_finished: bool) -> int:
-        hello = self._let_in()
-        if hello is None:
+        let_in = self._entrance.let_in(self._settings.handshake_timeout)
+        if let_in is None:
             return EXIT_DONE
+        hello, who = let_in
         if training_finished:
             self._finish(0)
             return EXIT_TRAINING_FINISHED
-        refusal = refusal or self._no_room
-        if refusal is not None:
-            self._peer.refuse(ErrorCode.OVERLOADED, refusal, OVERLOAD_RETRY_SECONDS)
+        granted = self._entrance.granted(hello, who, refusal)
+        if granted is None:
             return EXIT_DONE
+        self._meter = self._peer.meter = self._meters.meter(*granted)
+        self._environments = hello.environments
         self._peer.start_heartbeat(self._limits.heartbeat_seconds)
         plan = self._work(self._load)
         refused = plan.algorithm.refusal(plan.config, hello.observation_space, hello.action_space)
         if refused is not None:
-            _log.info("refused %s at %s: %s", hello.environment, hello.host, refused.sentence)
+            _log.info("refused %s of %s: %s", hello.environment, called(hello, who), refused.sentence)
             code = ErrorCode.SPACE_MISMATCH if refused.supported else ErrorCode.UNSUPPORTED_SPACE
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
@@ -201,47 +214,11 @@ class Worker:
         _use_device(plan.device)
         bridge = worker_bridge(plan.make_bridge(), plan.config)
         try:
-            return self._train(plan, hello, bridge, sampler)
+            return self._train(plan, hello, called(hello, who), bridge, sampler)
         finally:
             bridge.close()
 
-    def _let_in(self) -> Hello | None:
-        """The client's hello, without its token; None where there is none, or the client may not come in."""
-        began, timeout = time.monotonic(), self._settings.handshake_timeout
-        if self._gate.tls is not None and not self._secure(self._gate.tls, timeout):
-            return None
-        hello = self._peer.receive(max(0.0, began + timeout - time.monotonic()))
-        if self._gate.tls is not None:
-            self._no_room = self._news.resumes(self._lifeline)
-        if not isinstance(hello, Hello):  # the state machine lets a bye through besides
-            return None
-        refusal = self._gate.refusal(hello.token)
-        hello = self._peer.connection.forget_token()
-        if refusal is not None:
-            self._news.failed()
-            _log.warning("refused a client at %s: %s", hello.host, refusal)
-            self._peer.refuse(ErrorCode.UNAUTHENTICATED, refusal)
-            return None
-        return hello
-
-    def _secure(self, context: ssl.SSLContext, timeout: float) -> bool:
-        """Whether the client has agreed on TLS. While that takes its time nobody else is kept waiting."""
-        self._news.waits()
-        try:
-            if self._peer.secure(context, timeout):
-                return True
-        except (PeerGone, PeerSilent, TlsFailed) as error:
-            self._news.failed()
-            _log.warning("refused a client: %s", str(error) or "it broke off, or was too slow, before there was TLS")
-            return False
-        self._news.failed()
-        _log.warning("refused a client: %s", SPEAKS_TLS)
-        with contextlib.suppress(RemoteProtocolError):  # whatever it is, it says in which codec to answer
-            self._peer.receive(timeout)
-        self._peer.refuse(ErrorCode.MALFORMED, SPEAKS_TLS)
-        return False
-
-    def _train(self, plan: WorkerPlan, hello: Hello, bridge: BridgeBase, sampler: Sampler) -> int:
+    def _train(self, plan: WorkerPlan, hello: Hello, client: str, bridge: BridgeBase, sampler: Sampler) -> int:
         exploit = hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = self._work(
@@ -255,7 +232,7 @@ class Worker:
                 environment=hello.environment,
             ),
         )
-        _log.info("%s of %s: actors %s", hello.environment or "an environment", hello.host, list(registered.actors))
+        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", client, ranges(registered.actors))
         limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
         self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         init = self._proof(bridge)
@@ -287,11 +264,11 @@ class Worker:
         is another's who waits for it.
         """
         self._news.greeted()
-        self._peer.may_lose_place(self._news.descriptor)
+        self._peer.heed(self._news.descriptor)
         while True:
-            message = self._peer.receive(self._limits.idle_timeout_seconds)
+            message = self._receive(0)
             if isinstance(message, Init):
-                self._peer.may_lose_place(-1)
+                self._peer.keeps_place()
                 self._news.proven()
                 return message
             if isinstance(message, Bye):
@@ -300,6 +277,20 @@ class Worker:
                 tell_metrics(message, bridge)
             elif isinstance(message, Ping):
                 self._peer.send(Pong(message.nonce))
+
+    def _receive(self, environments: int) -> Message:
+        """The next message, once its client may do what it asks for: a step of so many environments, or anything else.
+
+        Its client gets no answer meanwhile, and so asks for no more; it hears that the server is there.
+        """
+        message = self._peer.receive(self._limits.idle_timeout_seconds)
+        steps = environments if type(message) in _STEPS else 0
+        wait = self._meter.pay(steps, self._peer.transferred)
+        if wait:
+            self._peer.throttled = True
+            self._work(self._meter.pause, wait)
+            self._peer.throttled = False
+        return message
 
     def _loop(
         self, message: Message, session: Session, agent: AgentBase, measures: Measures, to_flush: BridgeBase | None
@@ -310,6 +301,7 @@ class Worker:
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
+        environments = self._environments
         while not isinstance(message, Bye):
             answer = self._work(_answer, session, message)
             if answer is not None:
@@ -322,7 +314,7 @@ class Worker:
             if session.episode_ended and time.monotonic() > ends_at:
                 self._peer.refuse(ErrorCode.REBALANCING, f"connections last {timeout:g} s here; please connect anew")
                 break
-            message = self._peer.receive(self._limits.idle_timeout_seconds)
+            message = self._receive(environments)
         return EXIT_DONE
 
     def _meanwhile(self, work: Callable[[], None]) -> None:
@@ -333,7 +325,7 @@ class Worker:
         """
         try:
             self._work(work)
-        except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping):
+        except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping, Revoked):
             raise
         except Exception:
             until = time.monotonic() + min(HOLD_SECONDS, self._limits.idle_timeout_seconds)

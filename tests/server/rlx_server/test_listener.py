@@ -207,7 +207,8 @@ def test_the_parent_keeps_no_connection_and_no_thread(serve) -> None:  # type: i
         for line in lines:
             line.open()
             assert line.init() == 0
-        wait_until(lambda: len(sockets_of(server.pid)) == before, "what was handed to a worker was closed")
+        with_lines = before + len(lines)  # to each worker, by which it hears that its client is let in no more
+        wait_until(lambda: len(sockets_of(server.pid)) == with_lines, "what was handed to a worker was closed")
         parent = psutil.Process(server.pid)
         assert [c.status for c in parent.net_connections("tcp")] == [psutil.CONN_LISTEN]
         assert parent.num_threads() == 1

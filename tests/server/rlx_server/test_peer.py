@@ -17,7 +17,8 @@ import pytest
 
 from relaax import rlx
 from relaax.server.rlx_server import peer as peer_module
-from relaax.server.rlx_server.peer import Peer, PeerGone, PeerLeft, PeerSilent, ServerStopping
+from relaax.server.rlx_server.endings import PeerGone, PeerLeft, PeerSilent, ServerStopping
+from relaax.server.rlx_server.peer import Peer
 from relaax.server.rlx_server.tls_layer import TlsFailed, TlsLayer
 from support.keys import Keys
 from support.rlx_pair import make_hello

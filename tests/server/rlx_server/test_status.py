@@ -6,23 +6,18 @@ import io
 import json
 import os
 import re
-import select
 import signal
 import time
 from contextlib import suppress
-from typing import Any
 
 import psutil
 import pytest
 
 from relaax.server.address import listen
 from relaax.server.rlx_server import status, status_process
-from relaax.server.rlx_server.admission import Admission
-from relaax.server.rlx_server.listener import Listener
 from relaax.server.rlx_server.spawner import thread_count
 from relaax.server.rlx_server.status import StatusLine
 from relaax.server.rlx_server.status_process import FAMILIES
-from relaax.server.rlx_server.temporary import WorkerFolders
 from support.metrics_page import documented_for_prometheus
 from support.processes import Running, wait_until
 from support.rlx_line import Line
@@ -188,14 +183,23 @@ class TestTheLine:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
-    def test_a_sample_is_written_whole_or_not_at_all(self) -> None:
-        spawner: Any = None
-        with listen("127.0.0.1:0") as sock:
-            listener = Listener(sock, spawner, Admission(1, 1), WorkerFolders(), handshake_timeout=1, max_handshakes=1)
-            assert len(json.dumps(listener._sample(serving=True))) < select.PIPE_BUF / 2
-            listener._selector.close()
-            listener._wake_read.close()
-            listener._wake_write.close()
+    def test_a_sample_that_is_longer_than_the_pipe_is_told_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As that of a thousand clients is. What comes while one is under way is left out."""
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        monkeypatch.setattr(StatusLine, "_start", lambda line: setattr(line, "_write", write))
+        line = StatusLine(listen("127.0.0.1:0"), "INFO", "text")
+        said = b""
+        samples = [{"number": number, "clients": "x" * 200_000} for number in range(5)]
+        for sample in samples:
+            line.tell(sample)
+            said += os.read(read, 65_536)
+        line.stop()
+        while piece := os.read(read, 65_536):
+            said += piece
+        os.close(read)
+        assert json.loads(said.splitlines()[0]) == samples[0]
+        assert json.loads(said.splitlines()[1][:13] + b"}") == {"number": 4}
 
 
 def test_a_silent_server_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:

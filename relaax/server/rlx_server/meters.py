@@ -1,0 +1,135 @@
+"""What connections have done, and how fast those of one client may go on: numbers in memory that processes share.
+
+Each worker has a row that it alone writes and the server reads; that costs no lock. A client with quotas has a bucket
+that its workers share: of every message the steps and bytes are booked there, and whoever has booked too early waits
+before it does what it was asked for. So nothing is dropped, and connections of one client share what it is allowed by
+what they ask for, in turn. A bucket's lock is the kernel's (`fcntl.lockf`): a worker that is killed leaves none behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from typing import NamedTuple
+
+from relaax.server.anonymous import anonymous_file
+
+BURST_SECONDS = 1.0
+"""What a client has not used for so long it may still use."""
+PIECE_SECONDS = 1.0
+_NUMBERS, _BYTES = 8, 8  # of each row and bucket; of each number
+_STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT = range(6)
+_STEPS_RATE, _STEPS_NEXT, _BYTES_RATE, _BYTES_NEXT = range(4)
+
+WRITING, READING = 1, 2
+STUCK = {WRITING: "does not read its answers", READING: "has said a part of a message"}
+
+
+class Reading(NamedTuple):
+    """What a row holds: steps and bytes so far, seconds throttled by either quota, since when it is stuck, at what."""
+
+    steps: float = 0.0
+    bytes: float = 0.0
+    throttled_by_steps: float = 0.0
+    throttled_by_bytes: float = 0.0
+    stuck_since: float = 0.0
+    stuck_at: float = 0.0
+
+
+class Meters:
+    """The memory: `buckets`, then `rows`."""
+
+    def __init__(self, rows: int, buckets: int, descriptor: int = -1) -> None:
+        """`descriptor`: of the memory where it is there already. Raises OSError."""
+        self.rows, self.buckets = rows, buckets
+        size = (rows + buckets) * _NUMBERS * _BYTES
+        if descriptor < 0:
+            with anonymous_file() as file:
+                file.truncate(size)
+                descriptor = os.dup(file.fileno())
+        self.descriptor = descriptor
+        self.numbers = memoryview(mmap.mmap(descriptor, size)).cast("d")
+
+    def meter(self, row: int, bucket: int) -> Meter:
+        """A worker's."""
+        return Meter(self, (self.buckets + row) * _NUMBERS, bucket * _NUMBERS)
+
+    def read(self, row: int) -> Reading:
+        """What the row's worker has written so far."""
+        at = (self.buckets + row) * _NUMBERS
+        return Reading(*self.numbers[at : at + len(Reading._fields)].tolist())
+
+    def clear(self, row: int) -> None:
+        """For another worker."""
+        at = (self.buckets + row) * _NUMBERS
+        for index in range(at, at + _NUMBERS):
+            self.numbers[index] = 0.0
+
+    def allow(self, bucket: int, steps: float | None, bytes_: float | None) -> None:
+        """Set the rates of a bucket, each second's; None is no quota. What was booked at another rate is forgotten."""
+        at = bucket * _NUMBERS
+        for index, rate in ((_STEPS_RATE, steps or 0.0), (_BYTES_RATE, bytes_ or 0.0)):
+            if self.numbers[at + index] != rate:
+                self.numbers[at + index], self.numbers[at + index + 1] = rate, 0.0
+
+
+class Meter:
+    """One connection's. `pay` belongs to one thread; `stuck` and `goes_on` to any."""
+
+    def __init__(self, meters: Meters, row: int, bucket: int) -> None:
+        self._numbers = meters.numbers
+        self._descriptor = meters.descriptor
+        self._row, self._bucket = row, bucket
+        self._steps = self._transferred = 0
+
+    def pay(self, steps: int, transferred: int) -> float:
+        """Seconds to wait before `steps` more steps are done. `transferred`: bytes of the connection so far."""
+        numbers, row, bucket = self._numbers, self._row, self._bucket
+        more = transferred - self._transferred
+        self._transferred = transferred
+        self._steps += steps
+        numbers[row] = self._steps
+        numbers[row + _TRANSFERRED] = transferred
+        if not numbers[bucket] and not numbers[bucket + _BYTES_RATE]:
+            return 0.0
+        return self._book(steps, more)
+
+    def _book(self, steps: int, more: int) -> float:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._bucket)
+        try:
+            now = time.monotonic()
+            by_steps = self._booked(self._bucket, steps, now)
+            by_bytes = self._booked(self._bucket + _BYTES_RATE, more, now)
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._bucket)
+        self._reason = _BY_STEPS if by_steps >= by_bytes else _BY_BYTES
+        return max(by_steps, by_bytes)
+
+    def _booked(self, at: int, amount: int, now: float) -> float:
+        """Seconds until what was booked before is due."""
+        rate = self._numbers[at]
+        if not rate or not amount:
+            return 0.0
+        begin = max(self._numbers[at + 1], now - BURST_SECONDS)
+        self._numbers[at + 1] = begin + amount / rate
+        return max(0.0, begin - now)
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, and note it."""
+        at = self._row + self._reason
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            began = time.monotonic()
+            time.sleep(min(left, PIECE_SECONDS))
+            self._numbers[at] += time.monotonic() - began
+
+    def stuck(self, at: int) -> None:
+        """The connection waits for its client: at WRITING or READING."""
+        self._numbers[self._row + _STUCK_AT] = at
+        self._numbers[self._row + _STUCK_SINCE] = time.monotonic()
+
+    def goes_on(self) -> None:
+        """No more."""
+        self._numbers[self._row + _STUCK_SINCE] = 0.0

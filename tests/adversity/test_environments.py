@@ -1,0 +1,70 @@
+"""Clients that claim as many environments as the protocol has, again and again, beside honest ones."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relaax import rlx
+from relaax.rlx import ErrorCode
+from relaax.rlx.messages import MAX_ENVIRONMENTS
+from support.leftovers import expect_clean_log
+from support.processes import Running, wait_until
+from support.rlx_line import Line
+from support.rlx_pair import make_hello
+from support.service import started_service
+from support.trainee import Training
+
+HELLOS = 100
+MEGABYTES = 60  # that both servers together may take for these, and for two clients that train
+
+
+def own_megabytes(*servers: Running) -> float:
+    """Of the servers' own processes, their workers apart."""
+    return sum(psutil.Process(server.pid).memory_full_info().uss for server in servers) / 2**20
+
+
+@pytest.mark.parametrize("environments", [MAX_ENVIRONMENTS, 4096], ids=["all that a hello can have", "all it may"])
+def test_claims_without_end_cost_nobody_anything(tmp_path: Path, environments: int) -> None:
+    """Each stays for as long as it is let in, since connections that have ended are none that count."""
+    with started_service(tmp_path) as service, contextlib.ExitStack() as stack:
+        training = [Training(service.address) for _ in range(2)]
+        try:
+            for each in training:
+                each.expect_more()
+            servers = service.parameter_server, service.rlx_server
+            before, answers = own_megabytes(*servers), []
+            for number in range(HELLOS):
+                line = stack.enter_context(Line(service.address))
+                line.say(_hello(environments))
+                answers.append(line.hear())
+                if number % 10 == 0:
+                    for each in training:
+                        each.expect_more(10)
+            let_in = sum(isinstance(answer, rlx.Welcome) for answer in answers)
+            refused = {answer.code for answer in answers if isinstance(answer, rlx.Error)}
+            if environments > 4096:
+                assert (let_in, refused) == (0, {ErrorCode.LIMIT_EXCEEDED})
+            else:
+                assert 10 <= let_in <= MAX_ENVIRONMENTS // environments
+                assert refused == {ErrorCode.OVERLOADED}
+            assert own_megabytes(*servers) - before < MEGABYTES
+            assert max(map(len, service.rlx_server.stderr.splitlines())) < 1000, "no line has a number for each"
+            for each in training:
+                each.expect_more(200)
+            stack.close()
+            wait_until(lambda: len(service.rlx_server.children()) == 2, "those who left have no worker", 60)
+        finally:
+            for each in training:
+                each.stop()
+        expect_clean_log(service.rlx_server)
+
+
+def _hello(environments: int) -> rlx.Hello:
+    """Of CartPole's spaces, as those have who train."""
+    infinite = (float("-inf"), float("inf"))
+    space = rlx.Box(*infinite, (4,), "float32")
+    return make_hello(space, rlx.Discrete(2), environments)
