@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -49,6 +50,17 @@ An environment's machine needs token and ca.pem, and its command two more option
   --token-file {shell[token]} --tls-ca {shell[ca.pem]}
 """
 
+_CLIENT_HINT = """\
+What lets them in, for the file that relaax-rlx-server.clients-file names, which is read again when it changes. Quotas
+may be set below each name: max-connections, max-environments, steps-per-second, bytes-per-second.
+
+{lines}
+
+Each client's machine needs its own file, and its command one more option:
+
+{files}
+"""
+
 
 def keys(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet, or is empty.")],
@@ -57,11 +69,22 @@ def keys(
         typer.Option(help="Name or IP address by which others reach the servers; repeatable. localhost is included."),
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=36500, help="How long the certificates are valid.")] = 730,
+    client: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Make a token for a client of this name, and nothing else; repeatable. DIR may have others in it.",
+        ),
+    ] = None,
 ) -> None:
     """Make two tokens, an authority, and certificates of servers and workers, and say how to use them.
 
-    Nobody but you can read the files. Nothing is ever overwritten.
+    With --client: tokens of clients with names of their own. Nobody but you can read the files. Nothing is ever
+    overwritten.
     """
+    if client:
+        _clients(folder, list(dict.fromkeys(client)))
+        return
     from relaax.server.certificates import LOCAL
 
     hosts = list(dict.fromkeys([*LOCAL, *(host or [])]))
@@ -69,9 +92,7 @@ def keys(
         contents = _made(hosts, days)
         _write(folder, contents)
     except (OSError, ValueError) as error:
-        sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        print(f"relaax keys: {sentence}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        raise _refused(error) from None
     paths = {name: str(folder.absolute() / name) for name in contents}
     said = {
         "folder": folder.absolute(),
@@ -83,6 +104,36 @@ def keys(
         "rlx_server_bind": "  bind: 0.0.0.0:7001\n" if host else "",
     }
     print(_HINT.format(**said), end="")
+
+
+def _refused(error: OSError | ValueError) -> typer.Exit:
+    sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    print(f"relaax keys: {sentence}", file=sys.stderr)
+    return typer.Exit(2)
+
+
+def _clients(folder: Path, names: list[str]) -> None:
+    """Tokens of clients, each in a file that is called as it is, and the lines that let them in."""
+    from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS
+
+    tokens = {name: _token() for name in names}
+    try:
+        for name in names:
+            if not re.fullmatch(CLIENT_NAME, name):
+                raise ValueError(f"{name!r} is no name of a client: {WHAT_A_NAME_IS}")
+            if (folder / f"{name}.token").exists():
+                raise ValueError(f"{folder / name}.token is there, and nothing is overwritten: choose another name")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, token in tokens.items():
+            _write_new(folder / f"{name}.token", token)
+    except (OSError, ValueError) as error:
+        raise _refused(error) from None
+    lines = [
+        f'{_in_yaml(name)}:\n  token-sha256: "{hashlib.sha256(token.strip()).hexdigest()}"'
+        for name, token in tokens.items()
+    ]
+    files = [f"  --token-file {shlex.quote(str(folder.absolute() / name))}.token" for name in names]
+    print(_CLIENT_HINT.format(lines="\n".join(lines), files="\n".join(files)), end="")
 
 
 def _made(hosts: list[str], days: int) -> dict[str, bytes]:
@@ -120,6 +171,10 @@ def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
         raise ValueError(f"{folder} is not empty, and nothing is overwritten: name a folder that does not exist yet")
     folder.chmod(0o700)
     for name, content in contents.items():
-        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+        _write_new(folder / name, content)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Raises OSError, also where there is such a file."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

@@ -21,6 +21,9 @@ WORKERS = "RELAAX_PARAMETER_SERVER_TOKEN"
 
 VARIABLES = (ENVIRONMENTS, WORKERS)
 
+CLIENT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+WHAT_A_NAME_IS = "a letter or digit, and up to 63 more or . _ -"
+
 MIN_TOKEN_BYTES, MAX_TOKEN_BYTES = 16, 4096
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import ssl
 from pathlib import Path
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 from relaax.cli.app import app
 from relaax.configuration import ParameterServerSection, RlxServerSection
+from relaax.server.rlx_server.clients import Clients
+from relaax.server.rlx_server.gate import Gate, Identity
 from support.keys import Keys
 
 FILES = {
@@ -87,3 +90,30 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["keys", str(tmp_path / "file")])
     assert refused.exit_code == 2
     assert refused.output == f"relaax keys: {tmp_path / 'file'}: File exists\n"
+
+
+def test_a_token_for_a_client_with_a_name_of_its_own(tmp_path: Path) -> None:
+    """The lines that are printed let it in, and nothing that is printed is the token."""
+    folder = tmp_path / "keys"
+    Keys(folder)
+    made = CliRunner().invoke(app, ["keys", str(folder), "--client", "lab", "--client", "room-7"])
+    assert made.exit_code == 0, made.output
+    tokens = {name: (folder / f"{name}.token").read_text().strip() for name in ("lab", "room-7")}
+    assert {(folder / f"{name}.token").stat().st_mode & 0o777 for name in tokens} == {0o600}
+    assert not [token for token in tokens.values() if token in made.output]
+    lines = made.output.splitlines()
+    begin = lines.index("lab:")
+    file = tmp_path / "clients.yaml"
+    file.write_text("\n".join(lines[begin : lines.index("", begin)]))
+    gate = Gate(names={})
+    Clients(str(file), gate)
+    assert {name: gate.identified(token) for name, token in tokens.items()} == {
+        name: Identity(name, hashlib.sha256(token.encode()).hexdigest()) for name, token in tokens.items()
+    }
+    assert f"--token-file {folder}/lab.token" in made.output
+    before = (folder / "lab.token").read_bytes()
+    for names in (["lab"], ["new", "lab"], ["a/b"], ["../x"]):
+        again = CliRunner().invoke(app, ["keys", str(folder), *(word for name in names for word in ("--client", name))])
+        assert again.exit_code == 2
+    assert (folder / "lab.token").read_bytes() == before
+    assert not (folder / "new.token").exists()

@@ -17,7 +17,7 @@ from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages,
 from relaax.server import status, strikes, tokens
 from relaax.server.parameter_server import checkpointing, connections, core, guard, reading, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
-from relaax.server.rlx_server import children, listener, peer, vanishing
+from relaax.server.rlx_server import children, claims, clients, listener, meters, peer, vanishing
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
@@ -53,6 +53,9 @@ CONSTANTS: dict[str, float] = {
     "_MAX_ENV_STEPS": requests._MAX_ENV_STEPS,
     "MIN_TOKEN_BYTES": tokens.MIN_TOKEN_BYTES,
     "MAX_ADDRESSES": strikes.MAX_ADDRESSES,
+    "MAX_CLIENTS": clients.MAX_CLIENTS,
+    "BURST_SECONDS": meters.BURST_SECONDS,
+    "STUCK_SECONDS": claims.STUCK_SECONDS,
     "MAX_STALLED": children.MAX_STALLED,
     "LOGGED": guard.LOGGED,
     "MAX_TOKEN_BYTES": handshake.MAX_TOKEN_BYTES,
@@ -115,7 +118,7 @@ def test_keys() -> None:
             assert key in fields or section == "algorithm", f"{section}.{key} is no key"
             default = fields[key].default if key in fields else None
             if isinstance(default, int | float):
-                assert f"{default:g}" in value, f"{section}.{key} is {default:g} by default, the page says {value}"
+                assert f"{default:g}" in value.replace(",", ""), f"{section}.{key} is {default:g} by default, the page says {value}"
                 checked += 1
     assert checked >= 7
 

@@ -12,7 +12,7 @@ from relaax.server.address import AddressError
 from relaax.server.certificates import LOCAL, Authority
 from relaax.server.configured import require_private_ports
 from relaax.server.parameter_server.credentials import read_credentials
-from relaax.server.rlx_server.gate import read_gate
+from relaax.server.rlx_server.gate import NO_TOKEN, NOBODY, read_gate
 from relaax.server.targets import shard_target, targets
 from relaax.server.tokens import Token, read_token
 from support.keys import OTHER_TOKEN, Keys
@@ -104,7 +104,7 @@ def test_what_the_command_makes_is_taken_by_both_servers(keys: Keys) -> None:
     assert shard_target(parameter_server).token == keys.parameter_server_token
     rlx_server = RlxServerSection(parameter_server=["a:1", "b:2"], **keys.rlx_server())
     gate = read_gate(rlx_server)
-    assert gate.asks and gate.refusal(keys.token) is None and gate.refusal("") is not None
+    assert gate.asks and gate.identified(keys.token) == NOBODY and gate.identified("") == NO_TOKEN
     first, second = targets(rlx_server)
     assert (first.address, second.address) == ("a:1", "b:2")
     assert first.token == second.token == keys.parameter_server_token

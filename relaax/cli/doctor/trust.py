@@ -15,6 +15,8 @@ from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
 from relaax.server import tls
 from relaax.server.address import split_address
+from relaax.server.rlx_server.clients import KEY, Clients
+from relaax.server.rlx_server.gate import read_gate
 from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER
 from relaax.server.tokens import WORKERS, read_token
 
@@ -42,10 +44,23 @@ def tokens(patient: Patient) -> Iterator[Finding]:
             continue
         if found[key] is not None:
             yield _permissions(key, file) or ok(f"{key}: a token is there")
+    yield from _named(rlx)
     asked, told = found.get("relaax-parameter-server.token_file"), found.get(shown)
     if len(found) == len(readers) and asked != told and asked is not None:
         way_out = f"set {shown} to the file that relaax-parameter-server.token_file names"
         yield wrong("the parameter server asks for a token, and workers would show another or none", way_out)
+
+
+def _named(rlx: RlxServerSection) -> Iterator[Finding]:
+    """Clients with names of their own."""
+    if rlx.clients_file is None:
+        return
+    try:
+        clients = Clients(rlx.clients_file, read_gate(rlx))
+    except ConfigurationError as error:
+        yield wrong(str(error), "`relaax keys DIR --client NAME` makes a token and the lines for it")
+        return
+    yield ok(f"{KEY}: {len(list(clients))} clients with names")
 
 
 def _permissions(key: str, file: str | None) -> Finding | None:

@@ -28,7 +28,7 @@ STUCK_SECONDS = 10.0
 """A connection that has waited for its client in the middle of a message or an answer for so long is stuck."""
 SAY_SECONDS = 60.0
 """The log names a client as throttled, and as stuck, once in so long at most."""
-LOGGED = 20
+LOGGED_REFUSALS = 20
 """Refusals of a client that the log tells of in a minute."""
 SPARE_ROWS = 256
 RETRY_SECONDS = 5.0
@@ -61,7 +61,7 @@ class _Refused:
         if now - self.since >= SAY_SECONDS:
             self.since, self.count = now, 0
         self.count += 1
-        return self.count <= LOGGED
+        return self.count <= LOGGED_REFUSALS
 
 
 @dataclass(slots=True)

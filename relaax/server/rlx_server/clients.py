@@ -17,14 +17,13 @@ from relaax.configuration import ConfigurationError
 from relaax.configuration.validation import Section, validate_section
 from relaax.configuration.yaml_file import read_yaml
 from relaax.server.rlx_server.gate import Gate
-from relaax.server.tokens import digest, read_token
+from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS, digest, read_token
 
 _log = logging.getLogger(__name__)
 
 KEY = "relaax-rlx-server.clients_file"
 MAX_CLIENTS = 1024
 LOOK_SECONDS = 1.0
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class ClientEntry(Section):
@@ -144,10 +143,8 @@ def read_clients(path: Path, gate: Gate) -> tuple[list[Client], tuple[Path, ...]
     found: dict[str, Client] = {}
     files = []
     for name, entry in data.items():
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"{where}: {name!r} is no name of a client: a letter or digit, and up to 63 more or . _ -"
-            )
+        if not isinstance(name, str) or not re.fullmatch(CLIENT_NAME, name):
+            raise ConfigurationError(f"{where}: {name!r} is no name of a client: {WHAT_A_NAME_IS}")
         said = validate_section(ClientEntry, entry, f"{where}: {name}")
         if said.token_file is not None:
             files.append(path.parent / Path(said.token_file).expanduser())

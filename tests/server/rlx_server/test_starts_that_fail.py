@@ -18,6 +18,7 @@ import pytest
 from relaax.algorithm_base import load_algorithm
 from relaax.configuration import RlxServerSection
 from relaax.server.rlx_server import spawner, spawning
+from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.spawner import ForkSpawner
 from relaax.server.rlx_server.spawning import PROGRAM, SpawnSpawner
 from relaax.server.rlx_server.temporary import WorkerFolders
@@ -69,7 +70,7 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     plan = WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineBridge
     )
-    forks = ForkSpawner(plan, folders)
+    forks = ForkSpawner(plan, folders, METERS)
     monkeypatch.setattr(os, "fork", fail)
     before = descriptors()
     with pytest.raises(OSError, match="no more processes"):
@@ -79,8 +80,11 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     os.close(forks._lifeline.read)
 
 
+METERS = Meters(1, 1)
+
+
 def spawns(folders: WorkerFolders, section: dict[str, str] | None = None) -> SpawnSpawner:
-    return SpawnSpawner(RlxServerSection(), section or {}, str(ALGORITHM), ALGORITHM.parent, folders)
+    return SpawnSpawner(RlxServerSection(), section or {}, str(ALGORITHM), ALGORITHM.parent, folders, METERS)
 
 
 @pytest.mark.parametrize("free", range(6))

@@ -199,7 +199,7 @@ class TestTheLine:
             said += piece
         os.close(read)
         assert json.loads(said.splitlines()[0]) == samples[0]
-        assert json.loads(said.splitlines()[1][:13] + b"}") == {"number": 4}
+        assert said.splitlines()[1].startswith(b'{"number": ')
 
 
 def test_a_silent_server_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ from relaax.rlx.framing import frame
 from relaax.rlx.messages import MAX_REWARD
 from relaax.server.rlx_server import worker
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
-from relaax.server.rlx_server.news import ADMITTED, GREETED, News
+from relaax.server.rlx_server.meters import Meters
+from relaax.server.rlx_server.news import ADMITTED, CLAIMS, GREETED, Grant, News, answer_claim, news_line
 from support.offline import ALGORITHM, write_config
 from support.offline_algorithm import (
     CRASH,
@@ -157,16 +158,18 @@ def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: P
 def told_by(load: Callable[[], worker.WorkerPlan]) -> tuple[rlx.Error, int, bytes]:
     """What the client of a worker in this process is told, the worker's exit code, and its news."""
     near, client = socket.socketpair()
-    (lifeline, server), (said, news) = os.pipe(), os.pipe()
+    (lifeline, server), (said, news) = os.pipe(), news_line()
+    answer_claim(said, Grant(0, 0))
     connection = rlx.ClientConnection()
     with client:
         client.sendall(connection.send(make_hello()))
         client.shutdown(socket.SHUT_WR)
-        code = worker.Worker(RlxServerSection(), load, near, lifeline, News(news)).serve(None, False)
+        code = worker.Worker(RlxServerSection(), load, near, lifeline, News(news), Meters(1, 1)).serve(None, False)
         connection.receive_data(client.recv(1 << 16))
     error = connection.next_event()
     assert isinstance(error, rlx.Error)
-    heard = os.read(said, 2)
+    assert os.read(said, 1) == CLAIMS
+    _, _, heard = os.read(said, 4096).partition(b"]")
     for descriptor in (lifeline, server, said):
         os.close(descriptor)
     return error, code, heard
@@ -196,12 +199,16 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: bridge
     )
     near, client = socket.socketpair()
-    (lifeline, server), (said, news) = os.pipe(), os.pipe()
+    (lifeline, server), (said, news) = os.pipe(), news_line()
+    answer_claim(said, Grant(0, 0))
     connection = rlx.ClientConnection()
     heard = b""
 
     def read_news_up_to_the_welcome() -> None:
         nonlocal heard
+        assert os.read(said, 1) == CLAIMS
+        while os.read(said, 1) != b"]":
+            pass
         while not heard.endswith(GREETED):
             heard += os.read(said, 1)
         os.close(said)  # the server wants it to end
@@ -210,7 +217,9 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
     told.start()
     with client:
         client.sendall(connection.send(make_hello()))
-        code = worker.Worker(RlxServerSection(), lambda: plan, near, lifeline, News(news)).serve(None, False)
+        code = worker.Worker(RlxServerSection(), lambda: plan, near, lifeline, News(news), Meters(1, 1)).serve(
+            None, False
+        )
         connection.receive_data(client.recv(1 << 16))
     told.join()
     for descriptor in (lifeline, server):

@@ -1,0 +1,128 @@
+"""The file of clients with names: what it may say, what is refused and how, and when it is read again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.configuration import ConfigurationError
+from relaax.server.rlx_server.clients import Clients
+from relaax.server.rlx_server.gate import NOBODY, Gate, Identity
+from relaax.server.tokens import Token
+from support.named_clients import ClientsFile, token_of
+
+LAB = hashlib.sha256(token_of("lab").encode()).hexdigest()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> ClientsFile:
+    return ClientsFile(tmp_path)
+
+
+def gate(token: str | None = None) -> Gate:
+    return Gate(None if token is None else Token(token), names={})
+
+
+def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
+    (tmp_path / "room.token").write_text(token_of("room") + "\n")
+    (tmp_path / "room.token").chmod(0o600)
+    file.write_text(
+        f"lab:\n  token-sha256: {LAB.upper()}\n  steps-per-second: 1e3\n  max-connections: 4\n"
+        "room: {token-file: room.token, bytes-per-second: 1.5e6, max-environments: 64}\n"
+    )
+    guard = gate(token="of-all-others-0123456789")
+    clients = Clients(str(file.path), guard)
+    lab, room = clients.get("lab"), clients.get("room")
+    assert lab is not None and room is not None
+    assert (lab.digest, lab.steps_per_second, lab.max_connections, lab.bytes_per_second) == (LAB, 1000.0, 4, None)
+    assert (room.bytes_per_second, room.max_environments) == (1.5e6, 64)
+    assert guard.identified(token_of("lab")) == Identity("lab", LAB)
+    assert guard.identified("of-all-others-0123456789") == NOBODY
+    assert isinstance(guard.identified("anything else"), str)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (f"lab: {{token-sha256: {LAB}, step-per-second: 5}}", "did you mean 'steps_per_second'"),
+        (f"lab: {{token-sha256: {LAB}, max-connections: 0}}", "max_connections"),
+        (f"lab: {{token-sha256: {LAB}, steps-per-second: true}}", "a number is needed"),
+        ("lab: {token-sha256: abc}", "token_sha256"),
+        ("lab: {}", "one of token-file and token-sha256 is needed"),
+        (f"lab: {{token-sha256: {LAB}, token-file: x}}", "one of token-file and token-sha256 is needed"),
+        (f"lab: {{token-sha256: {LAB}}}\nroom: {{token-sha256: {LAB}}}", "room and lab have the same token"),
+        (f"lab: {{token-sha256: {LAB}}}\nlab: {{token-sha256: {LAB}}}", "stands twice"),
+        (f"'la b': {{token-sha256: {LAB}}}", "'la b' is no name of a client"),
+        ("lab: {token-file: nowhere}", "cannot be read"),
+        ("- lab", "names with keys and values are needed"),
+        ("", "names with keys and values are needed"),
+    ],
+)
+def test_what_is_refused(file: ClientsFile, text: str, says: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=says.replace("(", r"\(")) as caught:
+        Clients(str(file.path), gate())
+    assert str(file.path) in str(caught.value)
+
+
+def test_the_token_of_all_others_is_nobodys_own(file: ClientsFile) -> None:
+    file.write(lab={})
+    with pytest.raises(ConfigurationError, match="lab has the token of clients without a name"):
+        Clients(str(file.path), gate(token_of("lab")))
+
+
+def test_whoever_may_change_it_is_warned_of(file: ClientsFile, caplog: pytest.LogCaptureFixture) -> None:
+    file.write(lab={})
+    file.path.chmod(0o666)
+    Clients(str(file.path), gate())
+    assert "can let clients in" in caplog.text
+
+
+def test_it_is_read_again_once_it_has_changed_and_is_written_no_more(
+    file: ClientsFile, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock: list[float] = [0.0]
+    token = tmp_path / "lab.token"
+    token.write_text(token_of("lab"))
+    token.chmod(0o600)
+    entry: dict[str, Any] = {"token-file": str(token)}
+    file.write_text(f"lab: {entry}")
+    guard = gate()
+    clients = Clients(str(file.path), guard, lambda: clock[0])
+
+    def look() -> bool:
+        clock[0] += 1.0
+        return clients.look()
+
+    assert not look() and not look()
+    with file.path.open("a") as writing:  # as an editor would, a part at a time
+        writing.write("\nroom:\n")
+        writing.flush()
+        assert not look(), "it may be being written"
+        writing.write(f"  token-sha256: {'ab' * 32}\n")
+        writing.flush()
+        assert not look()
+    assert clients.get("room") is None
+    assert look()
+    assert clients.get("room") is not None
+    token.write_text(token_of("other"))
+    assert not look()
+    assert look(), "a token's file counts as well"
+    assert isinstance(guard.identified(token_of("lab")), str)
+    assert guard.identified(token_of("other")) != NOBODY
+    file.path.unlink()
+    assert not look() and not look() and not look()
+    assert caplog.text.count("the 2 clients that were known before stay") == 1, "it says so once"
+    assert isinstance(guard.identified(token_of("other")), Identity)
+    clients.read_at_once()
+    assert not clients.look()
+    assert caplog.text.count("the 2 clients that were known before stay") == 2, "whoever asks is answered"
+    os.close(os.open(file.path, os.O_CREAT | os.O_WRONLY))
+    file.write()
+    assert not look()
+    assert look()
+    assert list(clients) == []
