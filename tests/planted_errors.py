@@ -79,6 +79,8 @@ AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "algorithms/da3c/normalization.py"
 ADMISSION_PY = "relaax/server/rlx_server/admission.py"
 ARRIVALS_PY = "relaax/server/rlx_server/arrivals.py"
+CLAIMS_PY = "relaax/server/rlx_server/claims.py"
+METERS_PY = "relaax/server/rlx_server/meters.py"
 CHILDREN_PY = "relaax/server/rlx_server/children.py"
 MEASURES_PY = "relaax/server/rlx_server/measures.py"
 PEER_PY = "relaax/server/rlx_server/peer.py"
@@ -898,6 +900,52 @@ ERRORS = (
         "a crowd has a process started as soon as it comes back",
         [(PLACES_PY, "self._next_turn = self._clock() + TURN_SECONDS", "self._next_turn = self._clock()")],
         f"{RLX_SERVER_TESTS}/test_places.py",
+    ),
+    planted(
+        "quota-of-each-connection",
+        "each connection of a client may do what all of them together may",
+        [
+            (
+                METERS_PY,
+                "return Meter(self, (self.buckets + row) * _NUMBERS, bucket * _NUMBERS)",
+                "self.numbers[(bucket + row) * _NUMBERS] = self.numbers[bucket * _NUMBERS]\n        "
+                "return Meter(self, (self.buckets + row) * _NUMBERS, (bucket + row) * _NUMBERS)",
+            )
+        ],
+        f"{RLX_SERVER_TESTS}/test_clients.py",
+    ),
+    planted(
+        "revoked-but-served",
+        "a name that was taken out keeps the connections that it has",
+        [(CLAIMS_PY, "each.client not in known or", "each.client in known and")],
+        f"{RLX_SERVER_TESTS}/test_clients.py",
+    ),
+    planted(
+        "left-and-still-counted",
+        "environments of connections whose clients have left count until their workers have ended, and beyond",
+        [
+            (CLAIMS_PY, "connection = self._by_pid.pop(pid, None)", "connection = self._by_pid.get(pid)"),
+            (CLAIMS_PY, "self._by_pid[pid].left = True", "self._by_pid[pid].left = False"),
+        ],
+        f"{RLX_SERVER_TESTS}/test_clients.py",
+    ),
+    planted(
+        "living-servers-folder-removed",
+        "a server that starts removes the temporary folders of those that run",
+        [
+            (
+                "relaax/server/rlx_server/temporary.py",
+                "        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n        shutil",
+                "        shutil",
+            )
+        ],
+        f"{RLX_SERVER_TESTS}/test_temporary_files.py",
+    ),
+    planted(
+        "leftovers-stay",
+        "what a killed server left in the temporary directory stays",
+        [("relaax/server/rlx_server/main.py", "        remove_leftovers()\n", "")],
+        f"{RLX_SERVER_TESTS}/test_temporary_files.py",
     ),
     planted(
         "names-of-the-gone",

@@ -118,7 +118,9 @@ def test_keys() -> None:
             assert key in fields or section == "algorithm", f"{section}.{key} is no key"
             default = fields[key].default if key in fields else None
             if isinstance(default, int | float):
-                assert f"{default:g}" in value.replace(",", ""), f"{section}.{key} is {default:g} by default, the page says {value}"
+                assert f"{default:g}" in value.replace(",", ""), (
+                    f"{section}.{key} is {default:g} by default, the page says {value}"
+                )
                 checked += 1
     assert checked >= 7
 

@@ -82,7 +82,8 @@ class Peer:
         self._stopping = select.poll()
         self._stopping.register(lifeline, select.POLLIN)
         self._news = -1
-        self._may_lose_place = False
+        self.may_lose_place = False
+        """Whether the end of what `heed` heeds is a PlaceTaken."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._lock = threading.Lock()  # of the state machine, of sending, and of what the heartbeat has heard
         self._heard: deque[Message] = deque()  # while the worker was busy, or before an answer was sent
@@ -101,7 +102,6 @@ class Peer:
         self.transferred = 0
         """Bytes that were read and written so far."""
         self.meter: Meter | None = None
-        """Is told while this waits in the middle of a message or an answer."""
         self.throttled = False
         """While it is, no more is taken in than what is there and waits to be heard."""
         self._looked_at = -LOOK_SECONDS
@@ -111,20 +111,17 @@ class Peer:
 
     def heed(self, news: int) -> None:
         """From now on `receive` raises Revoked once the descriptor `news` says so, and PlaceTaken once it has ended."""
-        self._news, self._may_lose_place = news, True
+        self._news, self.may_lose_place = news, True
         os.set_blocking(news, False)  # the heartbeat may have heard what this looks for
         self._poll.register(news, select.POLLIN)
         self._stopping.register(news, select.POLLIN)
 
-    def keeps_place(self) -> None:
-        """No PlaceTaken from now on."""
-        self._may_lose_place = False
-
     def _raise_revoked(self, ready: Container[int]) -> None:
         """Raise Revoked where the server has said so."""
-        with contextlib.suppress(BlockingIOError):
-            if self._news in ready and os.read(self._news, 1) == REVOKED:
-                raise Revoked
+        if self._news in ready:
+            with contextlib.suppress(BlockingIOError):
+                if os.read(self._news, 1) == REVOKED:
+                    raise Revoked
 
     def secure(self, context: ssl.SSLContext, timeout: float) -> bool:
         """Agree with the client on TLS; False where it does not begin with that, and nothing was read.
@@ -186,7 +183,7 @@ class Peer:
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
         self._raise_revoked(ready)
-        if self._may_lose_place and self._news in ready and self._sock.fileno() not in ready:
+        if self.may_lose_place and self._news in ready and self._sock.fileno() not in ready:
             raise PlaceTaken
         if not ready:
             raise PeerSilent

@@ -268,7 +268,7 @@ class Worker:
         while True:
             message = self._receive(0)
             if isinstance(message, Init):
-                self._peer.keeps_place()
+                self._peer.may_lose_place = False
                 self._news.proven()
                 return message
             if isinstance(message, Bye):

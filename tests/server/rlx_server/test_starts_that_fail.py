@@ -72,6 +72,7 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     )
     forks = ForkSpawner(plan, folders, METERS)
     monkeypatch.setattr(os, "fork", fail)
+    folders.made()  # which has a lock
     before = descriptors()
     with pytest.raises(OSError, match="no more processes"):
         forks.spawn(ends[0], None, False, lambda: None)
@@ -122,7 +123,7 @@ def test_a_spawn_without_descriptors_leaves_none(
 # Reads its orders once its lifeline was cut, and says how many bytes they were.
 LATE = """
 import os, sys
-connection, lifeline, news, orders = map(int, sys.argv[-4:])
+connection, lifeline, news, _, orders = map(int, sys.argv[-5:])
 if connection >= 0:
     os.read(lifeline, 1)
     with os.fdopen(orders, "rb") as file:
