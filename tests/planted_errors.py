@@ -907,10 +907,10 @@ ERRORS = (
         [
             (
                 METERS_PY,
-                "return Meter(self, (self.buckets + row) * _NUMBERS, bucket * _NUMBERS)",
-                "self.numbers[(bucket + row) * _NUMBERS] = self.numbers[bucket * _NUMBERS]\n        "
-                "return Meter(self, (self.buckets + row) * _NUMBERS, (bucket + row) * _NUMBERS)",
-            )
+                "begin = max(self._numbers[at + 1], now - BURST_SECONDS)",
+                "begin = max(self.__dict__.setdefault('own', {}).get(at, 0.0), now - BURST_SECONDS)",
+            ),
+            (METERS_PY, "self._numbers[at + 1] = begin + amount / rate", "self.own[at] = begin + amount / rate"),
         ],
         f"{RLX_SERVER_TESTS}/test_clients.py",
     ),

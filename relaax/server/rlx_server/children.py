@@ -195,7 +195,7 @@ class Children:
     def _decide(self, pid: int) -> None:
         """Whether the client may have what it claims."""
         assert self._claims is not None
-        decision = self._claims.decide(pid, self._host_of[pid], claim_at(self._news_of[pid]))
+        decision = self._claims.decide(pid, self._host_of[pid], claim_at(self._news_of[pid]), self.make_room)
         if isinstance(decision, Refusal):
             self._refusing.add(pid)
         answer_claim(self._news_of[pid], decision)

@@ -102,9 +102,16 @@ class Claims:
         self._totals: dict[str, _Totals] = {}
         self._look_at = self._window_at = clock()
 
-    def decide(self, pid: int, host: str, claim: Claim) -> Grant | Refusal:
-        """Whether the client of a worker may come in with what it claims, which is its own until `leave`."""
+    def decide(
+        self, pid: int, host: str, claim: Claim, make_room: Callable[[], bool] = lambda: False
+    ) -> Grant | Refusal:
+        """Whether the client of a worker may come in with what it claims, which is its own until `leave`.
+
+        `make_room` is called where its address has too much already: whoever has proved nothing may have to leave.
+        """
         client = self._clients.get(claim.client) if claim.client else None
+        if self._environments_from(host) + claim.environments > self._most_of_address:
+            make_room()
         refusal = self._refusal(host, claim, client)
         if refusal is None and not self._free:
             refusal = Refusal(ErrorCode.OVERLOADED, "this server has no room for another connection", RETRY_SECONDS)
@@ -131,14 +138,9 @@ class Claims:
                 f"connections with fewer each, {raise_it.format('the key')}",
             )
         here = [other for other in self._by_pid.values() if not other.left]
-        network = network_of(host)
+        key = f"{_SECTION}.max_environments_per_address"
         bounds = [
-            (
-                sum(other.environments for other in here if network_of(other.host) == network),
-                self._most_of_address,
-                f"the connections from {network}",
-                f"{_SECTION}.max_environments_per_address",
-            )
+            (self._environments_from(host), self._most_of_address, f"the connections from {network_of(host)}", key)
         ]
         own = [other for other in here if other.client == claim.client] if client is not None else []
         if client is not None and client.max_environments is not None:
@@ -163,6 +165,11 @@ class Claims:
                 RETRY_SECONDS,
             )
         return None
+
+    def _environments_from(self, host: str) -> int:
+        network = network_of(host)
+        here = (each for each in self._by_pid.values() if not each.left)
+        return sum(each.environments for each in here if network_of(each.host) == network)
 
     def _bucket_of(self, client: Client | None) -> int:
         if client is None:

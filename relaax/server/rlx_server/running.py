@@ -50,6 +50,7 @@ def run_worker(
     # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # to the server it means that it is to read a file again
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 

@@ -19,7 +19,7 @@ from relaax.rlx import ErrorCode
 from support.named_clients import ClientsFile, token_of
 from support.offline_algorithm import WAIT
 from support.processes import Running, wait_until
-from support.rlx_line import Line
+from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello, make_step
 from support.scrape import scraped, status_url
 
@@ -129,6 +129,30 @@ def test_environments_of_a_connection_and_of_an_address_are_bounded(serve) -> No
             other.open(environments=10)
     assert "actors [0-9]" in server.stderr, "in short"
     assert server.stderr.count("refused a client without a name (127.0.0.1)") == 2
+
+
+def test_environments_that_nobody_steps_make_room_for_those_of_others(serve) -> None:  # type: ignore[no-untyped-def]
+    """A crowd that says hello and never reads its welcome holds what its address may have, but not for long."""
+    _, address = serve(max_environments=10, max_environments_per_address=40)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(Line(address)) for _ in range(4)]
+        for line in crowd:
+            line.say(make_hello(environments=10))
+        tries = 0
+
+        def let_in() -> bool:
+            nonlocal tries
+            tries += 1
+            line = stack.enter_context(Line(address))
+            line.say(make_hello(environments=10))
+            if isinstance(line.hear(), rlx.Welcome):
+                line.init()
+                return True
+            return False
+
+        wait_until(let_in, "an honest client is let in", 60, 0.2)
+        wait_until(let_in, "and another", 60, 0.2)
+        assert tries > 2, "this test proves nothing otherwise"
 
 
 def rate_of(lines: list[Line], seconds: float) -> list[float]:
@@ -326,23 +350,38 @@ def test_a_new_quota_holds_for_connections_that_are_there(serve, clients: Client
         assert slow < 30 < fast
 
 
+class SmallLine(Line):
+    """A connection for which both systems buffer little."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect((host, int(port)))
+        self.connection = rlx.ClientConnection()
+        self.pings = 0
+
+
 def test_who_is_stuck_is_named(serve, clients: ClientsFile) -> None:  # type: ignore[no-untyped-def]
     """One does not read its answers, another has left a message half said."""
     clients.write(lab={}, room={})
     server, address = serve("--status-bind", "127.0.0.1:0", clients_file=str(clients.path))
-    with Line(address) as deaf, Line(address) as half:
+    with SmallLine(address) as deaf, Line(address) as half:
         deaf.open(token=token_of("lab"))
         half.open(token=token_of("room"))
         deaf.init()
         half.init()
         word = half.connection.send(make_step(half.hello, observation=half.observation(0)))
         half.socket.sendall(word[:-1])
-        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         pings = deaf.connection.send(rlx.Ping(7)) * 20_000
+        rest, until = memoryview(pings), time.monotonic() + 4
         deaf.socket.settimeout(0.5)
-        with contextlib.suppress(TimeoutError):
-            for _ in range(200):
-                deaf.socket.sendall(pings)
+        while time.monotonic() < until:  # until nobody takes any more: the server waits for its answers to be read
+            with contextlib.suppress(TimeoutError):
+                rest = rest[deaf.socket.send(rest) :] or memoryview(pings)
+                until = time.monotonic() + 4
         pattern = r"client lab \(127\.0\.0\.1\) does not read its answers, for \d+ s by now"
         wait_until(lambda: re.search(pattern, server.stderr), "the log names who does not read", 60)
         pattern = r"client room \(127\.0\.0\.1\) has said a part of a message, for \d+ s by now"
