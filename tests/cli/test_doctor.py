@@ -437,3 +437,13 @@ def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes
     assert "is set up otherwise: configuration.rewards_gamma: 0.99 there, 0.5 here" in only(findings, Level.WRONG)
     server.stop()
     assert "is away: Connection refused" in only(found(other, "parameter server"), Level.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "says"),
+    [("{}", Level.OK, "0 clients with names"), ("lab: {token: x}", Level.WRONG, "did you mean 'token_file'")],
+)
+def test_a_file_of_clients_with_names(tmp_path: Path, text: str, level: Level, says: str) -> None:
+    (tmp_path / "clients.yaml").write_text(text)
+    config = written(tmp_path, rlx={"clients_file": str(tmp_path / "clients.yaml")})
+    assert any(finding.level is level and says in finding.sentence for finding in found(config, "tokens"))

@@ -289,3 +289,14 @@ def test_version(processes: Processes) -> None:
     command = processes.start(*RELAAX, "version")
     assert command.wait(60) == 0
     assert command.lines == [__version__]
+
+
+def test_names_for_clients_and_no_token_would_let_its_own_clients_in_nowhere(
+    processes: Processes, tmp_path: Path
+) -> None:
+    clients, directory = tmp_path / "clients.yaml", tmp_path / "run"
+    clients.write_text("{}")
+    named = ("--set", f"relaax-rlx-server.clients_file={clients}")
+    command = processes.start(*RELAAX, "run", "da3c_gym_cartpole", "--run-dir", directory, *named)
+    assert command.wait(60) == 2, command.report()
+    assert "set token_file as well" in command.stderr

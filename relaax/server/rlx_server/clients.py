@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -30,7 +31,7 @@ class ClientEntry(Section):
     """What the file says of one name. Without a quota only the server's own bounds hold."""
 
     token_file: str | None = Field(None, description="File with its token, seen from the file's folder.")
-    token_sha256: str | None = Field(None, pattern="^[0-9a-fA-F]{64}$", description="SHA-256 of its token in hex.")
+    token_sha256: Any = Field(None, description="SHA-256 of its token in hex.")  # no error quotes it: see below
     max_connections: int | None = Field(None, ge=1, description="Its connections at a time.")
     max_environments: int | None = Field(None, ge=1, description="The environments of all of them together.")
     steps_per_second: float | None = Field(None, gt=0, description="Environment steps of all of them together.")
@@ -148,7 +149,11 @@ def read_clients(path: Path, gate: Gate) -> tuple[list[Client], tuple[Path, ...]
         said = validate_section(ClientEntry, entry, f"{where}: {name}")
         if said.token_file is not None:
             files.append(path.parent / Path(said.token_file).expanduser())
-        shown = said.token_sha256 or _digest_of(files[-1], f"{where}: {name}.token_file")
+            shown = _digest_of(files[-1], f"{where}: {name}.token_file")
+        else:
+            shown = str(said.token_sha256)
+        if not re.fullmatch("[0-9a-fA-F]{64}", shown):  # it may be the token itself
+            raise ConfigurationError(f"{where}: {name}.token_sha256: 64 hexadecimal digits in quotes are needed")
         client = Client(name, shown.lower(), **said.model_dump(exclude={"token_file", "token_sha256"}))
         other = found.setdefault(client.digest, client)
         if other is not client:

@@ -51,7 +51,8 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
         (f"lab: {{token-sha256: {LAB}, step-per-second: 5}}", "did you mean 'steps_per_second'"),
         (f"lab: {{token-sha256: {LAB}, max-connections: 0}}", "max_connections"),
         (f"lab: {{token-sha256: {LAB}, steps-per-second: true}}", "a number is needed"),
-        ("lab: {token-sha256: abc}", "token_sha256"),
+        ("lab: {token-sha256: the-token-itself-0123}", "64 hexadecimal digits in quotes"),
+        ("lab: {token-sha256: 12345678901234567890}", "64 hexadecimal digits in quotes"),
         ("lab: {}", "one of token-file and token-sha256 is needed"),
         (f"lab: {{token-sha256: {LAB}, token-file: x}}", "one of token-file and token-sha256 is needed"),
         (f"lab: {{token-sha256: {LAB}}}\nroom: {{token-sha256: {LAB}}}", "room and lab have the same token"),
@@ -67,6 +68,7 @@ def test_what_is_refused(file: ClientsFile, text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says.replace("(", r"\(")) as caught:
         Clients(str(file.path), gate())
     assert str(file.path) in str(caught.value)
+    assert "the-token-itself" not in str(caught.value) and "1234567890" not in str(caught.value)
 
 
 def test_the_token_of_all_others_is_nobodys_own(file: ClientsFile) -> None:
