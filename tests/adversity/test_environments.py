@@ -41,6 +41,8 @@ def test_claims_without_end_cost_nobody_anything(tmp_path: Path, environments: i
                 line = stack.enter_context(Line(service.address))
                 line.say(_hello(environments))
                 answers.append(line.hear())
+                if isinstance(answers[-1], rlx.Welcome):
+                    line.init()  # who says none makes room for others
                 if number % 10 == 0:
                     for each in training:
                         each.expect_more(10)
