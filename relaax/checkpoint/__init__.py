@@ -1,12 +1,13 @@
 """Checkpoints: atomic, verified, published by their manifest; one writer at a time."""
 
 from relaax.checkpoint.array_file import Arrays
-from relaax.checkpoint.checkpoint import FORMAT, Checkpoint, Damaged, manifest_key
+from relaax.checkpoint.checkpoint import Checkpoint, manifest_key
 from relaax.checkpoint.lease import Interrupted, Lease, LeaseHeld, LeaseLost
 from relaax.checkpoint.local import LocalStore
-from relaax.checkpoint.manager import CheckpointManager, highest_fence, sequence
+from relaax.checkpoint.manager import CheckpointManager, NoneUsable, highest_fence, sequence
+from relaax.checkpoint.manifest import FORMAT, Damaged, OfLaterVersion
 from relaax.checkpoint.opening import open_location, open_store, s3_location
-from relaax.checkpoint.store import Conflict, NotFound, Store, StoreAway, StoreError, Value, check_key
+from relaax.checkpoint.store import Conflict, NotFound, NoValue, Store, StoreAway, StoreError, Value, check_key
 
 __all__ = [
     "FORMAT",
@@ -20,7 +21,10 @@ __all__ = [
     "LeaseHeld",
     "LeaseLost",
     "LocalStore",
+    "NoValue",
+    "NoneUsable",
     "NotFound",
+    "OfLaterVersion",
     "Store",
     "StoreAway",
     "StoreError",

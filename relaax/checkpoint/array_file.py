@@ -74,7 +74,10 @@ def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.ge
             raise ValueError(f"{name!r} has dtype {entry['dtype']!r} and shape {entry['shape']!r}")
         if start != expected or end != start + math.prod(shape) * dtype.itemsize or end > len(body):
             raise ValueError(f"{name!r} is at bytes {start} to {end}, where it cannot be")
-        arrays[name] = _view(body[start:end], dtype).reshape(shape)
+        try:
+            arrays[name] = _view(body[start:end], dtype).reshape(shape)
+        except (ValueError, OverflowError):  # more axes than numpy has, or one without end beside one of 0
+            raise ValueError(f"{name!r} has the shape {entry['shape']!r:.100}, which no array has") from None
         expected = end
     if expected != len(body):
         raise ValueError(f"{len(body) - expected} bytes belong to no array")

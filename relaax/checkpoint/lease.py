@@ -53,7 +53,7 @@ class _Record:
         try:
             value: dict[str, Any] = json.loads(data)
             return cls(int(value["fence"]), int(value["renewed"]), bool(value["released"]), Holder.of(value))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
             return None
 
 

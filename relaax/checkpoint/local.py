@@ -9,19 +9,35 @@ import hashlib
 import itertools
 import os
 import re
+import stat
 import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from relaax.checkpoint.store import PIECE_BYTES, Conflict, NotFound, Store, StoreError, Value, buffers_of, check_key
+from relaax.checkpoint.store import (
+    MAX_VALUE_BYTES,
+    PIECE_BYTES,
+    Conflict,
+    NotFound,
+    NoValue,
+    Store,
+    StoreError,
+    Value,
+    buffers_of,
+    check_key,
+    is_key,
+)
 
 _UNFINISHED = ".unfinished-"
 _LOCK = ".lock"
 _LOCK_SECONDS = 10.0  # it is held for one short write; only a stopped process holds it longer
 _NUMBERED = re.compile(r"\d+-")  # how directories of checkpoints are named; others may be anybody's
 _BUSY = (errno.EAGAIN, errno.EACCES)
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_VALUE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket or a pipe, a folder
 
 
 class LocalStore(Store):
@@ -30,6 +46,9 @@ class LocalStore(Store):
     A value is written aside, synced, renamed into place, and the rename is synced too; so is that a value was deleted,
     for what is deleted after it must not be gone before it. Conditions are checked under a lock that all processes of
     all machines share (`flock`), and what depends on them is written under it.
+
+    Only plain files in plain folders are values. `directory` itself may be a link; what lies in it is never followed
+    elsewhere, nor waited for.
     """
 
     def __init__(self, directory: Path | str) -> None:
@@ -72,11 +91,19 @@ class LocalStore(Store):
         return _tag(value)
 
     def get(self, key: str) -> bytes:
-        return b"".join(self.pieces(key))
+        path = self._path(key)
+        with self._opened(path) as (descriptor, size):
+            if size > MAX_VALUE_BYTES:
+                raise NoValue(f"{path} has {size} bytes, and no manifest or lease has more than {MAX_VALUE_BYTES}")
+            return b"".join(self._read(descriptor, path, size))
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
         value = self.get(key)
         return value, _tag(value)
+
+    def size(self, key: str) -> int:
+        with self._opened(self._path(key)) as (_, size):
+            return size
 
     def pieces(self, key: str) -> Iterator[bytes]:
         path = self._path(key)
@@ -100,37 +127,69 @@ class LocalStore(Store):
         if not self._root.is_dir():
             return
         with self._locked(), self._errors("clean", self._root):  # a lease may be being renewed
-            for path in list(self._root.rglob(f"{_UNFINISHED}*")):
-                path.unlink(missing_ok=True)
-                _removed(path.parent)
-            for folder in list(self._root.glob("*/")):
-                if _NUMBERED.match(folder.name):
-                    _removed(folder)
+            for folder, folders, names in os.walk(self._root, onerror=_raise_unless_missing):
+                for name in [*folders, *names]:
+                    if name.startswith(_UNFINISHED) and not os.path.isdir(os.path.join(folder, name)):
+                        Path(folder, name).unlink(missing_ok=True)
+                        _removed(Path(folder))
+            for numbered in list(self._root.iterdir()):
+                if _NUMBERED.match(numbered.name):
+                    _removed(numbered)
 
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
     def _keys(self) -> Iterator[str]:
-        for folder, _, names in os.walk(self._root, onerror=_raise_unless_missing):
-            for name in names:
-                if not name.startswith((_UNFINISHED, _LOCK)):
-                    yield (Path(folder) / name).relative_to(self._root).as_posix()
+        for folder, folders, names in os.walk(self._root, onerror=_raise_unless_missing):
+            links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+            for name in [*names, *links]:
+                key = (Path(folder) / name).relative_to(self._root).as_posix()
+                if is_key(key):  # what begins with a dot is a file that is not finished, the lock, or somebody else's
+                    yield key
 
     def _pieces(self, path: Path) -> Iterator[bytes]:
-        with self._errors("read", path):
+        with self._opened(path) as (descriptor, _):
+            yield from self._read(descriptor, path)
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path) -> Iterator[tuple[int, int]]:
+        """A descriptor of the plain file at `path`, and its length. Raises NotFound and NoValue."""
+        *folders, name = path.relative_to(self._root).parts
+        with self._errors("read", path), contextlib.ExitStack() as closing:
             try:
-                file = path.open("rb", buffering=0)
+                folder = _opened(closing, self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                for part in folders:
+                    folder = _opened(closing, part, _FOLDER, folder)
+                # Before it is opened: to open a device may do something already.
+                found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    descriptor = _opened(closing, name, _READ, folder)
+                    found = os.fstat(descriptor)
             except (FileNotFoundError, NotADirectoryError):
+                if any((self._root / Path(*folders[: end + 1])).is_symlink() for end in range(len(folders))):
+                    raise NoValue(f"cannot read {path}: a link leads there") from None
                 raise NotFound(f"{path} is not there") from None
-            with file:
-                while piece := file.read(PIECE_BYTES):
-                    yield piece
+            except OSError as error:
+                if error.errno in _NO_VALUE:
+                    raise NoValue(f"cannot read {path}: it is no plain file") from None
+                raise
+            if not stat.S_ISREG(found.st_mode):
+                raise NoValue(f"cannot read {path}: it is no plain file")
+            yield descriptor, found.st_size
+
+    def _read(self, descriptor: int, path: Path, length: int | None = None) -> Iterator[bytes]:
+        """What is in the file, of `length` or to its end."""
+        with self._errors("read", path):
+            left = length
+            while piece := os.read(descriptor, PIECE_BYTES if left is None else min(left, PIECE_BYTES)):
+                left = None if left is None else left - len(piece)
+                yield piece
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         path = self._root / _LOCK
         with self._errors("lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = self._lock_file(path)
         try:
             deadline = time.monotonic() + _LOCK_SECONDS
             while not self._try_lock(descriptor, path):
@@ -140,6 +199,20 @@ class LocalStore(Store):
             yield
         finally:
             os.close(descriptor)
+
+    def _lock_file(self, path: Path) -> int:
+        """It is made where it is missing, but nowhere else than here."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno in _NO_VALUE:
+                raise NoValue(f"cannot lock {path}: it is no plain file; remove it") from None
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise NoValue(f"cannot lock {path}: it is no plain file; remove it")
+        return descriptor
 
     def _try_lock(self, descriptor: int, path: Path) -> bool:
         with self._errors("lock", path):
@@ -152,6 +225,8 @@ class LocalStore(Store):
         return True
 
     def _make_directory(self, directory: Path) -> None:
+        if directory != self._root and directory.is_symlink():
+            raise NoValue(f"cannot write to {directory}: it is a link, which may lead anywhere; remove it")
         missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
         there = missing[-1].parent if missing else directory
         if there not in self._safe:
@@ -170,6 +245,13 @@ class LocalStore(Store):
             yield
         except OSError as error:
             raise StoreError(f"cannot {verb} {path}: {error.strerror or error}") from error
+
+
+def _opened(closing: contextlib.ExitStack, path: Path | str, flags: int, folder: int | None = None) -> int:
+    """A descriptor that is closed by `closing`."""
+    descriptor = os.open(path, flags, dir_fd=folder)
+    closing.callback(os.close, descriptor)
+    return descriptor
 
 
 def _write(descriptor: int, buffer: memoryview) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
@@ -10,26 +11,36 @@ from typing import Any
 
 from relaax.checkpoint.array_file import Arrays, to_buffers
 from relaax.checkpoint.checkpoint import (
-    FORMAT,
     Checkpoint,
-    Damaged,
-    decode_manifest,
     decode_part,
     describe_part,
-    encode_manifest,
     manifest_key,
-    part_key,
+    not_finite,
     verify_part,
 )
 from relaax.checkpoint.lease import Lease, LeaseLost
-from relaax.checkpoint.store import Conflict, NotFound, Store, StoreError
+from relaax.checkpoint.manifest import (
+    FORMAT,
+    Damaged,
+    OfLaterVersion,
+    decode_manifest,
+    encode_manifest,
+    part_key,
+)
+from relaax.checkpoint.store import MAX_VALUE_BYTES, Conflict, NotFound, NoValue, Store, StoreError
 
 _log = logging.getLogger(__name__)
-_ID = re.compile(r"(\d{8,})-(\d+)(?:-f(\d+))?")
+_ID = re.compile(r"([0-9]{8,})-([0-9]+)(?:-f([0-9]+))?")
+_ASIDE = "damaged.json"
+_SHOWN = 20  # checkpoints that one error names
 _FAILURES = 3  # checkpoints that cannot be deleted, after which the others are left for later: each may take a minute
 
 Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
 """Names of parts, or what picks them from a manifest."""
+
+
+class NoneUsable(StoreError):
+    """There are checkpoints, and training can go on from none of them. The message says why, and the ways out."""
 
 
 class CheckpointManager:
@@ -37,6 +48,9 @@ class CheckpointManager:
 
     A checkpoint's id is `SEQUENCE-GLOBALSTEP`, and where it was saved under a lease `-fFENCE` stands behind that.
     Newest means of the highest fence, and of these saved last, whatever the global step.
+
+    One that turns out to be damaged is set aside, by a file beside its manifest: it counts no more, and no method
+    deletes it. Nor does any delete what it cannot read.
 
     Every method may raise StoreError. With a `lease` the methods that write raise LeaseLost where it is another's now.
     """
@@ -48,22 +62,29 @@ class CheckpointManager:
         self.lease = lease
         self._keep = keep
         self._keep_best = keep_best
-        self._damaged: set[str] = set()
+        self._damaged: dict[str, str] = {}  # what cannot be used, and why
         self._reserved: int | None = None
-        self._given = 0  # the highest number that `begin` has given
+        self._highest = 0  # of the numbers that were seen or given
         self._leftovers: set[str] = set()  # keys that could not be deleted and belong to nothing
         self._abandoned: set[str] = set()  # checkpoints of which something may be left
         self._returns: dict[str, float | None] = {}
 
     def published(self) -> list[str]:
-        """Ids of the checkpoints that have a manifest, the newest first; not those that this manager abandoned."""
+        """Ids of the checkpoints that have a manifest and were not set aside, the newest first; not those that this
+        manager abandoned.
+        """
         return self._published(self.store.list())
+
+    def aside(self) -> dict[str, str]:
+        """Ids of the checkpoints that were set aside, the newest first, and why each was."""
+        found = sorted(_aside(self.store.list()), key=_age, reverse=True)
+        return {checkpoint_id: self._why_aside(checkpoint_id) for checkpoint_id in found}
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
         """What one checkpoint says of itself; its parts are not read. Raises Damaged."""
         try:
-            return decode_manifest(self.store.get(manifest_key(checkpoint_id)))
-        except NotFound as error:
+            return decode_manifest(self.store.get(manifest_key(checkpoint_id)), checkpoint_id)
+        except (NotFound, NoValue) as error:
             raise Damaged(str(error)) from None
 
     def load(self, checkpoint_id: str, parts: Parts | None = None) -> Checkpoint:
@@ -75,32 +96,50 @@ class CheckpointManager:
         if missing:
             raise Damaged(f"checkpoint {checkpoint_id} has no part {missing[0]!r}")
         try:
-            read = {name: decode_part(self.store.pieces(described[name]["key"]), described[name]) for name in names}
-        except NotFound as error:
+            read = {name: self._part(described[name]) for name in names}
+        except (NotFound, NoValue) as error:
             raise Damaged(str(error)) from None
         return Checkpoint(checkpoint_id, read, manifest)
 
-    def restore(self, parts: Parts | None = None) -> Checkpoint | None:
-        """The newest checkpoint whose wanted parts verify; None where there is none.
+    def restore(
+        self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
+    ) -> Checkpoint | None:
+        """The newest checkpoint whose wanted parts verify and which `use` takes; None where there is none at all.
 
-        The log names those that are damaged. What is known to be damaged is not read again.
+        Those newer than it are damaged: the log names them, and they are set aside. `use` raises Damaged for what it
+        cannot use. Raises NoneUsable where there are checkpoints and none can be used, and where one of a later version
+        comes before those that can; then nothing has changed in the store.
         """
         found = self.published()
         for checkpoint_id in found:
             if checkpoint_id in self._damaged:
                 continue
             try:
-                return self.load(checkpoint_id, parts)
+                checkpoint = self.load(checkpoint_id, parts)
+                use(checkpoint)
+            except OfLaterVersion as later:
+                raise NoneUsable(self._of_later_version(checkpoint_id, later, found)) from None
             except Damaged as damage:
-                self.note_damaged(checkpoint_id)
+                self.note_damaged(checkpoint_id, str(damage))
                 _log.error("checkpoint %s in %s is damaged and skipped: %s", checkpoint_id, self.store.location, damage)
-        if found:
-            _log.error("none of the %d checkpoints in %s can be used", len(found), self.store.location)
+            else:
+                self._set_aside_before(checkpoint_id, found)
+                return checkpoint
+        reasons = {checkpoint_id: self._damaged[checkpoint_id] for checkpoint_id in found} | self.aside()
+        if reasons:
+            raise NoneUsable(self._none_usable(reasons))
         return None
 
-    def note_damaged(self, checkpoint_id: str) -> None:
-        """It cannot be used: from now on it is not counted among those that are kept."""
-        self._damaged.add(checkpoint_id)
+    def note_damaged(self, checkpoint_id: str, why: str) -> None:
+        """It cannot be used: it is not read again, and no longer counted among those that are kept."""
+        self._damaged[checkpoint_id] = why
+
+    def remove(self, checkpoint_id: str) -> None:
+        """Delete all there is of a checkpoint, for a person who has asked for it: the manifest first."""
+        aside = f"{checkpoint_id}/{_ASIDE}"
+        keys = self.store.list(f"{checkpoint_id}/")
+        for key in sorted(keys, key=lambda key: (key == aside, key != manifest_key(checkpoint_id))):
+            self.store.delete(key)
 
     def clean(self) -> None:
         """Remove what writers left that were killed before they published. Called only while nobody writes.
@@ -136,11 +175,18 @@ class CheckpointManager:
             self.lease.check_known()
         if self._reserved is None:
             self._reserved = self._next()
-        self._given, self._reserved = self._reserved, None
-        return f"{self._given:08d}-{global_step}" + (f"-f{self.lease.fence}" if self.lease else "")
+        self._highest, self._reserved = self._reserved, None
+        return self._id(self._highest, global_step)
+
+    def next_id(self, global_step: int) -> str:
+        """The id that comes next, for a store that cannot be asked: under a lease no other server gives the same."""
+        return self._id(self._highest + 1, global_step)
 
     def write_part(self, checkpoint_id: str, name: str, arrays: Arrays) -> dict[str, Any]:
         """Write a part and read it back. What the manifest says of it. Any process may do that for its own part."""
+        wrong = not_finite(arrays)
+        if wrong is not None:  # it could not be restored, and in time would push out those that can
+            raise StoreError(f"{wrong}: training has diverged, and no checkpoint of it is made")
         key = part_key(checkpoint_id, name)
         buffers = to_buffers(arrays)
         described = describe_part(key, buffers)
@@ -175,9 +221,10 @@ class CheckpointManager:
         if self.lease:
             full["fence"] = self.lease.fence
         try:
+            encoded = _readable(full)
             if self.lease:
                 self.lease.check()
-            self.store.put_if(manifest_key(checkpoint_id), encode_manifest(full), None)
+            self.store.put_if(manifest_key(checkpoint_id), encoded, None)
         except Conflict:
             raise  # another writer's: it is there, and none of ours to delete
         except (StoreError, LeaseLost):
@@ -202,28 +249,100 @@ class CheckpointManager:
         self._abandoned.add(checkpoint_id)
         self._leftovers.update([manifest_key(checkpoint_id), *(part_key(checkpoint_id, name) for name in names)])
 
-    def _published(self, keys: Iterable[str]) -> list[str]:
-        owners = (_owner(key) for key in keys if key.endswith("/manifest.json"))
-        found = (owner for owner in owners if _ID.fullmatch(owner) and owner not in self._abandoned)
-        return sorted(found, key=_age, reverse=True)
+    def _id(self, number: int, global_step: int) -> str:
+        return f"{number:08d}-{global_step}" + (f"-f{self.lease.fence}" if self.lease else "")
+
+    def _part(self, description: Mapping[str, Any]) -> Arrays:
+        key = description["key"]
+        return decode_part(self.store.pieces(key), self.store.size(key), description)
+
+    def _published(self, keys: Collection[str]) -> list[str]:
+        apart = self._abandoned | _aside(keys)
+        owners = {_owner(key) for key in keys if key == manifest_key(_owner(key))}
+        found = sorted((owner for owner in owners - apart if _ID.fullmatch(owner)), key=_age, reverse=True)
+        self._highest = max(self._highest, *(sequence(_owner(key)) for key in keys), 0)
+        return found
+
+    def _set_aside_before(self, good: str, found: Iterable[str]) -> None:
+        for checkpoint_id in found:
+            if checkpoint_id == good:
+                return
+            self._set_aside(checkpoint_id, self._damaged[checkpoint_id])
+
+    def _set_aside(self, checkpoint_id: str, why: str) -> None:
+        """For every later start too. Where the store cannot note it now, it counts no more for this manager."""
+        self.note_damaged(checkpoint_id, why)
+        note = json.dumps({"damaged": why, "time": time.time()}, indent=1).encode()
+        try:
+            self.store.put_if(f"{checkpoint_id}/{_ASIDE}", note, None)
+        except Conflict:
+            return  # it was already
+        except StoreError as error:
+            _log.warning("that checkpoint %s is damaged could not be noted: %s", checkpoint_id, error)
+            return
+        where = self.store.location
+        _log.warning(
+            "checkpoint %s is set aside, by the file %s/%s/%s, and kept until somebody removes it: relaax checkpoints "
+            "remove %s %s",
+            *(checkpoint_id, where, checkpoint_id, _ASIDE, where, checkpoint_id),
+        )
+
+    def _why_aside(self, checkpoint_id: str) -> str:
+        try:
+            return ascii(json.loads(self.store.get(f"{checkpoint_id}/{_ASIDE}"))["damaged"])[1:-1]
+        except (NotFound, NoValue, ValueError, TypeError, KeyError, RecursionError):
+            return f"{_ASIDE} does not say why"
+
+    def _none_usable(self, reasons: Mapping[str, str]) -> str:
+        ids, where = list(reasons), self.store.location
+        named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
+        named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
+        return "\n".join(
+            [
+                f"none of the {len(ids)} checkpoints in {where} can be used, and none is deleted:",
+                *named,
+                "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew "
+                f"here, remove them: relaax checkpoints remove {where} {' '.join(ids)}",
+            ]
+        )
+
+    def _of_later_version(self, checkpoint_id: str, later: OfLaterVersion, found: Iterable[str]) -> str:
+        ids = [one for one in found if _age(one) >= _age(checkpoint_id) or self._is_of_later_version(one)]
+        where = self.store.location
+        return (
+            f"checkpoint {checkpoint_id} in {where} cannot be read: {later}. Nothing is changed. Go on with that "
+            "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "
+            f"remove it: relaax checkpoints remove {where} {' '.join(ids)}"
+        )
+
+    def _is_of_later_version(self, checkpoint_id: str) -> bool:
+        try:
+            self.manifest(checkpoint_id)
+        except OfLaterVersion:
+            return True
+        except (Damaged, StoreError):
+            return False
+        return False
 
     def _next(self) -> int:
         keys = self.store.list()
         self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
         self._abandoned.intersection_update(map(_owner, keys))
-        return max(self._given, *(sequence(_owner(key)) for key in keys), 0) + 1
+        return max(self._highest, *(sequence(_owner(key)) for key in keys), 0) + 1
 
     def _thin_out(self) -> None:
         """Keep the newest and the best. What was just saved is among the newest, so a good one always stays.
 
-        What is older and has no manifest was abandoned: a part may have come after that.
+        What is older and has no manifest was abandoned: a part may have come after that. What was set aside, and what
+        cannot be read, stays and does not count.
         """
         keys = self.store.list()
         found = self._published(keys)
         if not found:
             return
-        good = [checkpoint_id for checkpoint_id in found if checkpoint_id not in self._damaged]
-        keep = {*good[: self._keep], *self._best(good)}
+        returns = self._mean_returns(found)
+        good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
+        keep = {*good[: self._keep], *self._best(returns), *(set(found) - set(good)), *_aside(keys)}
         owners = {owner for owner in map(_owner, keys) if _ID.fullmatch(owner) and _age(owner) <= _age(found[0])}
         self._leftovers.update(key for key in keys if _owner(key) in owners - keep)
         self._delete_leftovers()
@@ -231,27 +350,34 @@ class CheckpointManager:
     def _clean(self) -> None:
         self.store.clean()
         keys = self.store.list()
-        published = set(self._published(keys))
+        kept = {*self._published(keys), *_aside(keys)}
         for key in keys:
             owner = _owner(key)
-            if _ID.fullmatch(owner) and owner not in published:
+            if _ID.fullmatch(owner) and owner not in kept:
                 _log.info("removing %s: its checkpoint was never finished", key)
                 self.store.delete(key)
 
-    def _best(self, good: list[str]) -> list[str]:
-        returns = {checkpoint_id: self._mean_return(checkpoint_id) for checkpoint_id in good}
-        self._returns = returns
+    def _best(self, returns: Mapping[str, float | None]) -> list[str]:
         known = {checkpoint_id: value for checkpoint_id, value in returns.items() if value is not None}
         return sorted(known, key=lambda checkpoint_id: known[checkpoint_id], reverse=True)[: self._keep_best]
 
-    def _mean_return(self, checkpoint_id: str) -> float | None:
-        if checkpoint_id in self._returns:
-            return self._returns[checkpoint_id]
-        try:
-            value: float | None = self.manifest(checkpoint_id).get("mean_return")
-        except Damaged:
-            return None
-        return value
+    def _mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
+        """Of those that can be read. What is damaged is set aside."""
+        before, self._returns = self._returns, {}
+        for checkpoint_id in found:
+            if checkpoint_id in self._damaged:
+                continue
+            try:
+                known = checkpoint_id in before
+                self._returns[checkpoint_id] = (
+                    before[checkpoint_id] if known else self.manifest(checkpoint_id).get("mean_return")
+                )
+            except OfLaterVersion as later:
+                self.note_damaged(checkpoint_id, str(later))
+                _log.warning("checkpoint %s in %s is left alone: %s", checkpoint_id, self.store.location, later)
+            except Damaged as damage:
+                self._set_aside(checkpoint_id, str(damage))
+        return self._returns
 
     def _delete_leftovers(self) -> None:
         """Where a manifest cannot be deleted, its parts stay: it is a checkpoint still. The newest go first, so that an
@@ -274,9 +400,27 @@ class CheckpointManager:
                 self._leftovers.discard(key)
 
 
+def _readable(manifest: Mapping[str, Any]) -> bytes:
+    """The manifest as a file that can be read again. Raises StoreError: what cannot must not push out what can."""
+    try:
+        encoded = encode_manifest(manifest)
+        if len(encoded) > MAX_VALUE_BYTES:
+            raise StoreError(f"its manifest would have {len(encoded)} bytes, and {MAX_VALUE_BYTES} can be read")
+        decode_manifest(encoded, manifest["id"])
+    except Damaged as damage:
+        raise StoreError(f"it could not be read again: {damage}") from None
+    return encoded
+
+
 def _owner(key: str) -> str:
-    """The checkpoint that a key belongs to, where it is one's."""
-    return key.partition("/")[0]
+    """The checkpoint that a key belongs to, where it is one's; empty where it is in no folder."""
+    owner, slash, _ = key.partition("/")
+    return owner if slash else ""
+
+
+def _aside(keys: Iterable[str]) -> set[str]:
+    """The checkpoints that were set aside."""
+    return {_owner(key) for key in keys if key == f"{_owner(key)}/{_ASIDE}" and _ID.fullmatch(_owner(key))}
 
 
 def sequence(checkpoint_id: str) -> int:

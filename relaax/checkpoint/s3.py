@@ -15,7 +15,19 @@ from botocore.exceptions import ClientError
 
 from relaax.checkpoint.aws_keys import AwsKeys
 from relaax.checkpoint.s3_errors import UNREACHABLE, code_of, is_url, sentences, shown, status_of
-from relaax.checkpoint.store import PIECE_BYTES, Conflict, NotFound, Store, StoreError, Value, buffers_of, check_key
+from relaax.checkpoint.store import (
+    MAX_VALUE_BYTES,
+    PIECE_BYTES,
+    Conflict,
+    NotFound,
+    NoValue,
+    Store,
+    StoreError,
+    Value,
+    buffers_of,
+    check_key,
+    is_key,
+)
 from relaax.checkpoint.streams import BufferFile
 
 _log = logging.getLogger(__name__)
@@ -108,12 +120,17 @@ class S3Store(Store):
         raise Conflict(f"{self._url(key)} is being written by others")
 
     def get(self, key: str) -> bytes:
-        return b"".join(self.pieces(key))
+        return self.get_with_tag(key)[0]
 
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
         tags: MutableSequence[str] = []
-        value = b"".join(self._pieces(key, tags))
+        value = b"".join(self._pieces(key, tags, MAX_VALUE_BYTES))
         return value, tags[0]
+
+    def size(self, key: str) -> int:
+        name = self._name(key)
+        with self._sentences("read", self._url(key)):
+            return int(self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"])
 
     def pieces(self, key: str) -> Iterator[bytes]:
         check_key(key)
@@ -129,7 +146,7 @@ class S3Store(Store):
                 entry["Key"].removeprefix(own)
                 for page in pages
                 for entry in page.get("Contents", [])
-                if not entry["Key"].endswith("/")  # what a web console calls a folder
+                if is_key(entry["Key"].removeprefix(own))  # what a web console calls a folder is none
             )
 
     def delete(self, key: str) -> None:
@@ -137,8 +154,10 @@ class S3Store(Store):
         with self._sentences("delete", self._url(key)):
             self._client.delete_object(Bucket=self._bucket, Key=name)
 
-    def _pieces(self, key: str, tags: MutableSequence[str]) -> Iterator[bytes]:
-        """A transfer that breaks is taken up where it broke, if the value is the same still."""
+    def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
+        """A transfer that breaks is taken up where it broke, if the value is the same still. Raises NoValue where it
+        is longer than `longest`.
+        """
         name, at, end, left = self._name(key), 0, -1, _READS
         with self._sentences("read", self._url(key)):
             while at != end:
@@ -147,6 +166,11 @@ class S3Store(Store):
                 if not tags:
                     tags.append(str(answer["ETag"]))
                     end = int(answer["ContentLength"])
+                    if longest is not None and end > longest:
+                        answer["Body"].close()
+                        raise NoValue(
+                            f"{self._url(key)} has {end} bytes, and no manifest or lease has more than {longest}"
+                        )
                 try:
                     with closing(answer["Body"]) as body:
                         while piece := body.read(PIECE_BYTES):

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PIECE_BYTES = 1 << 20
 """How much is read, hashed or sent at once."""
+MAX_VALUE_BYTES = 1 << 28
+"""What `get` reads at most: a manifest, the lease. Parts are longer, and are read by `pieces`."""
 
 Value = bytes | Sequence[memoryview]
 """Bytes, or flat buffers that stand one behind the other and are not copied into one."""
@@ -26,15 +28,24 @@ class NotFound(StoreError):
     """There is nothing under this key."""
 
 
+class NoValue(StoreError):
+    """What is there is none that a store wrote: a link, a pipe, a device, a folder, or longer than any."""
+
+
 class Conflict(StoreError):
     """Somebody else has changed the value meanwhile, or was first."""
 
 
 def check_key(key: str) -> str:
     """`key`, where it is parts of letters, digits and `. _ -` between slashes. Raises ValueError."""
-    if not all(_PART.fullmatch(part) for part in key.split("/")):
+    if not is_key(key):
         raise ValueError(f"{key!r} cannot be a key")
     return key
+
+
+def is_key(text: str) -> bool:
+    """Whether `check_key` lets it pass. What has another name in a store is nobody's here."""
+    return all(_PART.fullmatch(part) for part in text.split("/"))
 
 
 def buffers_of(value: Value) -> list[memoryview]:
@@ -70,15 +81,19 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """The value. Raises NotFound."""
+        """The value, of up to MAX_VALUE_BYTES. Raises NotFound and NoValue."""
 
     @abstractmethod
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        """The value, and what `put_if` knows it by. Raises NotFound."""
+        """The value, and what `put_if` knows it by. Raises NotFound and NoValue."""
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """How many bytes the value has. Raises NotFound and NoValue."""
 
     @abstractmethod
     def pieces(self, key: str) -> Iterator[bytes]:
-        """The value in pieces of about PIECE_BYTES, for what is long. Raises NotFound."""
+        """The value in pieces of about PIECE_BYTES, for what is long. Raises NotFound and NoValue."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[str]:

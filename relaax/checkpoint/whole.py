@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.checkpoint.checkpoint import Checkpoint, Damaged
+from relaax.checkpoint.checkpoint import Checkpoint
+from relaax.checkpoint.manifest import Damaged
 
 Vector = npt.NDArray[np.generic]
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,20 +90,6 @@ def test_a_damaged_checkpoint_is_named_and_skipped(
     assert restored_step(manager) == 1
     if (damage, file) != (drop, "manifest.json"):  # without a manifest it is no checkpoint
         assert f"checkpoint {newest} in memory is damaged and skipped" in caplog.text
-
-
-def test_a_manifest_of_a_later_format_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    from relaax.checkpoint.checkpoint import encode_manifest
-
-    store = MemoryStore()
-    manager = CheckpointManager(store)
-    save(manager, 1)
-    newest = save(manager, 2)
-    manifest = json.loads(store.values[f"{newest}/manifest.json"])
-    manifest.pop("sha256")
-    store.values[f"{newest}/manifest.json"] = encode_manifest({**manifest, "format": 99})
-    assert restored_step(manager) == 1
-    assert "format 99, this version reads 1" in caplog.text
 
 
 def test_a_store_that_is_away_is_not_taken_for_damage() -> None:

@@ -7,7 +7,8 @@ import pytest
 import safetensors.numpy
 
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
-from relaax.checkpoint.checkpoint import describe_part, encode_manifest
+from relaax.checkpoint.checkpoint import describe_part
+from relaax.checkpoint.manifest import encode_manifest
 from support.stores import MemoryStore
 
 
@@ -158,7 +159,7 @@ def test_a_damaged_one_is_not_read_again() -> None:
     store = MemoryStore()
     manager = CheckpointManager(store)
     saved = [manager.save(step, {"shard-0": vector(0)}, {}).checkpoint_id for step in (1, 2)]
-    manager.note_damaged(saved[1])  # for another shard
+    manager.note_damaged(saved[1], "its SHA-256 differs")  # for another shard
     restored = manager.restore(lambda manifest: list(manifest["parts"]))
     assert restored is not None
     assert restored.checkpoint_id == saved[0]

@@ -10,7 +10,8 @@ from typing import Any
 
 from relaax.checkpoint import Arrays, Checkpoint, CheckpointManager, LocalStore, Value
 from relaax.checkpoint.array_file import to_buffers
-from relaax.checkpoint.checkpoint import describe_part, part_key
+from relaax.checkpoint.checkpoint import describe_part
+from relaax.checkpoint.manifest import part_key
 from relaax.checkpoint.store import buffers_of
 
 

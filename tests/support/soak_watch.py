@@ -17,7 +17,7 @@ from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as rpc
 from relaax.bridge.options import client_options
 from relaax.checkpoint import CheckpointManager, Store, StoreError
-from relaax.checkpoint.checkpoint import Damaged
+from relaax.checkpoint.manifest import Damaged
 from support.soak_layout import Layout
 
 SEVERAL = 200  # bytes of a journal: about eight pushes

@@ -145,6 +145,9 @@ class MemoryStore(Store):
             raise NotFound(f"{key} is not there")
         return self.values[key]
 
+    def size(self, key: str) -> int:
+        return len(self.get(key))
+
     def list(self, prefix: str = "") -> list[str]:
         return sorted(key for key in self.values if key.startswith(prefix))
 

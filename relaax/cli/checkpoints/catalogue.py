@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint as its manifest describes it. `damaged` says in what it is not what was written, else None."""
+    """A checkpoint as its manifest describes it.
+
+    `damaged` says why no server can go on from it, else None. `set_aside`: a server has noted that, and lets it be.
+    """
 
     checkpoint_id: str
     damaged: str | None = None
@@ -28,6 +31,7 @@ class Entry:
     mean_return: float | None = None
     shards: int | None = None
     size: int | None = None
+    set_aside: bool = False
 
 
 def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: bool = False) -> Store:
@@ -53,14 +57,19 @@ def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: b
 
 
 def entries(store: Store) -> list[Entry]:
-    """Every checkpoint, the newest first. Parts are not read, only missed where they are not there.
+    """Every checkpoint, the newest first, and then those that were set aside. Parts are not read, only missed where
+    they are not there.
 
     What is deleted meanwhile is left out.
     """
     manager = CheckpointManager(store)
     keys = set(store.list())
     found = [_entry(manager, checkpoint_id, keys) for checkpoint_id in manager.published()]
-    return [entry for entry in found if entry.damaged is None or not is_gone(store, entry.checkpoint_id)]
+    aside = [
+        replace(_entry(manager, checkpoint_id, keys), damaged=why, set_aside=True)
+        for checkpoint_id, why in manager.aside().items()
+    ]
+    return [entry for entry in found if entry.damaged is None or not is_gone(store, entry.checkpoint_id)] + aside
 
 
 def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> Entry:
@@ -71,8 +80,8 @@ def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> En
         return Entry(
             checkpoint_id,
             f"{missing[0]} is not there" if missing else None,
-            float(manifest["time"]),
-            int(manifest["global_step"]),
+            manifest["time"],
+            manifest["global_step"],
             manifest.get("updates"),
             manifest.get("mean_return"),
             len(manifest.get("shards", parts)),
@@ -80,8 +89,6 @@ def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> En
         )
     except Damaged as damage:
         return Entry(checkpoint_id, str(damage))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Entry(checkpoint_id, f"the manifest says too little: {error!r}")
 
 
 def newest(found: Sequence[Entry]) -> Entry | None:

@@ -41,9 +41,9 @@ class Commands(typer.core.TyperGroup):
 checkpoints = command_app(
     cls=Commands,
     no_args_is_help=True,
-    help="Look at checkpoints, on disk or in S3; verify, copy and export them. `relaax checkpoints LOCATION` lists "
-    "them. A server may go on writing meanwhile. Exit code 0: done; 1: damaged, or the store failed; 2: cannot be "
-    "done so.",
+    help="Look at checkpoints, on disk or in S3; verify, copy, export and remove them. `relaax checkpoints LOCATION` "
+    "lists them. A server may go on writing meanwhile. Exit code 0: done; 1: damaged, or the store failed; 2: cannot "
+    "be done so.",
 )
 
 
@@ -87,8 +87,12 @@ def verify(
     if as_json:
         print(json.dumps({"location": store.location, "checkpoints": damages}, indent=1))
     else:
+        aside = {entry.checkpoint_id for entry in wanted if entry.set_aside}
         for checkpoint_id, damage in damages.items():
-            print(f"{checkpoint_id}  {'is whole' if damage is None else f'is damaged: {damage}'}")
+            state = "is whole" if damage is None else f"is damaged: {damage}"
+            if damage is None and checkpoint_id in aside:
+                state += f", and was set aside: without {store.location}/{checkpoint_id}/damaged.json it counts again"
+            print(f"{checkpoint_id}  {state}")
     bad = [checkpoint_id for checkpoint_id, damage in damages.items() if damage is not None]
     if bad:
         _give_up(f"damaged in {store.location}: {', '.join(bad)}", 1)
@@ -114,13 +118,39 @@ def copy(
     with _sentences():
         source = catalogue.opened(location, aws_keys, aws_endpoint)
         target = catalogue.opened(to, aws_keys, aws_endpoint, new=True)
-        wanted = catalogue.chosen(source, ids or [], newest, best)
+        chosen = catalogue.chosen(source, ids or [], newest, best)
+        wanted = [entry for entry in chosen if ids or not entry.set_aside]
         with tables.progress("copying", wanted) as advance:
             copied = transfer.copy(source, target, wanted, advance)
     if as_json:
         print(json.dumps({"location": source.location, "to": target.location, "copied": copied}, indent=1))
     else:
         print(f"copied to {target.location}: {', '.join(copied)}")
+
+
+@checkpoints.command()
+def remove(
+    location: LocationArgument,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Which ones.")],
+    aws_keys: KeysOption = None,
+    aws_endpoint: EndpointOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete checkpoints that no server can use: damaged, set aside, or of a later version. There is no way back.
+
+    One that is whole is refused, with exit code 2, and then none is deleted.
+    """
+    from relaax.cli.checkpoints import catalogue, tables, transfer
+
+    with _sentences():
+        store = catalogue.opened(location, aws_keys, aws_endpoint)
+        wanted = catalogue.chosen(store, ids, False, False)
+        with tables.progress("verifying", wanted) as advance:
+            removed = transfer.remove(store, wanted, advance)
+    if as_json:
+        print(json.dumps({"location": store.location, "removed": removed}, indent=1))
+    else:
+        print(f"removed from {store.location}: {', '.join(removed)}")
 
 
 @checkpoints.command()

@@ -39,7 +39,7 @@ def show(location: str, found: Sequence[Entry]) -> None:
     for entry in found:
         notes = [name for name, one in ends.items() if entry is one]
         if entry.damaged is not None:
-            notes.append("damaged")
+            notes.append("set aside" if entry.set_aside else "damaged")
         table.add_row(entry.checkpoint_id, *_cells(entry), ", ".join(notes), style=_style(entry))
     console = Console()
     if not console.is_terminal:
@@ -47,7 +47,7 @@ def show(location: str, found: Sequence[Entry]) -> None:
     console.print(table, highlight=False)
     for entry in found:
         if entry.damaged is not None:
-            print(f"{entry.checkpoint_id} is damaged: {entry.damaged}")
+            print(f"{entry.checkpoint_id} {'was set aside' if entry.set_aside else 'is damaged'}: {entry.damaged}")
 
 
 @contextlib.contextmanager

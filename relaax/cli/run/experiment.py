@@ -122,7 +122,8 @@ def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress
     """
     checkpoint, manifest = _newest_checkpoint(directory)
     if manifest.get("global_step", 0) > final.global_step:
-        final = replace(final, **{key: manifest[key] for key in ("global_step", "frames", "updates")})
+        counted = {key: manifest[key] for key in ("global_step", "frames", "updates") if key in manifest}
+        final = replace(final, **counted)
     return {
         "status": status,
         "env_steps": final.global_step,

@@ -18,7 +18,7 @@ import safetensors
 import relaax
 from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
 from relaax.bridge.options import MAX_PARAMETERS
-from relaax.checkpoint import CheckpointManager, sequence
+from relaax.checkpoint import Checkpoint, CheckpointManager, sequence
 from relaax.configuration import Configuration, redacted
 from relaax.metrics import MetricsWriter
 from relaax.metrics.preface import RunPreface
@@ -119,10 +119,14 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
 
 def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointManager, ends: Ends) -> int:
     """Go on from the newest checkpoint, if there is one. How many have been made at its location so far."""
-    checkpoint = patiently(lambda: manager.restore(partial(parts_for, place=core.place)), ends)
+    parts = partial(parts_for, place=core.place)
+
+    def use(checkpoint: Checkpoint) -> None:
+        core.resume(checkpoint, models.for_checkpoint(checkpoint.manifest))
+
+    checkpoint = patiently(lambda: manager.restore(parts, use), ends)
     if checkpoint is None:
         return 0
-    core.resume(checkpoint, models.for_checkpoint(checkpoint.manifest))
     location = f"{manager.store.location}/{checkpoint.checkpoint_id}"
     core.checkpoint_saved(Saved(location, checkpoint.manifest["global_step"], checkpoint.manifest["time"]))
     _log.info("resuming from %s at global step %d", location, core.global_step)

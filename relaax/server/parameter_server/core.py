@@ -11,6 +11,7 @@ from typing import Any
 
 from relaax.bridge.segments import Segments
 from relaax.checkpoint import Checkpoint
+from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
@@ -19,7 +20,13 @@ from relaax.server.parameter_server.figures import Figures
 from relaax.server.parameter_server.gate import Gate
 from relaax.server.parameter_server.making import Model, make_model
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
-from relaax.server.parameter_server.persistence import check_origin, describe_shard, restore_shard, shard_arrays
+from relaax.server.parameter_server.persistence import (
+    as_written,
+    check_origin,
+    describe_shard,
+    restore_shard,
+    shard_arrays,
+)
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.progress import Status
 from relaax.server.parameter_server.rates import Rates
@@ -106,10 +113,10 @@ class ParameterServer:
         """Continue from a checkpoint, under a new incarnation. Called before the first worker registers.
 
         `fingerprint` describes the model as configured now. Algorithm, spaces and length of the vector must be those
-        of the checkpoint; anything else may have changed. Raises ModelRefused.
+        of the checkpoint; anything else may have changed. Raises ModelRefused and Damaged.
         """
-        manifest = checkpoint.manifest
-        self.roll_back(checkpoint, fingerprint, max(int(manifest["incarnation"]) + 1, self.incarnation))
+        require_model(checkpoint.manifest)
+        self.roll_back(checkpoint, fingerprint, max(checkpoint.manifest["incarnation"] + 1, self.incarnation))
         if self.finished:
             self._began_finished = True
             _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
@@ -118,23 +125,26 @@ class ParameterServer:
         """Return to a checkpoint, or to before the first worker where there is none, under another incarnation.
 
         All workers are forgotten and must register again. Called while no update can be applied: before the first, or
-        while the gate is closed. Raises ModelRefused; then nothing has changed.
+        while the gate is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
         """
         model = None
         if checkpoint is not None:
+            require_model(checkpoint.manifest)
             check_origin(checkpoint, fingerprint)
             model = make_model(self._model_factory, fingerprint, self.place, self.segments.empty)
             restore_shard(model.shard, self.place, model.parameters, checkpoint)
         with self._lock:
+            if checkpoint is not None and self.place.index == 0:
+                with as_written("actors"):
+                    self.registry.restore_actors(checkpoint.manifest["actors"])
+                with as_written("returns"):
+                    self.metrics.restore_returns(checkpoint.manifest["returns"])
             self.incarnation = incarnation
             self._model = model
             self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
             for worker_id in self.registry.clear():
                 self.figures.forget(worker_id)
                 self.metrics.forget(worker_id)
-            if checkpoint is not None and self.place.index == 0:
-                self.registry.restore_actors(checkpoint.manifest["actors"])
-                self.metrics.restore_returns(checkpoint.manifest["returns"])
 
     def register(
         self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int

@@ -11,6 +11,7 @@ import numpy as np
 from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
 from relaax.algorithm_base.resuming import changed_keys
 from relaax.bridge.moments import check_lengths
+from relaax.checkpoint import Damaged
 from relaax.rlx import Space
 from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
@@ -41,14 +42,14 @@ class AlgorithmModels:
     def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
         """The fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
 
-        Raises ModelRefused where the checkpoint's description cannot be read, or where keys have other values now that
-        are fixed when a run is resumed; all of them are named.
+        Raises Damaged where the checkpoint's description cannot be read, and ModelRefused where keys have other values
+        now that are fixed when a run is resumed; all of them are named.
         """
         try:
             there, observation_space, action_space = parse_fingerprint(json.dumps(manifest["fingerprint"]))
             changed = changed_keys(there["configuration"], self._config)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelRefused(f"the checkpoint's fingerprint cannot be read: {error!r}") from None
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise Damaged(f"the manifest's fingerprint cannot be read: {error!r}") from None
         if changed and there["algorithm"] == self._algorithm.name:  # that of another algorithm is refused as such
             raise ModelRefused(
                 f"checkpoint {manifest.get('id')} was made with another configuration, and what differs is fixed when "

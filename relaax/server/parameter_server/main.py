@@ -21,7 +21,7 @@ import typer
 
 from relaax.algorithm_base import Algorithm, load_algorithm
 from relaax.bridge.descriptors import allow_descriptors
-from relaax.checkpoint import Interrupted, StoreError
+from relaax.checkpoint import Interrupted, NoneUsable, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
 from relaax.server.address import AddressError
@@ -183,7 +183,7 @@ def _assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, cl
 
     try:
         return assemble(configuration, algorithm, ends, closing)
-    except (ConfigurationError, AddressError, ModelRefused) as error:
+    except (ConfigurationError, AddressError, ModelRefused, NoneUsable) as error:
         _give_up(error, 2)
     except StoreError as error:
         _give_up(error, 1)

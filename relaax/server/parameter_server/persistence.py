@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import without_bounds
-from relaax.bridge.moments import from_arrays, to_arrays
+from relaax.bridge.moments import Moments, from_arrays, to_arrays
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
-from relaax.checkpoint.whole import length
+from relaax.checkpoint.whole import cut, length
 from relaax.server.parameter_server.counters import Counters
+from relaax.server.parameter_server.ledger import Ledger
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.recutting import SLOT, recut
@@ -46,30 +48,51 @@ def restore_shard(shard: Shard, place: Place, parameters: int, checkpoint: Check
     """Bring parameters, slots, statistics, counters and ledger back; `parameters` is the length of the whole vector.
 
     A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
-    counted can be said of its own shards only. Raises ModelRefused where it does not fit.
+    counted can be said of its own shards only. Raises ModelRefused where it does not fit, and Damaged where it is not
+    what a shard has ever written.
     """
     manifest = checkpoint.manifest
     try:
         if length(manifest) != parameters:
             raise ValueError(f"the vector has {parameters} elements here, {length(manifest)} there")
         if len(manifest["shards"]) == place.count:
-            snapshot = _snapshot(manifest["shards"][place.index], checkpoint)
+            snapshot = _snapshot(manifest["shards"][place.index], place.range(parameters), checkpoint)
         else:
             snapshot = _recut_snapshot(place, checkpoint)
         shard.restore(snapshot)
-    except (ValueError, Damaged) as error:
+    except ValueError as error:
         raise ModelRefused(
             f"checkpoint {checkpoint.checkpoint_id} does not fit this configuration: {error}; use another checkpoint "
             "directory, or the configuration that it was made with"
         ) from None
 
 
-def _snapshot(described: Mapping[str, Any], checkpoint: Checkpoint) -> Snapshot:
+@contextmanager
+def as_written(what: str) -> Iterator[None]:
+    """Errors within, of reading what a server has written, as Damaged."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise Damaged(f"its {what} cannot be read: {error if isinstance(error, ValueError) else repr(error)}") from None
+
+
+def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Checkpoint) -> Snapshot:
+    if (described["start"], described["end"]) != own:
+        raise Damaged(
+            f"a shard of elements {own[0]} to {own[1]} has those of {described['start']} to {described['end']}"
+        )
     arrays = checkpoint.parts[described["part"]]
     slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
-    parameters: npt.NDArray[np.float32] = np.asarray(arrays["parameters"], np.float32)
+    parameters: npt.NDArray[np.float32] = np.asarray(cut(checkpoint, "parameters", *own), np.float32)
     counters = Counters.from_json(described["counters"])
-    return Snapshot(parameters, slots, counters, described["ledger"], from_arrays(arrays))
+    with as_written("ledger"):
+        Ledger().restore(described["ledger"])
+    return Snapshot(parameters, slots, counters, described["ledger"], _statistics(arrays))
+
+
+def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
+    with as_written("statistics"):
+        return from_arrays(arrays)
 
 
 def _recut_snapshot(place: Place, checkpoint: Checkpoint) -> Snapshot:
@@ -79,7 +102,8 @@ def _recut_snapshot(place: Place, checkpoint: Checkpoint) -> Snapshot:
     if place.index:
         return Snapshot(parameters, slots, Counters(version=version), {})
     counters = Counters.from_json({**shards[0]["counters"], "version": version})
-    return Snapshot(parameters, slots, counters, {}, from_arrays(checkpoint.parts[shards[0]["part"]]))
+    first = checkpoint.parts.get(shards[0]["part"], {})
+    return Snapshot(parameters, slots, counters, {}, _statistics(first))
 
 
 def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
@@ -89,7 +113,7 @@ def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
     Raises ModelRefused that names all that differs.
     """
     there: dict[str, Any] = dict(checkpoint.manifest["fingerprint"])
-    there["observation_space"] = without_bounds(there["observation_space"])  # older versions wrote them
+    there["observation_space"] = without_bounds(there.get("observation_space"))  # older versions wrote them
     here: Mapping[str, Any] = json.loads(fingerprint)
     different = [
         f"its {key} is {_short(there.get(key))}, this server's is {_short(here.get(key))}"

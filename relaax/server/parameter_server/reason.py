@@ -21,7 +21,7 @@ class Reason(enum.Enum):
     RELEASED = enum.auto()
     """Shard 0 has ended, and lets this shard go."""
     REFUSED = enum.auto()
-    """Shard 0 does not take this shard."""
+    """Shard 0 does not take this shard; or, of shard 0 itself, no checkpoint can be used by all shards."""
     SUPERSEDED = enum.auto()
     """Another server has taken the lease over: what is learned here cannot be saved."""
 

@@ -93,6 +93,7 @@ class Server:
         if isinstance(shards, Leader):
             coordination_pb2_grpc.add_CoordinationServiceServicer_to_server(shards.members, self._grpc)
             shards.save_now = self._save_now
+            shards.on_refused = lambda: ends.put(Reason.REFUSED)
         self.health = Health(self._grpc)
         if shards:
             shards.on_serving = self.health.serve
@@ -151,7 +152,8 @@ class Server:
             self._shards.close_for_good("the parameter server is ending")
         else:
             self._stop_calls()
-        safe = reason is not Reason.SUPERSEDED and self._save_last()
+        # Who was refused has nothing to save: it was about to return to a checkpoint.
+        safe = reason not in (Reason.SUPERSEDED, Reason.REFUSED) and self._save_last()
         if isinstance(self._shards, Leader):
             if reason is not Reason.SUPERSEDED:  # else they are another's now, and wait for it
                 self._shards.end(safe)
@@ -192,8 +194,8 @@ class Server:
 
     @property
     def refusal(self) -> str:
-        """Why shard 0 does not take this shard, where that was the reason to end."""
-        return self._shards.refusal if isinstance(self._shards, Follower) else ""
+        """Why shard 0 does not take this shard, or cannot go on itself, where that was the reason to end."""
+        return self._shards.refusal if self._shards else ""
 
     def _close_metrics(self) -> None:
         if self._metrics:

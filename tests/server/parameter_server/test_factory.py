@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Algorithm, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
+from relaax.checkpoint import Damaged
 from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
@@ -85,7 +86,7 @@ def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> N
 @pytest.mark.parametrize(
     "manifest", [{}, {"fingerprint": {}}, {"fingerprint": None}, {"fingerprint": {"algorithm": 1}}]
 )
-def test_a_checkpoint_that_does_not_say_what_it_is_is_refused(manifest: dict[str, object]) -> None:
+def test_a_checkpoint_that_does_not_say_what_it_is_is_damaged(manifest: dict[str, object]) -> None:
     algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, Server)
-    with pytest.raises(ModelRefused, match="the checkpoint's fingerprint cannot be read"):
+    with pytest.raises(Damaged, match="the manifest's fingerprint cannot be read"):
         AlgorithmModels(algorithm, ConfigBase(path="x")).for_checkpoint(manifest)

@@ -12,8 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from relaax.checkpoint import Arrays, Checkpoint, CheckpointManager, Conflict, Lease, LeaseLost, Store, StoreError
-from relaax.checkpoint.checkpoint import part_key
+from relaax.checkpoint import (
+    Arrays,
+    Checkpoint,
+    CheckpointManager,
+    Conflict,
+    Lease,
+    LeaseLost,
+    NoneUsable,
+    Store,
+    StoreError,
+)
+from relaax.checkpoint.manifest import part_key
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.barrier import Barrier
@@ -48,7 +58,8 @@ class Leader:
 
     Checkpoints of all are taken by `cut` and `save`, as a `Checkpointer` asks for them. `fingerprints` see `restoring`.
     `on_serving` is told whether workers are served. `save_now` saves a checkpoint, and says whether the newest state
-    is safe. Both are set before the start.
+    is safe. `on_refused` is called where no checkpoint can be used by all; `refusal` then says why. All three are set
+    before the start.
     """
 
     def __init__(
@@ -62,6 +73,8 @@ class Leader:
         self.members = Members(ours, self._changed.set)
         self.on_serving: Callable[[bool], None] = lambda serving: None
         self.save_now: Callable[[], bool] = lambda: True
+        self.on_refused: Callable[[], None] = lambda: None
+        self.refusal = ""
         self._core = core
         self._fingerprints = fingerprints
         self._manager = manager
@@ -202,6 +215,10 @@ class Leader:
                 self._settle()
             except ShardLost:
                 continue  # that is a change of its own, or the shard is slow and is asked again
+            except NoneUsable as error:
+                self.refusal = str(error)
+                self.on_refused()
+                return
             except (StoreError, ModelRefused) as error:
                 _log.error("the shards cannot return to their last checkpoint: %s", error)
                 self._stop.wait(_PAUSE)
@@ -239,22 +256,24 @@ class Leader:
     def _restore(self, changes: int) -> None:
         """Bring all to the newest checkpoint that verifies on every shard.
 
-        Raises ShardLost, StoreError and ModelRefused.
+        Raises ShardLost, StoreError, of which NoneUsable is one, and ModelRefused.
         """
         core = self._core
         while True:
-            checkpoint = self._manager.restore(partial(parts_for, place=core.place)) if self._manager else None
+            checkpoint = (
+                self._manager.restore(partial(parts_for, place=core.place), self._use) if self._manager else None
+            )
             checkpoint_id = checkpoint.checkpoint_id if checkpoint else ""
-            earlier = max(core.incarnation, int(checkpoint.manifest["incarnation"]) if checkpoint else 0)
-            incarnation = max(time.time_ns() // 1_000_000, earlier + 1)
-            roll_back(core, checkpoint, self._fingerprints, incarnation)
+            if checkpoint is None:
+                self._use(None)
+            incarnation = core.incarnation
             answers = self.members.ask(ANSWER, restore=pb.Restore(incarnation=incarnation, checkpoint=checkpoint_id))
             damage = next((answer for answer in answers if answer.failure == pb.FAILURE_DAMAGED), None)
             if damage is None:
                 break
             _log.error("checkpoint %s is skipped by all shards: %s", checkpoint_id, damage.sentence)
             assert self._manager is not None
-            self._manager.note_damaged(checkpoint_id)
+            self._manager.note_damaged(checkpoint_id, damage.sentence)
         for answer in answers:
             if answer.failure:
                 raise StoreError(answer.sentence)
@@ -272,6 +291,12 @@ class Leader:
             self.on_serving(True)
         origin = f"checkpoint {checkpoint_id}" if checkpoint_id else "no checkpoint"
         _log.info("all %d shards are here, at global step %d, from %s", core.place.count, core.global_step, origin)
+
+    def _use(self, checkpoint: Checkpoint | None) -> None:
+        """Return to it here, under an incarnation that is higher than any before. Raises ModelRefused and Damaged."""
+        earlier = max(self._core.incarnation, checkpoint.manifest.get("incarnation", 0) if checkpoint else 0)
+        incarnation = max(time.time_ns() // 1_000_000, earlier + 1)
+        roll_back(self._core, checkpoint, self._fingerprints, incarnation)
 
     def _let_go(self, member: Member) -> None:
         """A shard wants to end: first comes a checkpoint that holds what it has."""

@@ -15,6 +15,6 @@ Fingerprints = Callable[[Mapping[str, Any]], str]
 def roll_back(
     core: ParameterServer, checkpoint: Checkpoint | None, fingerprints: Fingerprints, incarnation: int
 ) -> None:
-    """Return to the checkpoint, or to before the first update where there is none. Raises ModelRefused."""
+    """Return to the checkpoint, or to before the first update where there is none. Raises ModelRefused and Damaged."""
     fingerprint = "" if checkpoint is None else fingerprints(checkpoint.manifest)
     core.roll_back(checkpoint, fingerprint, incarnation)

@@ -67,7 +67,8 @@ def written(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[st
     """Write the part that is asked for into this folder, and say so."""
     manager, zeros = CheckpointManager(LocalStore(folder)), np.zeros(4, np.float32)
     part = manager.write_part(order.snapshot.checkpoint, "shard-1", {"parameters": zeros})
-    described = {"part": "shard-1", "start": 4, "end": 8, "version": 0, "ledger": ledger or {}}
+    counted = {"version": 0, "counters": {"version": 0}, "ledger": ledger or {}}
+    described = {"part": "shard-1", "start": 4, "end": 8, **counted}
     raw.answer(order, shard=json.dumps(described), part=json.dumps(part))
 
 

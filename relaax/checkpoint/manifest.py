@@ -1,0 +1,190 @@
+"""What the manifest of a checkpoint may say: the one schema by which it is read, and before that written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import reprlib
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+FORMAT = 1
+_FIELDS_OF_A_MODEL = ("incarnation", "fingerprint", "shards", "actors", "returns")
+_FIELDS_OF_ITS_SHARDS = ("version", "counters", "ledger")
+
+
+class Damaged(Exception):
+    """A checkpoint that is not what was written, or says what none can say. The message says in what."""
+
+
+class OfLaterVersion(Damaged):
+    """Whole, as far as can be told, but of a format that only a later version reads."""
+
+
+MAX_COUNT = 1 << 53
+"""The largest incarnation, and the largest number of anything counted: JSON has exact integers up to it."""
+MAX_RETURN = 1e306
+"""A hundred of them have a sum."""
+MAX_TIME = 2.5e11
+"""Seconds since 1970: the year 9892."""
+MAX_SHARDS = 4096
+_MAX_ACTOR = (1 << 32) - 1
+_MAX_SHOWN = 80
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = _MAX_SHOWN
+_short.maxlevel = _short.maxdict = 2
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Return = Annotated[float, Field(ge=-MAX_RETURN, le=MAX_RETURN)]
+Actor = Annotated[int, Field(ge=0, le=_MAX_ACTOR)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+
+
+class _Read(BaseModel):
+    """What is not declared is anybody's, and is left as it is."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Part(_Read):
+    key: str
+    bytes: Count
+    sha256: Sha256
+
+
+class _Shard(_Read):
+    """Elements [start, end) of the flat vectors, which `part` holds. `ledger`: see `Ledger.as_json`."""
+
+    part: Name
+    start: Count
+    end: Count
+    version: Count = 0
+    counters: dict[Name, Count] = {}
+    ledger: dict[Name, Annotated[list[Count], Field(min_length=3, max_length=3)]] = {}
+
+
+class _Returns(_Read):
+    episodes: Count
+    last: Annotated[list[Return], Field(max_length=10_000)]
+    best: Return | None
+
+
+class _Manifest(_Read):
+    """Of every checkpoint; and below, of one of a model."""
+
+    id: str
+    global_step: Count
+    time: Annotated[float, Field(ge=0, le=MAX_TIME)]
+    parts: dict[Name, _Part]
+    fence: Count = 0
+    mean_return: Return | None = None
+    best_mean_return: Return | None = None
+    updates: Count = 0
+    frames: Count = 0
+    seed: int = 0
+    versions: dict[Name, str] = {}
+    configuration: dict[str, Any] = {}
+
+    incarnation: Count = 0
+    fingerprint: dict[str, Any] = {}
+    shards: Annotated[list[_Shard], Field(min_length=1, max_length=MAX_SHARDS)] | None = None
+    actors: dict[Name, list[Actor | Annotated[list[Actor], Field(min_length=2, max_length=2)]]] = {}
+    returns: _Returns | None = None
+
+
+def part_key(checkpoint_id: str, part: str) -> str:
+    """Where a part is kept."""
+    return f"{checkpoint_id}/{part}.safetensors"
+
+
+def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """JSON that carries its own hash."""
+    return json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, sort_keys=True).encode()
+
+
+def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
+    """The manifest of this checkpoint, every field within its bounds.
+
+    Raises Damaged, whose message names the field and its value, and OfLaterVersion.
+    """
+    try:
+        manifest = json.loads(data)
+        claimed = manifest.pop("sha256")
+        digest = _digest(manifest)
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        raise Damaged("the manifest is not whole") from None
+    if claimed != digest:
+        raise Damaged("the manifest is not what was written: its SHA-256 differs")
+    _check_format(manifest)
+    try:
+        read = _Manifest.model_validate(manifest)
+    except pydantic.ValidationError as error:
+        raise Damaged(_sentence(error)) from None
+    if read.id != checkpoint_id:
+        raise Damaged(f"the manifest is that of {_shown(read.id)}, and was put here")
+    for name, part in read.parts.items():
+        if part.key != part_key(checkpoint_id, name):
+            raise Damaged(f"the manifest's parts.{name}.key is {_shown(part.key)}, not {part_key(checkpoint_id, name)}")
+    if read.shards is not None:
+        _check_shards(read.shards, read.parts)
+    return dict(manifest)
+
+
+def require_model(manifest: Mapping[str, Any]) -> None:
+    """Raises Damaged where a manifest that was read does not say all that a server needs to go on from it."""
+    for name in _FIELDS_OF_A_MODEL:
+        if manifest.get(name) is None:
+            raise Damaged(f"the manifest has no {name}")
+    for number, shard in enumerate(manifest["shards"]):
+        for name in _FIELDS_OF_ITS_SHARDS:
+            if name not in shard:
+                raise Damaged(f"the manifest has no shards.{number}.{name}")
+
+
+def _check_format(manifest: Mapping[str, Any]) -> None:
+    """Every format has kept, and will keep, its number and its SHA-256 where they are."""
+    found = manifest.get("format")
+    if type(found) is not int or found < 1:
+        raise Damaged(f"the manifest's format is {_shown(found)}, this version reads {FORMAT}")
+    if found == FORMAT:
+        return
+    versions = manifest.get("versions")
+    maker = versions.get("relaax") if isinstance(versions, Mapping) else None
+    who = f"version {maker[:_MAX_SHOWN]!a}" if isinstance(maker, str) else "a later version"
+    raise OfLaterVersion(f"it was made by {who} of RELAAX and has format {found}, this version reads {FORMAT}")
+
+
+def _check_shards(shards: list[_Shard], parts: Mapping[str, _Part]) -> None:
+    end, seen = 0, set()
+    for number, shard in enumerate(shards):
+        if shard.part not in parts or shard.part in seen:
+            why = "is that of another shard too" if shard.part in seen else "is none of its parts"
+            raise Damaged(f"the manifest's shards.{number}.part is {_shown(shard.part)}, which {why}")
+        if shard.start != end or shard.end <= shard.start:
+            raise Damaged(
+                f"the shards do not follow each other: the one before ends at {end}, and shards.{number} is of "
+                f"elements {shard.start} to {shard.end}"
+            )
+        seen.add(shard.part)
+        end = shard.end
+
+
+def _sentence(error: pydantic.ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    field = ".".join(_shown(key)[1:-1] if isinstance(key, str) else str(key) for key in first["loc"])
+    if first["type"] == "missing":
+        return f"the manifest has no {field}"
+    return f"the manifest's {field} is {_shown(first['input'])}: {first['msg']}"
+
+
+def _shown(value: object) -> str:
+    """Of a value that anybody may have written: short, and without what a terminal would obey."""
+    return _short.repr(value).encode("ascii", "backslashreplace").decode()
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

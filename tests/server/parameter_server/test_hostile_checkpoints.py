@@ -1,0 +1,173 @@
+"""The real server on checkpoints that are damaged, forged or of a later version: it deletes none of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from relaax.checkpoint import CheckpointManager, LocalStore
+from support.forged import all_forgeries, duplicated, forge, put, with_not_a_number
+from support.parameter_server_processes import start, trained, worker, write_configuration
+from support.parameter_servers import bridge_to
+from support.processes import Processes
+
+KEPT = 5
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one checkpoint, of global step 10, as the real server writes it."""
+    folder = tmp_path_factory.mktemp("made")
+    config = write_configuration(folder)
+    with Processes(folder) as processes:
+        server, address = start(processes, config)
+        with bridge_to(address) as bridge:
+            bridge.register(worker(config))
+            trained(bridge, 1)
+        assert server.stop(signal.SIGTERM) == 0
+    return folder / "from-the-file"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_configuration(tmp_path)
+
+
+@pytest.fixture
+def folder(made: Path, config: Path) -> Path:
+    """Where the server of `config` finds five checkpoints."""
+    folder = config.parent / "from-the-file"
+    shutil.copytree(made, folder)
+    for number in range(2, KEPT + 1):
+        duplicated(folder / "00000001-10-f1", number)
+    return folder
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("0*/*")}
+
+
+def ends_and_changes_nothing(processes: Processes, config: Path, folder: Path, *sentences: str) -> None:
+    before = bytes_of(folder)
+    for _ in range(2):  # a supervisor starts it again
+        server = processes.start("relaax-parameter-server", "--config", config)
+        assert server.wait(120) == 2, server.report()
+        assert "Traceback" not in server.stderr
+        for sentence in sentences:
+            assert sentence in server.stderr
+    assert bytes_of(folder) == before
+
+
+def test_where_all_are_damaged_it_ends_and_deletes_none(processes: Processes, config: Path, folder: Path) -> None:
+    for checkpoint in folder.glob("0*"):
+        part = checkpoint / "shard-0.safetensors"
+        part.write_bytes(part.read_bytes()[:-1])
+    ids = sorted((path.name for path in folder.glob("0*")), reverse=True)
+    ends_and_changes_nothing(
+        processes,
+        config,
+        folder,
+        f"none of the 5 checkpoints in {folder} can be used, and none is deleted",
+        "00000003-10-f1: 00000003-10-f1/shard-0.safetensors has ",
+        f"relaax checkpoints remove {folder} {' '.join(ids)}",
+    )
+
+
+@pytest.mark.parametrize("of_later_version", [KEPT, 1], ids=["all", "the newest"])
+def test_after_a_downgrade_it_ends_and_says_which_version_made_them(
+    processes: Processes, config: Path, folder: Path, of_later_version: int
+) -> None:
+    newest = sorted(path.name for path in folder.glob("0*"))[-of_later_version:]
+    for name in newest:
+        forge(folder / name, put("format", value=2))
+        forge(folder / name, put("versions", "relaax", value="7.1"))
+    ends_and_changes_nothing(
+        processes,
+        config,
+        folder,
+        "it was made by version '7.1' of RELAAX and has format 2, this version reads 1",
+        f"relaax checkpoints remove {folder} {' '.join(sorted(newest, reverse=True))}",
+    )
+
+
+@pytest.mark.slow
+def test_every_forgery_is_named_skipped_and_kept(processes: Processes, config: Path, folder: Path) -> None:
+    for name in ("00000002-10-f1", "00000003-10-f1", "00000004-10-f1", "00000005-10-f1"):
+        shutil.rmtree(folder / name)
+    good, forgeries = folder / "00000001-10-f1", all_forgeries()
+    forged = {name: duplicated(good, number) for number, name in enumerate(forgeries, 2)}
+    for name, (change, _) in forgeries.items():
+        change(forged[name])
+    server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
+    for name, (_, sentence) in forgeries.items():
+        said = f"checkpoint {forged[name].name} in {folder} is damaged and skipped: "
+        (line,) = [line for line in server.stderr.splitlines() if said in line]
+        assert sentence in line, name
+    status = server.wait_for_line("status at").rpartition(" ")[2]
+    with bridge_to(address) as bridge:
+        assert bridge.register(worker(config)).global_step == 10
+        trained(bridge, 1)
+        assert b"relaax_" in urllib.request.urlopen(f"{status}/metrics", timeout=60).read()
+    assert server.stop() == 0, server.report()
+    assert "Traceback" not in server.stderr
+    manager = CheckpointManager(LocalStore(folder))
+    assert sorted(manager.aside()) == sorted(path.name for path in forged.values())
+    newest, *_ = manager.published()
+    assert newest.split("-")[1] == "20"
+    again, _ = start(processes, config)
+    assert "is damaged and skipped" not in again.stderr, "what was set aside is not read again"
+    assert again.stop() == 0
+    assert len(list(folder.glob("0*"))) == len(forged) + 2
+
+
+def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
+    processes: Processes, config: Path, made: Path
+) -> None:
+    folder = config.parent / "from-the-file"
+    shutil.copytree(made, folder)
+    for _ in range(2):  # two more, of global steps 20 and 30
+        server, address = start(processes, config)
+        with bridge_to(address) as bridge:
+            bridge.register(worker(config))
+            trained(bridge, 1)
+        assert server.stop() == 0
+    oldest, middle, newest = sorted(folder.glob("0*"))
+    shutil.copy(oldest / "manifest.json", newest / "manifest.json")
+    server, address = start(processes, config)
+    with bridge_to(address) as bridge:
+        assert bridge.register(worker(config)).global_step == 20
+    assert f"the manifest is that of '{oldest.name}', and was put here" in server.stderr
+    assert server.stop() == 0
+    assert json.loads((newest / "damaged.json").read_text())["damaged"].startswith("the manifest is that of")
+    assert (middle / "manifest.json").exists()
+
+
+def test_parameters_that_are_no_numbers_are_not_resumed_from(processes: Processes, config: Path, folder: Path) -> None:
+    for number in (4, 5):
+        with_not_a_number("parameters")(folder / f"0000000{number}-10-f1")
+    server, address = start(processes, config)
+    assert "of 'parameters' is nan" in server.stderr
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        assert trained(bridge, 1).max() < 1e3
+    assert server.stop() == 0
+    assert sorted(CheckpointManager(LocalStore(folder)).aside()) == ["00000004-10-f1", "00000005-10-f1"]
+
+
+@pytest.mark.parametrize("name", [".lock", "lease.json"])
+def test_a_link_in_the_place_of_a_file_of_the_store_is_not_followed(
+    processes: Processes, config: Path, folder: Path, name: str
+) -> None:
+    target = config.parent / "elsewhere"
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+    server = processes.start("relaax-parameter-server", "--config", config)
+    assert server.wait(120) == 1, server.report()
+    assert "it is no plain file" in server.stderr
+    assert "Traceback" not in server.stderr
+    assert not target.exists()

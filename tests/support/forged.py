@@ -1,0 +1,221 @@
+"""Checkpoints that agree with themselves and are hostile: whoever can write the store can make a manifest's SHA-256."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax.checkpoint.array_file import to_buffers
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def sealed(manifest: dict[str, Any]) -> bytes:
+    """A manifest with the SHA-256 that belongs to it, whatever else it says."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return json.dumps({**rest, "sha256": digest}, indent=1, sort_keys=True).encode()
+
+
+def forge(checkpoint: Path, change: Change) -> None:
+    """Change the manifest in the folder of a checkpoint."""
+    path = checkpoint / "manifest.json"
+    manifest = copy.deepcopy(json.loads(path.read_bytes()))
+    change(manifest)
+    path.write_bytes(sealed(manifest))
+
+
+def put(*keys: str | int, value: Any) -> Change:
+    """Another value at this place of the manifest."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        at: Any = manifest
+        for key in keys[:-1]:
+            at = at[key]
+        at[keys[-1]] = value
+
+    return change
+
+
+def without(*keys: str | int) -> Change:
+    """Nothing at this place of the manifest."""
+
+    def change(manifest: dict[str, Any]) -> None:
+        at: Any = manifest
+        for key in keys[:-1]:
+            at = at[key]
+        del at[keys[-1]]
+
+    return change
+
+
+PART = ("parts", "shard-0")
+MANIFESTS: dict[str, tuple[Change, str]] = {
+    "a key above the store": (put(*PART, "key", value="../../etc/passwd"), "parts.shard-0.key is '../../etc/passwd'"),
+    "a key of another checkpoint": (
+        put(*PART, "key", value="00000001-10-f1/shard-0.safetensors"),
+        "parts.shard-0.key is '00000001-10-f1/shard-0.safetensors'",
+    ),
+    "a key that is a number": (put(*PART, "key", value=7), "parts.shard-0.key is 7"),
+    "bytes without end": (put(*PART, "bytes", value=10**15), "bytes, not 1000000000000000"),
+    "more bytes than can be counted": (put(*PART, "bytes", value=10**30), "parts.shard-0.bytes is 1000000"),
+    "negative bytes": (put(*PART, "bytes", value=-1), "parts.shard-0.bytes is -1"),
+    "no part": (put("parts", value={}), "shards.0.part is 'shard-0', which is none of its parts"),
+    "parts as a list": (put("parts", value=[]), "parts is []"),
+    "no incarnation": (without("incarnation"), "has no incarnation"),
+    "a huge incarnation": (put("incarnation", value=1 << 64), "incarnation is 18446744073709551616"),
+    "a negative incarnation": (put("incarnation", value=-5), "incarnation is -5"),
+    "text for a counter": (put("shards", 0, "counters", "env_steps", value="many"), "counters.env_steps is 'many'"),
+    "a negative counter": (put("shards", 0, "counters", "env_steps", value=-10), "counters.env_steps is -10"),
+    "a counter past the wire": (put("shards", 0, "counters", "frames", value=1 << 64), "counters.frames is 1844"),
+    "a version that is a fraction": (put("shards", 0, "version", value=1.5), "shards.0.version is 1.5"),
+    "no counters": (without("shards", 0, "counters"), "has no shards.0.counters"),
+    "a shard that is longer than its part": (put("shards", 0, "end", value=10**12), "shard-0"),
+    "a shard from the middle": (put("shards", 0, "start", value=3), "the shards do not follow each other"),
+    "no shards": (put("shards", value=[]), "shards is []"),
+    "wrong returns": (put("returns", value={"episodes": 1, "last": "high", "best": None}), "returns.last is 'high'"),
+    "returns that are no numbers": (
+        put("returns", value={"episodes": 1, "last": [float("nan")], "best": None}),
+        "returns.last.0 is nan",
+    ),
+    "returns that overflow": (
+        put("returns", value={"episodes": 2, "last": [1.7e308, 1.7e308], "best": None}),
+        "returns.last.0 is 1.7e+308",
+    ),
+    "no returns": (without("returns"), "has no returns"),
+    "a ledger of texts": (put("shards", 0, "ledger", value={"w": ["a", 0, 0]}), "ledger.w.0 is 'a'"),
+    "a ledger with a reason that is none": (put("shards", 0, "ledger", value={"w": [1, 99, 0]}), "ledger"),
+    "actors that are no numbers": (put("actors", value={"s": ["x"]}), "actors.s.0"),
+    "a fingerprint that says nothing": (put("fingerprint", value={}), "fingerprint cannot be read"),
+    "a fingerprint that is a text": (put("fingerprint", value="da3c"), "fingerprint is 'da3c'"),
+    "a time that no calendar has": (put("time", value=1e300), "time is 1e+300"),
+    "a mean return that is a text": (put("mean_return", value="\x1b[2Jbest"), "mean_return is '\\x1b[2Jbest'"),
+    "a global step below zero": (put("global_step", value=-1), "global_step is -1"),
+}
+"""By name: what is changed in a checkpoint of one shard, and what the sentence has to say of it."""
+
+
+def reforged_part(checkpoint: Path, arrays: dict[str, Any]) -> None:
+    """Other arrays in the part of shard 0, of which the manifest knows."""
+    data = b"".join(to_buffers(arrays))
+    (checkpoint / "shard-0.safetensors").write_bytes(data)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["parts"]["shard-0"].update(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    forge(checkpoint, change)
+
+
+def arrays_of(checkpoint: Path) -> dict[str, Any]:
+    """Copies of the arrays in the part of shard 0."""
+    from relaax.checkpoint.array_file import from_bytes
+
+    data = np.fromfile(checkpoint / "shard-0.safetensors", np.uint8)
+    return {name: np.array(array) for name, array in from_bytes(data)[0].items()}
+
+
+def with_not_a_number(name: str) -> Callable[[Path], None]:
+    """NaN in the middle of an array of the part."""
+
+    def change(checkpoint: Path) -> None:
+        arrays = arrays_of(checkpoint)
+        flat = arrays[name].reshape(-1)
+        flat[flat.size // 2] = np.nan
+        reforged_part(checkpoint, arrays)
+
+    return change
+
+
+def without_array(name: str) -> Callable[[Path], None]:
+    """A part that lacks an array."""
+
+    def change(checkpoint: Path) -> None:
+        arrays = arrays_of(checkpoint)
+        del arrays[name]
+        reforged_part(checkpoint, arrays)
+
+    return change
+
+
+def with_a_shape_without_end(checkpoint: Path) -> None:
+    """An empty array that has an axis of 10**30."""
+    header = {"parameters": {"dtype": "F32", "shape": [0, 10**30], "data_offsets": [0, 0]}}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = len(text).to_bytes(8, "little") + text
+    (checkpoint / "shard-0.safetensors").write_bytes(data)
+    digest = hashlib.sha256(data).hexdigest()
+    forge(checkpoint, lambda manifest: manifest["parts"]["shard-0"].update(bytes=len(data), sha256=digest))
+
+
+def _replaced(make: Callable[[Path], None], name: str) -> Callable[[Path], None]:
+    def change(checkpoint: Path) -> None:
+        path = checkpoint / name
+        path.unlink()
+        make(path)
+
+    return change
+
+
+def _long(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+PART_FILE, MANIFEST_FILE = "shard-0.safetensors", "manifest.json"
+FILES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a part that is a pipe": (_replaced(lambda path: os.mkfifo(path), PART_FILE), "is no plain file"),
+    "a part that is a link to a device": (
+        _replaced(lambda path: path.symlink_to("/dev/zero"), PART_FILE),
+        "is no plain file",
+    ),
+    "a part that is a folder": (_replaced(lambda path: path.mkdir(), PART_FILE), "is no plain file"),
+    "a part of a terabyte": (_replaced(_long, PART_FILE), "has 1099511627776 bytes, not"),
+    "a manifest that is a pipe": (_replaced(lambda path: os.mkfifo(path), MANIFEST_FILE), "is no plain file"),
+    "a manifest that is a link": (
+        _replaced(lambda path: path.symlink_to("../00000001-10-f1/manifest.json"), MANIFEST_FILE),
+        "is no plain file",
+    ),
+    "a manifest that is a link to a folder": (
+        _replaced(lambda path: path.symlink_to("/usr"), MANIFEST_FILE),
+        "is no plain file",
+    ),
+    "a manifest of a terabyte": (_replaced(_long, MANIFEST_FILE), "has 1099511627776 bytes, and no manifest"),
+    "parameters that are no numbers": (with_not_a_number("parameters"), "of 'parameters' is nan"),
+    "a slot that is no number": (with_not_a_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
+    "no parameters": (without_array("parameters"), "has nothing for parameters"),
+    "a shape without end": (with_a_shape_without_end, "which no array has"),
+}
+"""By name: what is done to the folder of a checkpoint of one shard, and what the sentence has to say of it."""
+
+
+def all_forgeries() -> dict[str, tuple[Callable[[Path], None], str]]:
+    """Every change as one of the checkpoint's folder."""
+    of_manifests = {
+        name: ((lambda checkpoint, change=change: forge(checkpoint, change)), sentence)
+        for name, (change, sentence) in MANIFESTS.items()
+    }
+    return {**of_manifests, **FILES}
+
+
+def duplicated(checkpoint: Path, number: int) -> Path:
+    """The same once more under another number, and whole: the folder of it."""
+    _, _, rest = checkpoint.name.partition("-")
+    twin = checkpoint.with_name(f"{number:08d}-{rest}")
+    shutil.copytree(checkpoint, twin)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["id"] = twin.name
+        for name, part in manifest["parts"].items():
+            part["key"] = f"{twin.name}/{name}.safetensors"
+
+    forge(twin, change)
+    return twin
