@@ -33,6 +33,7 @@ MAX_TIME = 2.5e11
 MAX_SHARDS = 4096
 _MAX_ACTOR = (1 << 32) - 1
 _MAX_SHOWN = 80
+_LIMITS = {"le": "at most", "ge": "at least"}
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = _MAX_SHOWN
 _short.maxlevel = _short.maxdict = 2
@@ -174,11 +175,13 @@ def _check_shards(shards: list[_Shard], parts: Mapping[str, _Part]) -> None:
 
 
 def _sentence(error: pydantic.ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False)[0]
     field = ".".join(_shown(key)[1:-1] if isinstance(key, str) else str(key) for key in first["loc"])
     if first["type"] == "missing":
         return f"the manifest has no {field}"
-    return f"the manifest's {field} is {_shown(first['input'])}: {first['msg']}"
+    bounds = first.get("ctx", {})
+    limit = next((f"{word} {bounds[key]:.17g} is possible" for key, word in _LIMITS.items() if key in bounds), None)
+    return f"the manifest's {field} is {_shown(first['input'])}: {limit or first['msg'][:_MAX_SHOWN]}"
 
 
 def _shown(value: object) -> str:

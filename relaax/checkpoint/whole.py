@@ -28,6 +28,13 @@ def length(manifest: Mapping[str, Any]) -> int:
     return end
 
 
+def check_parts(checkpoint: Checkpoint, name: str) -> None:
+    """Raises Damaged where a part that was read does not hold as much of the vector `name` as the manifest says."""
+    for shard in _shards(checkpoint.manifest):
+        if shard["part"] in checkpoint.parts:
+            _of(checkpoint, shard, name)
+
+
 def whole(checkpoint: Checkpoint, name: str) -> Vector:
     """The vector `name` of all shards, such as `parameters`. Raises Damaged where it is not there in one length."""
     return cut(checkpoint, name, 0, length(checkpoint.manifest))

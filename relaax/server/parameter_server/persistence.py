@@ -14,7 +14,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import without_bounds
 from relaax.bridge.moments import Moments, from_arrays, to_arrays
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
-from relaax.checkpoint.whole import cut, length
+from relaax.checkpoint.whole import check_parts, cut, length
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Ledger
 from relaax.server.parameter_server.model import ModelRefused
@@ -52,6 +52,7 @@ def restore_shard(shard: Shard, place: Place, parameters: int, checkpoint: Check
     what a shard has ever written.
     """
     manifest = checkpoint.manifest
+    check_parts(checkpoint, "parameters")
     try:
         if length(manifest) != parameters:
             raise ValueError(f"the vector has {parameters} elements here, {length(manifest)} there")
