@@ -31,6 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="let the slow tests do less of the same")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a server leaves for its next start, it leaves where the tests are."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.getbasetemp() / "state")
+
+
 @pytest.fixture
 def short(request: pytest.FixtureRequest) -> bool:
     """Whether a slow test should do less of the same."""

@@ -77,7 +77,7 @@ class CheckpointManager:
 
     def aside(self) -> dict[str, str]:
         """Ids of the checkpoints that were set aside, the newest first, and why each was."""
-        found = sorted(_aside(self.store.list()), key=_age, reverse=True)
+        found = sorted(_aside(self.store.list()), key=age, reverse=True)
         return {checkpoint_id: self._why_aside(checkpoint_id) for checkpoint_id in found}
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class CheckpointManager:
     def _published(self, keys: Collection[str]) -> list[str]:
         apart = self._abandoned | _aside(keys)
         owners = {_owner(key) for key in keys if key == manifest_key(_owner(key))}
-        found = sorted((owner for owner in owners - apart if _ID.fullmatch(owner)), key=_age, reverse=True)
+        found = sorted((owner for owner in owners - apart if _ID.fullmatch(owner)), key=age, reverse=True)
         self._highest = max(self._highest, *(sequence(_owner(key)) for key in keys), 0)
         return found
 
@@ -307,7 +307,7 @@ class CheckpointManager:
         )
 
     def _of_later_version(self, checkpoint_id: str, later: OfLaterVersion, found: Iterable[str]) -> str:
-        ids = [one for one in found if _age(one) >= _age(checkpoint_id) or self._is_of_later_version(one)]
+        ids = [one for one in found if age(one) >= age(checkpoint_id) or self._is_of_later_version(one)]
         where = self.store.location
         return (
             f"checkpoint {checkpoint_id} in {where} cannot be read: {later}. Nothing is changed. Go on with that "
@@ -343,7 +343,7 @@ class CheckpointManager:
         returns = self._mean_returns(found)
         good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
         keep = {*good[: self._keep], *self._best(returns), *(set(found) - set(good)), *_aside(keys)}
-        owners = {owner for owner in map(_owner, keys) if _ID.fullmatch(owner) and _age(owner) <= _age(found[0])}
+        owners = {owner for owner in map(_owner, keys) if _ID.fullmatch(owner) and age(owner) <= age(found[0])}
         self._leftovers.update(key for key in keys if _owner(key) in owners - keep)
         self._delete_leftovers()
 
@@ -384,7 +384,7 @@ class CheckpointManager:
         old one that cannot be deleted is in nobody's way.
         """
         kept: set[str] = set()
-        newest_first = sorted(self._leftovers, key=lambda key: _age(_owner(key)), reverse=True)
+        newest_first = sorted(self._leftovers, key=lambda key: age(_owner(key)), reverse=True)
         for key in sorted(newest_first, key=lambda key: not key.endswith("/manifest.json")):
             owner = _owner(key)
             if owner in kept:
@@ -431,10 +431,10 @@ def sequence(checkpoint_id: str) -> int:
 
 def highest_fence(store: Store) -> int:
     """The highest fence of all checkpoints of a store, finished or not; 0 where there is none. Raises StoreError."""
-    return max((_age(_owner(key))[0] for key in store.list()), default=0)
+    return max((age(_owner(key))[0] for key in store.list()), default=0)
 
 
-def _age(checkpoint_id: str) -> tuple[int, int]:
+def age(checkpoint_id: str) -> tuple[int, int]:
     """What orders checkpoints: a writer that was fenced off and did not know it yet wrote nothing newer."""
     match = _ID.fullmatch(checkpoint_id)
     return (int(match.group(3) or 0), int(match.group(1))) if match else (0, 0)

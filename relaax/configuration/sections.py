@@ -122,6 +122,11 @@ class ParameterServerSection(Section):
         None, description="YAML file with `access` and `secret` for S3; else what boto3 finds by itself."
     )
     aws_endpoint: str | None = Field(None, description="URL of a store that speaks S3, where it is not Amazon's.")
+    checkpoint_spool: Folder | None = Field(
+        None,
+        description="Folder where the last checkpoint waits while S3 is away, until the next start; else "
+        "relaax/spool in $XDG_STATE_HOME or ~/.local/state.",
+    )
     checkpoint_interval: float = Field(
         900.0,
         gt=0,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +16,11 @@ from typing import Any, Protocol
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 
 _log = logging.getLogger(__name__)
+
+RETRY = 60.0
+"""Seconds between two attempts to write, in the end, while the directory cannot be written."""
+COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
+_numbers = itertools.count()
 
 
 class Preface(Protocol):
@@ -29,7 +38,8 @@ Source = Callable[[], tuple[int, Mapping[str, float]]]
 class MetricsWriter:
     """Asks `source` for scalars every `interval` seconds, from a thread of its own, and appends them to `directory`.
 
-    A directory that cannot be written makes the curves incomplete, and the log says so; nothing else stops.
+    A directory that cannot be written makes the curves incomplete, and the log says so once a minute; nothing else
+    stops. It is tried again after pauses that grow up to `RETRY` seconds, and a file that took nothing is removed.
     """
 
     def __init__(
@@ -43,8 +53,10 @@ class MetricsWriter:
         self._source = source
         self._interval = interval
         self._preface = preface
-        self._events: Any = None
-        self._failed = False
+        self._events: EventFile | None = None
+        self._pause = 0.0  # seconds until the next attempt, while writing fails
+        self._next = 0.0
+        self._complained: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
@@ -59,10 +71,11 @@ class MetricsWriter:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
-            self._write()
+            if time.monotonic() >= self._next:  # what is gathered meanwhile becomes one point
+                self._write()
         self._write()
-        if self._events is not None:
-            self._attempt(lambda: self._introduce(lambda preface: preface.ended()))
+        if (events := self._events) is not None:
+            self._attempt(lambda: self._introduce(events, lambda preface: preface.ended()))
         self._abandon()
 
     def _write(self) -> None:
@@ -77,11 +90,11 @@ class MetricsWriter:
     def _append(self, step: int, scalars: Mapping[str, float]) -> None:
         if self._events is None:
             self._events = self._open()
-            self._introduce(lambda preface: preface.begun())
-        self._events.add_event(_event(step, scalars))
+            self._introduce(self._events, lambda preface: preface.begun())
+        self._events.add(_event(step, scalars))
         self._events.flush()
 
-    def _introduce(self, values: Callable[[Preface], list[Any]]) -> None:
+    def _introduce(self, events: EventFile, values: Callable[[Preface], list[Any]]) -> None:
         if self._preface is None:
             return
         try:
@@ -90,35 +103,70 @@ class MetricsWriter:
             _log.warning("the metrics go without configuration and hyperparameters: %s", error)
             self._preface = None
         else:
-            self._events.add_event(event)
+            events.add(event)
 
     def _attempt(self, write: Callable[[], None]) -> None:
         try:
             write()
         except Exception as error:  # whatever the file system does, training goes on
-            if not self._failed:
+            now = time.monotonic()
+            if self._complained is None or now - self._complained >= COMPLAIN:
                 _log.warning("metrics cannot be written to %s, trying on: %s", self._directory, error)
-            self._failed = True
+                self._complained = now
+            self._pause = min(max(2 * self._pause, self._interval), RETRY)
+            self._next = now + self._pause
             self._abandon()
         else:
-            if self._failed:
+            if self._complained is not None:
                 _log.info("metrics are written to %s again", self._directory)
-            self._failed = False
+            self._complained, self._pause = None, 0.0
 
-    def _open(self) -> Any:
-        do_without_tensorflow()
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
+    def _open(self) -> EventFile:
         self._directory.mkdir(parents=True, exist_ok=True)
-        return EventFileWriter(str(self._directory), max_queue_size=100, flush_secs=1)
+        return EventFile(self._directory)
 
     def _abandon(self) -> None:
         events, self._events = self._events, None
         if events is not None:
-            try:
-                events.close()
-            except Exception as error:  # it failed before, and the log has said so
-                _log.debug("closing the event file: %s", error)
+            events.close()
+
+
+class EventFile:
+    """A new event file in `directory`, under the name that TensorBoard's own writer would give it.
+
+    That one writes from a thread of its own, which prints a traceback where the disk is full. Raises OSError.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        do_without_tensorflow()
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        self._path = directory / name
+        self._file = self._path.open("xb")
+        self._records = RecordWriter(self._file)
+        self._holds_any = False
+        self.add(Event(wall_time=time.time(), file_version="brain.Event:2"))
+
+    def add(self, event: Any) -> None:
+        """Append an event."""
+        self._records.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        """Give what was added to the file system."""
+        self._file.flush()
+        self._holds_any = True
+
+    def close(self) -> None:
+        """Write what is left. A file that has taken nothing is removed."""
+        try:
+            self._file.close()
+        except OSError as error:  # it failed before, and the log has said so
+            _log.debug("closing the event file: %s", error)
+        if not self._holds_any:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
 
 
 def _event(step: int, scalars: Mapping[str, float]) -> Any:

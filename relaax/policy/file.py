@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from relaax.bridge.moments import Moments, from_arrays
 from relaax.checkpoint.array_file import Arrays, from_bytes, to_buffers
+from relaax.checkpoint.checkpoint import not_finite
 
 FORMAT = "relaax-policy-1"
 PARAMETERS = "parameters"
@@ -62,6 +63,8 @@ def to_file(description: Description, arrays: Arrays) -> list[memoryview]:
 
 def read(path: Path | str) -> PolicyFile:
     """What a file holds, verified. Raises PolicyError."""
+    if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+        raise PolicyError(f"{path} cannot be read: it is no plain file")
     try:
         arrays, metadata = from_bytes(np.fromfile(path, np.uint8))
     except OSError as error:
@@ -86,6 +89,9 @@ def _parameters(arrays: Arrays) -> npt.NDArray[np.float32]:
     parameters = arrays[PARAMETERS]
     if parameters.dtype != np.float32 or parameters.ndim != 1:
         raise ValueError(f"the parameters are {parameters.dtype} of shape {list(parameters.shape)}")
+    wrong = not_finite({PARAMETERS: parameters})
+    if wrong is not None:
+        raise ValueError(wrong)
     vector: npt.NDArray[np.float32] = np.asarray(parameters, np.float32)
     vector.flags.writeable = False
     return vector

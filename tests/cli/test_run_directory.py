@@ -118,6 +118,14 @@ def test_a_directory_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     opened(tmp_path / "run")
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="run directory .*/run: "):
+        RunDirectory(tmp_path / "run").open(fresh=False, max_steps=1)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_directory_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"run directory .*file/run"):

@@ -23,6 +23,8 @@ MAX_QUICK_FAILURES = 3
 EXIT_REFUSED = 2
 # One thread each: on a machine full of processes more only get in each other's way.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+_LINES = 5
+_LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
 
 
 class StartError(Exception):
@@ -157,10 +159,11 @@ class Process:
 
     def start_error(self, what: str) -> StartError:
         """What to raise where it did not start or has ended: `what`, and the end of its log."""
-        words = self.last_words()
-        return StartError(f"{self.name} {what}:\n{words}", words if self.exit_code() == EXIT_REFUSED else None)
+        refused = self.exit_code() == EXIT_REFUSED
+        words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
+        return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
 
-    def last_words(self, lines: int = 5) -> str:
+    def last_words(self, lines: int = _LINES) -> str:
         """The end of its log, without what earlier runs have written to it."""
         try:
             text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -76,7 +77,9 @@ class RunDirectory:
         """The lock is the operating system's: it goes with the process, however that ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            # A link is not followed: it may be anybody's, and lead anywhere. Nor is a pipe waited for.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._lock = os.fdopen(os.open(self.path / ".lock", flags, 0o666), "w")
         except OSError as error:
             raise ConfigurationError(f"run directory {self.path}: {error.strerror}") from None
         try:

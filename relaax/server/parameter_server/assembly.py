@@ -34,7 +34,7 @@ from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.recutting import parts_for
 from relaax.server.parameter_server.server import Server
-from relaax.server.parameter_server.storage import metrics_folder, open_manager, patiently
+from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool, patiently
 from relaax.server.targets import shard_target
 from relaax.tf.loading import is_loaded, tf
 
@@ -64,8 +64,9 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
     manager = open_manager(section, ends, closing, leads=place.index == 0)
     if manager is None:
         _log.warning("no place for checkpoints is configured: what is learned is lost when this process ends")
-    checkpointer, made = None, 0
+    checkpointer, made, spool = None, 0, None
     if manager is not None and place.index == 0:
+        spool = open_spool(section, manager, ends)
         made = _resume(core, models, manager, ends)
     described = json.dumps({**json.loads(core.description), "seed": config.seed})
     own = introduction(place, described, manager.store.location if manager else "")
@@ -80,7 +81,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
             checkpointer = Checkpointer(shards, shards.cut, interval, on_saved, made=made)
         else:
             checkpointer = Checkpointer(
-                manager, core.cut, interval, on_saved, mark=core.mark, saved=core.mark(), made=made
+                manager, core.cut, interval, on_saved, mark=core.mark, saved=core.mark(), made=made, spool=spool
             )
     metrics = None
     folder = metrics_folder(section, closing) if place.index == 0 else None

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from relaax.checkpoint import Arrays, Checkpoint, Lease, LeaseLost, Store, StoreError
+from relaax.server.parameter_server.spool import Spool
 
 _log = logging.getLogger(__name__)
 
 COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
 LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkpoint begins
+LEAVING_SECONDS = 15.0  # the same, at the checkpoint that a shard which leaves waits for
+_FIRST_PAUSE = 0.5
 EARLY = (60.0, 60.0, 120.0, 240.0)
 """Seconds before each of the first checkpoints of a training, if the interval is longer: after 1, 2, 4, 8 minutes."""
 
@@ -80,8 +83,12 @@ class Checkpointer:
         saved: object = None,
         made: int = 0,
         wait: Callable[[float], bool] | None = None,
+        spool: Spool | None = None,
     ) -> None:
-        """`wait` waits for so many seconds, and says whether saving is to end; a test may have another clock."""
+        """`wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
+
+        `spool` keeps the last checkpoint where the store does not take it.
+        """
         self._manager = manager
         self._take = take
         self._interval = interval
@@ -91,11 +98,13 @@ class Checkpointer:
         self._saved_mark = saved
         self._made = made
         self._complained: dict[int, float] = {}  # when, by how bad it was
+        self._failing = False  # whether the store refused the last attempt
         self.failures = 0
         """Attempts to save that the store refused."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
+        self._spool = spool
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -108,20 +117,30 @@ class Checkpointer:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def save(self, attempts: int = 1) -> bool:
-        """Save now, in the calling thread. True where the newest state is safe, or there is none yet."""
-        with self._lock:
-            begun = time.monotonic()
-            for attempt in range(attempts):
-                if attempt:
-                    time.sleep(min(self._retry, 1.0))
-                if self._save():
-                    return True
-                if time.monotonic() - begun > LAST_SECONDS or (self._manager.lease and self._manager.lease.lost):
-                    break
-            return False
+    @property
+    def kept(self) -> bool:
+        """Whether the last checkpoint, which the store did not take, is on this machine."""
+        return self._spool is not None and self._spool.kept
 
-    def _save(self) -> bool:
+    def save(self, seconds: float = 0.0, last: bool = False) -> bool:
+        """Save now, in the calling thread. True where the newest state is safe, or there is none yet.
+
+        While the store fails, further attempts follow for so long, with growing pauses. Where it is the `last` one, a
+        copy is kept on this machine as soon as the store is known to fail, and removed when it has taken it.
+        """
+        with self._lock:
+            deadline, pause = time.monotonic() + seconds, min(self._retry, _FIRST_PAUSE)
+            while not self._save(last):
+                left = deadline - time.monotonic()
+                if left <= 0 or (self._manager.lease and self._manager.lease.lost):
+                    return False
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, self._retry)
+            if last and self._spool is not None:
+                self._spool.forget()
+            return True
+
+    def _save(self, last: bool = False) -> bool:
         begun = time.monotonic()
         if self._saved_mark is not None and self._mark() == self._saved_mark:
             return True
@@ -132,10 +151,15 @@ class Checkpointer:
             return False
         if state is None or state.mark == self._saved_mark:
             return True
+        if last and self._failing:  # each attempt may take a minute, and a container may have less
+            self._keep(state)
         try:
             checkpoint = self._manager.save(state.global_step, state.parts, state.manifest)
         except StoreError as error:
             self.failures += 1
+            self._failing = True
+            if last:
+                self._keep(state)
             self._complain(
                 begun, logging.ERROR, "the checkpoint at global step %d is late: %s", state.global_step, error
             )
@@ -143,6 +167,7 @@ class Checkpointer:
         except LeaseLost:
             return False  # the lease has said why
         self._complained.clear()
+        self._failing = False
         self._saved_mark = state.mark
         self._made += 1
         location = f"{self._manager.store.location}/{checkpoint.checkpoint_id}"
@@ -150,6 +175,10 @@ class Checkpointer:
         _log.info("checkpoint %s at global step %d, in %.1f s", location, state.global_step, seconds)
         self._on_saved(Saved(location, state.global_step, checkpoint.manifest["time"]))
         return True
+
+    def _keep(self, state: ModelState) -> None:
+        if self._spool is not None and not (self._manager.lease and self._manager.lease.lost):
+            self._spool.keep(state.global_step, state.parts, state.manifest)
 
     def _complain(self, now: float, level: int, sentence: str, *more: object) -> None:
         """At once, and then once a minute."""

@@ -155,6 +155,9 @@ def _run(configuration: Configuration) -> int:
         _give_up(server.refusal, 2)
     if reason is Reason.SUPERSEDED:
         return 1  # the lease has said why
+    if not safe and server.kept:
+        _log.error("the last checkpoint could not be written where it belongs: it waits on this machine")
+        return 1
     if not safe:
         _log.error("the last checkpoint could not be written: what was learned since the one before is lost")
         return 1

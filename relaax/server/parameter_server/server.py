@@ -15,7 +15,7 @@ from relaax.bridge.wire import add_to_server
 from relaax.metrics import MetricsWriter
 from relaax.server.address import AddressError, split_address
 from relaax.server.parameter_server.call_counter import ANY, CallCounter
-from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.parameter_server.checkpointing import LAST_SECONDS, LEAVING_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import PARAMETERS
@@ -187,10 +187,15 @@ class Server:
         if self._checkpointer is None:
             return True
         self._checkpointer.stop()
-        return self._save_now()
+        return self._checkpointer.save(LAST_SECONDS, last=True)
 
     def _save_now(self) -> bool:
-        return self._checkpointer is None or self._checkpointer.save(attempts=3)
+        return self._checkpointer is None or self._checkpointer.save(LEAVING_SECONDS)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the last checkpoint, which the store did not take, is on this machine."""
+        return self._checkpointer is not None and self._checkpointer.kept
 
     @property
     def refusal(self) -> str:

@@ -23,6 +23,7 @@ from relaax.checkpoint import (
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.metrics.copying import MetricsCopy
 from relaax.server.parameter_server.reason import Ends, Reason
+from relaax.server.parameter_server.spool import Spool, default_folder
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -73,6 +74,20 @@ def open_manager(
         patiently(lambda: lease.acquire(fence, _waiting(ends)), ends)
         closing.callback(lease.release)
     return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept, lease)
+
+
+def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: Ends) -> Spool | None:
+    """Where the last checkpoint waits for a store that is away; None where checkpoints are in a folder, or go to
+    several shards, which keep a part each. What an earlier life has left there is brought to the store.
+
+    Raises StoreError and Interrupted.
+    """
+    if section.checkpoint_aws_s3 is None or section.shards > 1:
+        return None
+    folder = Path(section.checkpoint_spool) if section.checkpoint_spool else default_folder()
+    spool = Spool(folder, manager, section.aws_endpoint)
+    patiently(spool.deliver, ends)
+    return spool
 
 
 def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:

@@ -116,7 +116,7 @@ def test_a_mistake_in_taking_does_not_end_saving(model: Model, make: Make, caplo
 def test_the_last_checkpoint_is_tried_more_than_once(store: MemoryStore, make: Make) -> None:
     store.failing = StoreError("away")
     checkpointer, _ = make(1000, retry=0.0)
-    assert not checkpointer.save(attempts=2)
+    assert not checkpointer.save(seconds=0.05)
     put, fails = store.put, iter([True, False, False, False])
     store.failing = None
 
@@ -126,7 +126,7 @@ def test_the_last_checkpoint_is_tried_more_than_once(store: MemoryStore, make: M
         put(key, value)
 
     store.put = sometimes  # type: ignore[method-assign]
-    assert checkpointer.save(attempts=2)
+    assert checkpointer.save(seconds=60)
 
 
 def test_stopping_before_starting_is_fine(make: Make) -> None:
