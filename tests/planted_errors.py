@@ -70,6 +70,7 @@ CHECKPOINTING = "tests/server/parameter_server/test_checkpointing.py"
 LEADER = "tests/server/parameter_server/coordination/test_leader.py"
 LINKS = "tests/bridge/test_links.py"
 LEASE = "tests/checkpoint/test_lease.py"
+SET_ASIDE = "tests/checkpoint/test_set_aside.py"
 FLEET = "tests/metrics/test_fleet.py"
 
 HOST_PY = "algorithms/da3c/host_model.py"
@@ -707,6 +708,24 @@ ERRORS = (
         "tests/server/parameter_server/test_roll_back.py",
     ),
     # Bridge, stores, metrics.
+    planted(
+        "manifest-of-another",
+        "a manifest that was put in another's place is taken for its own",
+        [("relaax/checkpoint/manifest.py", "if read.id != checkpoint_id:", "if not read.id:")],
+        SET_ASIDE,
+    ),
+    planted(
+        "set-aside-deleted",
+        "what was set aside is deleted when checkpoints are thinned out",
+        [("relaax/checkpoint/manager.py", ", *_aside(keys)}\n        owners", "}\n        owners")],
+        SET_ASIDE,
+    ),
+    planted(
+        "copy-of-last-forgotten",
+        "the copy of the last checkpoint is not looked for at the start",
+        [("relaax/server/parameter_server/storage.py", "    patiently(spool.deliver, ends)\n", "")],
+        "tests/server/parameter_server/test_spool.py",
+    ),
     planted(
         "fence-below-checkpoints",
         "a lease that was begun anew has a lower fence than the checkpoints beside it",
