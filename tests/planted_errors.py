@@ -717,7 +717,7 @@ ERRORS = (
     planted(
         "set-aside-deleted",
         "what was set aside is deleted when checkpoints are thinned out",
-        [("relaax/checkpoint/manager.py", ", *_aside(keys)}\n        owners", "}\n        owners")],
+        [("relaax/checkpoint/manager.py", ", *set_aside(keys)}\n        owners", "}\n        owners")],
         SET_ASIDE,
     ),
     planted(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from relaax.checkpoint.checkpoint import (
     not_finite,
     verify_part,
 )
+from relaax.checkpoint.ids import ASIDE, age, is_id, owner, sequence, set_aside
 from relaax.checkpoint.lease import Lease, LeaseLost
 from relaax.checkpoint.manifest import (
     FORMAT,
@@ -27,20 +27,14 @@ from relaax.checkpoint.manifest import (
     encode_manifest,
     part_key,
 )
+from relaax.checkpoint.none_usable import in_the_way, none_usable
 from relaax.checkpoint.store import MAX_VALUE_BYTES, Conflict, NotFound, NoValue, Store, StoreError
 
 _log = logging.getLogger(__name__)
-_ID = re.compile(r"([0-9]{8,})-([0-9]+)(?:-f([0-9]+))?")
-_ASIDE = "damaged.json"
-_SHOWN = 20  # checkpoints that one error names
 _FAILURES = 3  # checkpoints that cannot be deleted, after which the others are left for later: each may take a minute
 
 Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
 """Names of parts, or what picks them from a manifest."""
-
-
-class NoneUsable(StoreError):
-    """There are checkpoints, and training can go on from none of them. The message says why, and the ways out."""
 
 
 class CheckpointManager:
@@ -77,7 +71,7 @@ class CheckpointManager:
 
     def aside(self) -> dict[str, str]:
         """Ids of the checkpoints that were set aside, the newest first, and why each was."""
-        found = sorted(_aside(self.store.list()), key=age, reverse=True)
+        found = sorted(set_aside(self.store.list()), key=age, reverse=True)
         return {checkpoint_id: self._why_aside(checkpoint_id) for checkpoint_id in found}
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
@@ -118,7 +112,8 @@ class CheckpointManager:
                 checkpoint = self.load(checkpoint_id, parts)
                 use(checkpoint)
             except OfLaterVersion as later:
-                raise NoneUsable(self._of_later_version(checkpoint_id, later, found)) from None
+                ids = [one for one in found if age(one) >= age(checkpoint_id) or self._is_of_later_version(one)]
+                raise in_the_way(self.store.location, checkpoint_id, later, ids) from None
             except Damaged as damage:
                 self.note_damaged(checkpoint_id, str(damage))
                 _log.error("checkpoint %s in %s is damaged and skipped: %s", checkpoint_id, self.store.location, damage)
@@ -127,7 +122,7 @@ class CheckpointManager:
                 return checkpoint
         reasons = {checkpoint_id: self._damaged[checkpoint_id] for checkpoint_id in found} | self.aside()
         if reasons:
-            raise NoneUsable(self._none_usable(reasons))
+            raise none_usable(self.store.location, reasons)
         return None
 
     def note_damaged(self, checkpoint_id: str, why: str) -> None:
@@ -136,7 +131,7 @@ class CheckpointManager:
 
     def remove(self, checkpoint_id: str) -> None:
         """Delete all there is of a checkpoint, for a person who has asked for it: the manifest first."""
-        aside = f"{checkpoint_id}/{_ASIDE}"
+        aside = f"{checkpoint_id}/{ASIDE}"
         keys = self.store.list(f"{checkpoint_id}/")
         for key in sorted(keys, key=lambda key: (key == aside, key != manifest_key(checkpoint_id))):
             self.store.delete(key)
@@ -257,10 +252,10 @@ class CheckpointManager:
         return decode_part(self.store.pieces(key), self.store.size(key), description)
 
     def _published(self, keys: Collection[str]) -> list[str]:
-        apart = self._abandoned | _aside(keys)
-        owners = {_owner(key) for key in keys if key == manifest_key(_owner(key))}
-        found = sorted((owner for owner in owners - apart if _ID.fullmatch(owner)), key=age, reverse=True)
-        self._highest = max(self._highest, *(sequence(_owner(key)) for key in keys), 0)
+        apart = self._abandoned | set_aside(keys)
+        owners = {owner(key) for key in keys if key == manifest_key(owner(key))}
+        found = sorted(filter(is_id, owners - apart), key=age, reverse=True)
+        self._highest = max(self._highest, *(sequence(owner(key)) for key in keys), 0)
         return found
 
     def _set_aside_before(self, good: str, found: Iterable[str]) -> None:
@@ -274,7 +269,7 @@ class CheckpointManager:
         self.note_damaged(checkpoint_id, why)
         note = json.dumps({"damaged": why, "time": time.time()}, indent=1).encode()
         try:
-            self.store.put_if(f"{checkpoint_id}/{_ASIDE}", note, None)
+            self.store.put_if(f"{checkpoint_id}/{ASIDE}", note, None)
         except Conflict:
             return  # it was already
         except StoreError as error:
@@ -284,36 +279,14 @@ class CheckpointManager:
         _log.warning(
             "checkpoint %s is set aside, by the file %s/%s/%s, and kept until somebody removes it: relaax checkpoints "
             "remove %s %s",
-            *(checkpoint_id, where, checkpoint_id, _ASIDE, where, checkpoint_id),
+            *(checkpoint_id, where, checkpoint_id, ASIDE, where, checkpoint_id),
         )
 
     def _why_aside(self, checkpoint_id: str) -> str:
         try:
-            return ascii(json.loads(self.store.get(f"{checkpoint_id}/{_ASIDE}"))["damaged"])[1:-1]
+            return ascii(json.loads(self.store.get(f"{checkpoint_id}/{ASIDE}"))["damaged"])[1:-1]
         except (NotFound, NoValue, ValueError, TypeError, KeyError, RecursionError):
-            return f"{_ASIDE} does not say why"
-
-    def _none_usable(self, reasons: Mapping[str, str]) -> str:
-        ids, where = list(reasons), self.store.location
-        named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
-        named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
-        return "\n".join(
-            [
-                f"none of the {len(ids)} checkpoints in {where} can be used, and none is deleted:",
-                *named,
-                "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew "
-                f"here, remove them: relaax checkpoints remove {where} {' '.join(ids)}",
-            ]
-        )
-
-    def _of_later_version(self, checkpoint_id: str, later: OfLaterVersion, found: Iterable[str]) -> str:
-        ids = [one for one in found if age(one) >= age(checkpoint_id) or self._is_of_later_version(one)]
-        where = self.store.location
-        return (
-            f"checkpoint {checkpoint_id} in {where} cannot be read: {later}. Nothing is changed. Go on with that "
-            "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "
-            f"remove it: relaax checkpoints remove {where} {' '.join(ids)}"
-        )
+            return f"{ASIDE} does not say why"
 
     def _is_of_later_version(self, checkpoint_id: str) -> bool:
         try:
@@ -327,8 +300,8 @@ class CheckpointManager:
     def _next(self) -> int:
         keys = self.store.list()
         self._leftovers.intersection_update(keys)  # what never came to be needs no deleting
-        self._abandoned.intersection_update(map(_owner, keys))
-        return max(self._highest, *(sequence(_owner(key)) for key in keys), 0) + 1
+        self._abandoned.intersection_update(map(owner, keys))
+        return max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
 
     def _thin_out(self) -> None:
         """Keep the newest and the best. What was just saved is among the newest, so a good one always stays.
@@ -342,18 +315,17 @@ class CheckpointManager:
             return
         returns = self._mean_returns(found)
         good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
-        keep = {*good[: self._keep], *self._best(returns), *(set(found) - set(good)), *_aside(keys)}
-        owners = {owner for owner in map(_owner, keys) if _ID.fullmatch(owner) and age(owner) <= age(found[0])}
-        self._leftovers.update(key for key in keys if _owner(key) in owners - keep)
+        keep = {*good[: self._keep], *self._best(returns), *(set(found) - set(good)), *set_aside(keys)}
+        owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
+        self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
 
     def _clean(self) -> None:
         self.store.clean()
         keys = self.store.list()
-        kept = {*self._published(keys), *_aside(keys)}
+        kept = {*self._published(keys), *set_aside(keys)}
         for key in keys:
-            owner = _owner(key)
-            if _ID.fullmatch(owner) and owner not in kept:
+            if is_id(owner(key)) and owner(key) not in kept:
                 _log.info("removing %s: its checkpoint was never finished", key)
                 self.store.delete(key)
 
@@ -384,17 +356,16 @@ class CheckpointManager:
         old one that cannot be deleted is in nobody's way.
         """
         kept: set[str] = set()
-        newest_first = sorted(self._leftovers, key=lambda key: age(_owner(key)), reverse=True)
+        newest_first = sorted(self._leftovers, key=lambda key: age(owner(key)), reverse=True)
         for key in sorted(newest_first, key=lambda key: not key.endswith("/manifest.json")):
-            owner = _owner(key)
-            if owner in kept:
+            if owner(key) in kept:
                 continue
             if len(kept) == _FAILURES:
                 return
             try:
                 self.store.delete(key)
             except StoreError as error:
-                kept.add(owner)
+                kept.add(owner(key))
                 _log.warning("%s", error)
             else:
                 self._leftovers.discard(key)
@@ -410,31 +381,3 @@ def _readable(manifest: Mapping[str, Any]) -> bytes:
     except Damaged as damage:
         raise StoreError(f"it could not be read again: {damage}") from None
     return encoded
-
-
-def _owner(key: str) -> str:
-    """The checkpoint that a key belongs to, where it is one's; empty where it is in no folder."""
-    owner, slash, _ = key.partition("/")
-    return owner if slash else ""
-
-
-def _aside(keys: Iterable[str]) -> set[str]:
-    """The checkpoints that were set aside."""
-    return {_owner(key) for key in keys if key == f"{_owner(key)}/{_ASIDE}" and _ID.fullmatch(_owner(key))}
-
-
-def sequence(checkpoint_id: str) -> int:
-    """Its number among the checkpoints of its location, from 1; 0 if it is no checkpoint's id."""
-    match = _ID.fullmatch(checkpoint_id)
-    return int(match.group(1)) if match else 0
-
-
-def highest_fence(store: Store) -> int:
-    """The highest fence of all checkpoints of a store, finished or not; 0 where there is none. Raises StoreError."""
-    return max((age(_owner(key))[0] for key in store.list()), default=0)
-
-
-def age(checkpoint_id: str) -> tuple[int, int]:
-    """What orders checkpoints: a writer that was fenced off and did not know it yet wrote nothing newer."""
-    match = _ID.fullmatch(checkpoint_id)
-    return (int(match.group(3) or 0), int(match.group(1))) if match else (0, 0)

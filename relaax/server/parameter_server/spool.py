@@ -13,7 +13,7 @@ from typing import Any
 
 from relaax.checkpoint import Arrays, CheckpointManager, Damaged, LocalStore, StoreError
 from relaax.checkpoint.copying import copy
-from relaax.checkpoint.manager import age
+from relaax.checkpoint.ids import age
 
 _log = logging.getLogger(__name__)
 

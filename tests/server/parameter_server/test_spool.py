@@ -88,7 +88,6 @@ def test_s3_that_comes_back_before_the_deadline_gets_the_last_checkpoint(place: 
     assert not list(place.spool.iterdir()), "the copy is removed"
 
 
-@pytest.mark.slow
 def test_a_copy_of_the_last_checkpoint_is_found_by_the_next_start(place: Place, proxy: S3Proxy) -> None:
     server = place.trained_server(1, 3)
     proxy.fail("reset")
