@@ -60,7 +60,8 @@ def test_every_operation_is_seen(mother: Nursery, tmp_path: Path) -> None:
 
 def test_no_power_at_any_operation(scene: Scene) -> None:
     assert list(scene.lose_power()) == []
-    assert scene.states > len(scene.operations), "of most operations several outcomes were tried"
+    changing = [one for one in scene.operations if one.kind not in ("open", "close")]
+    assert scene.states > 1.5 * len(changing), "of most operations several outcomes were tried"
 
 
 def test_a_death_at_each_operation_that_changes_something(mother: Nursery, tmp_path: Path) -> None:

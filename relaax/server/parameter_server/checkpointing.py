@@ -16,7 +16,6 @@ _log = logging.getLogger(__name__)
 
 COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
 LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkpoint begins
-LEAVING_SECONDS = 15.0  # the same, at the checkpoint that a shard which leaves waits for
 _FIRST_PAUSE = 0.5
 EARLY = (60.0, 60.0, 120.0, 240.0)
 """Seconds before each of the first checkpoints of a training, if the interval is longer: after 1, 2, 4, 8 minutes."""
@@ -122,19 +121,22 @@ class Checkpointer:
         """Whether the last checkpoint, which the store did not take, is on this machine."""
         return self._spool is not None and self._spool.kept
 
-    def save(self, seconds: float = 0.0, last: bool = False) -> bool:
+    def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
         """Save now, in the calling thread. True where the newest state is safe, or there is none yet.
 
-        While the store fails, further attempts follow for so long, with growing pauses. Where it is the `last` one, a
-        copy is kept on this machine as soon as the store is known to fail, and removed when it has taken it.
+        While it fails, further attempts follow for so long, or as many as are given, with growing pauses. Where it is
+        the `last` one, a copy is kept on this machine as soon as the store is known to fail, and removed when it has
+        taken it.
         """
         with self._lock:
             deadline, pause = time.monotonic() + seconds, min(self._retry, _FIRST_PAUSE)
             while not self._save(last):
-                left = deadline - time.monotonic()
-                if left <= 0 or (self._manager.lease and self._manager.lease.lost):
+                left, attempts = deadline - time.monotonic(), attempts - 1
+                if (left <= 0 and (attempts <= 0 or left < -LAST_SECONDS)) or (
+                    self._manager.lease and self._manager.lease.lost
+                ):
                     return False
-                time.sleep(min(pause, left))
+                time.sleep(min(pause, left) if left > 0 else pause)
                 pause = min(2 * pause, self._retry)
             if last and self._spool is not None:
                 self._spool.forget()
