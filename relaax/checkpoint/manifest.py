@@ -26,8 +26,6 @@ class OfLaterVersion(Damaged):
 
 MAX_COUNT = 1 << 53
 """The largest incarnation, and the largest number of anything counted: JSON has exact integers up to it."""
-MAX_RETURN = 1e306
-"""A hundred of them have a sum."""
 MAX_TIME = 2.5e11
 """Seconds since 1970: the year 9892."""
 MAX_SHARDS = 4096
@@ -39,7 +37,6 @@ _short.maxstring = _short.maxother = _short.maxlong = _MAX_SHOWN
 _short.maxlevel = _short.maxdict = 2
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Return = Annotated[float, Field(ge=-MAX_RETURN, le=MAX_RETURN)]
 Actor = Annotated[int, Field(ge=0, le=_MAX_ACTOR)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
@@ -70,8 +67,8 @@ class _Shard(_Read):
 
 class _Returns(_Read):
     episodes: Count
-    last: Annotated[list[Return], Field(max_length=10_000)]
-    best: Return | None
+    last: Annotated[list[float], Field(max_length=10_000)]
+    best: float | None
 
 
 class _Manifest(_Read):
@@ -82,8 +79,8 @@ class _Manifest(_Read):
     time: Annotated[float, Field(ge=0, le=MAX_TIME)]
     parts: dict[Name, _Part]
     fence: Count = 0
-    mean_return: Return | None = None
-    best_mean_return: Return | None = None
+    mean_return: float | None = None
+    best_mean_return: float | None = None
     updates: Count = 0
     frames: Count = 0
     seed: int = 0
