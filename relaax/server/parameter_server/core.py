@@ -6,8 +6,9 @@ import json
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from relaax.bridge.segments import Segments
 from relaax.checkpoint import Checkpoint
@@ -83,6 +84,7 @@ class ParameterServer:
         self._begun: float | None = None
         self._model: Model | None = None
         self._saved: Saved | None = None
+        self._repeated: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     @property
@@ -171,12 +173,24 @@ class ParameterServer:
         model = self._model
         assert model is not None, "a worker cannot be registered without a model"
         if self.finished:
-            return model.shard.repeat(push.worker, push.push_id)
+            return self._repeat("same", push.worker, push.push_id)
         applied = model.shard.push(push)
+        if applied.repeated:
+            self._count_repeated("same")
         if (push.gradient is not None or push.applied) and not applied.repeated:
             self.metrics.staleness(applied.outcome.staleness)
         self._tell_if_finished()
         return applied
+
+    def repeat_of_earlier(self, worker_id: str, push_id: int) -> Applied | None:
+        """The answer to a push of an earlier incarnation that the checkpoint holds; None where it holds it not."""
+        return self._repeat("earlier", worker_id, push_id)
+
+    @property
+    def repeated(self) -> Mapping[str, int]:
+        """How many pushes were answered from the ledger, by the incarnation that they were made in."""
+        with self._lock:
+            return {incarnation: self._repeated[incarnation] for incarnation in ("same", "earlier")}
 
     def leave(self, worker_id: str) -> None:
         """A worker goes; nothing happens where it is not known."""
@@ -291,6 +305,17 @@ class ParameterServer:
         return ModelState(
             counters.env_steps, {self.place.part: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics)
         )
+
+    def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> Applied | None:
+        model = self._model
+        applied = model.shard.repeat(worker_id, push_id) if model else None
+        if applied is not None:
+            self._count_repeated(incarnation)
+        return applied
+
+    def _count_repeated(self, incarnation: Literal["same", "earlier"]) -> None:
+        with self._lock:
+            self._repeated[incarnation] += 1
 
     def _refuse_difference(self, theirs: str, ours: str) -> None:
         try:

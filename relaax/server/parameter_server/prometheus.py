@@ -29,6 +29,7 @@ class View:
     serving: bool
     calls: Mapping[tuple[str, str], int]
     pushes: Mapping[str, int]
+    repeated: Mapping[str, int]
     by_memory: int
     checkpoint_failures: int
     uptime: float
@@ -79,6 +80,12 @@ _FAMILIES: tuple[Family[View], ...] = (
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
     Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
     Family("pushes_total", "pushes answered, by the way they came", lambda v: _labelled(v.pushes), ("bridge",)),
+    Family(
+        "pushes_repeated_total",
+        "pushes that came again, and were not applied again",
+        lambda v: _labelled(v.repeated),
+        ("incarnation",),
+    ),
     Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.by_memory),
     Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.unfinished),
     Family(
@@ -120,6 +127,7 @@ def status_server(
             serving(),
             sum((Counter(counter.calls) for counter in calls.values()), Counter()),
             {bridge: counter.calls.get(("Push", "OK"), 0) for bridge, counter in calls.items()},
+            core.repeated,
             offers.connected(),
             failures,
             time.monotonic() - begun,

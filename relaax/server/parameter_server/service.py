@@ -232,8 +232,7 @@ class Service:
 
     def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
         """A push that the checkpoint's ledger holds was counted; any other was rolled back with its incarnation."""
-        model = self._core.model
-        applied = model.shard.repeat(request.worker_id, request.push_id) if model else None
+        applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
         if applied is not None:
             return self._answer(applied, request, None)  # versions of another incarnation are others
         return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))

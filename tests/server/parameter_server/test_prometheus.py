@@ -3,9 +3,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import grpc
 import pytest
 
 from relaax.bridge import BridgeError
+from relaax.bridge import parameter_server_pb2 as pb
+from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
 from relaax.bridge.segments import SUPPORTED
 from relaax.server.parameter_server.prometheus import FAMILIES
 from support.metrics_page import documented_for_prometheus
@@ -55,6 +58,35 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
     assert server.stop() == 0
     with pytest.raises(OSError):
         health(url)
+
+
+def test_pushes_that_come_again(processes: Processes, tmp_path: Path) -> None:
+    config = write_configuration(tmp_path)
+    introduction = pb.RegisterRequest(
+        worker_id="0" * 32, environments=1, fingerprint=worker(config).fingerprint, role=pb.ROLE_TRAIN
+    )
+    push = pb.PushRequest(worker_id="0" * 32, push_id=1, env_steps=10)
+
+    def repeated(url: str) -> list[float]:
+        name = f"{PREFIX}pushes_repeated_total"
+        return [scraped(url)[f'{name}{{incarnation="{made_in}"}}'] for made_in in ("same", "earlier")]
+
+    server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
+    with grpc.insecure_channel(address) as channel:
+        stub = pb_grpc.ParameterServerServiceStub(channel)
+        push.incarnation = stub.Register(introduction).incarnation
+        stub.Push(push)
+        assert repeated(status_url(server)) == [0, 0]
+        assert {stub.Push(push).global_step for _ in range(2)} == {10}
+        assert repeated(status_url(server)) == [2, 0]
+    assert server.stop() == 0
+    server, address = start(processes, config, "--status-bind", "127.0.0.1:0")
+    with grpc.insecure_channel(address) as channel:
+        stub = pb_grpc.ParameterServerServiceStub(channel)
+        assert stub.Push(push).discard == pb.DISCARD_UNSPECIFIED, "the checkpoint holds it"
+        push.push_id = 2
+        assert stub.Push(push).discard == pb.DISCARD_INCARNATION
+        assert repeated(status_url(server)) == [0, 1]
 
 
 def test_a_status_port_on_the_network_is_asked_for(processes: Processes, tmp_path: Path) -> None:
