@@ -17,7 +17,8 @@ import pytest
 
 from support.acceptor import Acceptor
 from support.processes import Processes, wait_until
-from support.soak_faults import Ground, deck, is_stopped, writing_nothing
+from support.soak_evidence import PROMISES, Evidence, required
+from support.soak_faults import Ground, catalogue, deck, is_stopped, writing_nothing
 from support.soak_journal import Journal, Life, Push, Stay, read_journal
 from support.soak_layout import Layout
 from support.soak_ledger import audit
@@ -33,9 +34,9 @@ def stay(incarnation: int, base: int, applied: int, undecided: bool = False, wor
     """Of a worker over two shards, all of whose pushes were applied."""
     found = Stay(incarnation, worker or f"worker in {incarnation}", (base, base), 0)
     for index in range(1, applied + 1):
-        found.pushes[index] = Push(20, True, "applied", (base + index, base + index))
+        found.pushes[index] = Push(20, True, "applied", (base + index, base + index), 10 * index, 10 * index + 5)
     if undecided:
-        found.pushes[applied + 1] = Push(20, True)
+        found.pushes[applied + 1] = Push(20, True, sent=10 * applied + 10)
     return found
 
 
@@ -44,10 +45,12 @@ def saved(
 ) -> Saved:
     """A checkpoint of two shards with the counters of one worker, and the numbers of its last pushes there."""
     shards = [
-        SavedShard(count, np.array([count, 0]), count, {f"worker in {incarnation}": [push, 0, 0]}, steps)
+        SavedShard(count, np.array([count, 0]), count, {f"worker in {incarnation}": [push, 0, 0]}, steps, steps)
         for count, push in zip(held, pushes, strict=True)
     ]
-    shards[1] = dataclasses.replace(shards[1], **changes)
+    for index, change in ((0, "samples"), (1, "counts"), (1, "total"), (1, "version")):
+        if change in changes:
+            shards[index] = dataclasses.replace(shards[index], **{change: changes[change]})
     return Saved(f"{number:08d}-0", (0, number), incarnation, 0, shards)
 
 
@@ -69,6 +72,116 @@ def test_an_account_that_is_right() -> None:
     assert account.rolled_back == [2, 3]
     assert account.undecided_applied == [0, 1]
     assert account.kept == [11, 11]
+    assert (account.returns, account.changes_seen, account.cuts_in_a_push) == (1, 1, 2)
+
+
+def test_a_push_that_was_answered_by_the_checkpoint_returned_to() -> None:
+    """The answer to the eighth push was lost; the checkpoint holds it, and so does the incarnation after."""
+    first, second = stay(FIRST, 0, 8), stay(SECOND, 8, 2)
+    first.pushes[8].repeats = 3
+    account = audit(
+        [life(first, second)], [saved(1, FIRST, (8, 8), (8, 8), 160), saved(2, SECOND, (10, 10), (2, 2), 200)], shards=2
+    )
+    assert account.violations == []
+    assert (account.sent_again, account.refused, account.rolled_back) == (1, 0, [0, 0])
+
+
+def test_a_push_that_was_refused_although_the_checkpoint_holds_it() -> None:
+    first, second = stay(FIRST, 0, 7, undecided=True), stay(SECOND, 8, 2)
+    first.pushes[8].refused = True
+    checkpoints = [saved(1, FIRST, (8, 8), (8, 8), 160), saved(2, SECOND, (10, 10), (2, 2), 200)]
+    account = audit([life(first, second)], checkpoints, shards=2)
+    assert account.refused == 1
+    assert [line for line in account.violations if "push 8 of worker 0 was refused" in line]
+    checkpoints[0] = saved(1, FIRST, (8, 7), (8, 7), 160)
+    second.base = (8, 7)
+    account = audit([life(first, second)], checkpoints, shards=2)
+    assert account.refused == 1
+    assert not [line for line in account.violations if "was refused" in line], "one shard lacks it"
+
+
+def test_a_checkpoint_that_is_no_cut_of_two_workers() -> None:
+    """Shard 0 lacks a push that was answered before another worker sent one that shard 1 holds."""
+    first = stay(FIRST, 0, 10)
+    others = [stay(FIRST, 0, 3, worker="the other") for _ in range(2)]
+    checkpoint = saved(1, FIRST, (9, 9), (9, 9))
+    for shard, held in zip(checkpoint.shards, (2, 2), strict=True):
+        shard.ledger["the other"] = [held, 0, 0]
+
+    def sentences(*, sent: int, answered: int) -> list[str]:
+        """The ninth push of the first worker, and the third of the other, which the checkpoint lacks."""
+        first.pushes[9] = dataclasses.replace(first.pushes[9], sent=sent)
+        others[0].pushes[3] = dataclasses.replace(others[0].pushes[3], answered=answered)
+        lives = [life(first), Life(1, [others[0]], [], False)]
+        return [line for line in audit(lives, [checkpoint], 2, ended=False).violations if "is no cut" in line]
+
+    assert sentences(sent=90, answered=91) == []
+    (sentence,) = sentences(sent=5090, answered=90)
+    assert "holds push 9 of worker 0" in sentence and "5.0 ms after push 3 of worker 1" in sentence
+
+
+def test_an_account_while_training_goes_on() -> None:
+    """Nothing is said of the end, and nothing twice."""
+    wrong = saved(1, FIRST, (10, 9), (10, 9), total=8)
+    lives = [life(stay(FIRST, 0, 10, undecided=True))]
+    assert "the total is 8" in "".join(audit(lives, [wrong], 2, ended=False).violations)
+    assert audit(lives, [wrong], 2, ended=False, checked={wrong.checkpoint_id}).violations == []
+
+
+class Scripted:
+    """A part whose log and status port say what the test wants."""
+
+    def __init__(self, folder: Path, name: str, values: dict[str, float]) -> None:
+        self.values = values
+        self.name = name
+        self.running = SimpleNamespace(pid=1, lines=[], stderr_path=folder / name)
+        self.running.stderr_path.touch()
+        self.lives = [self.running]
+
+    def log(self, line: str) -> None:
+        with self.running.stderr_path.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+
+def test_saves_that_failed_count_when_a_later_one_was_made(tmp_path: Path) -> None:
+    shards: list[Any] = [Scripted(tmp_path, f"shard-{index}", {}) for index in range(2)]
+    server: Any = Scripted(tmp_path, "rlx-server", {})
+    evidence = Evidence("s3", shards, server)
+    evidence.close()
+    prefix = "2026-01-01 00:00:00 ERROR [1] relaax.server.parameter_server.checkpointing: "
+    made = prefix + "checkpoint s3://b/x/00000007-1 at global step 7, in 0.1 s\n"
+    shards[0].log(made)
+    shards[0].log(prefix + "the checkpoint is late: shard 1 of 2 is away: waiting for it\n")
+    shards[0].log(made)
+    assert (evidence.saves, evidence.saves_failed) == (0, 0), "the store has failed none"
+    shards[0].log(prefix + "the checkpoint at global step 7 is late: cannot write s3://b/x: not now (SlowDown)\n")
+    assert (evidence.saves, evidence.saves_failed) == (0, 1)
+    shards[1].log(made)
+    assert evidence.saves == 0, "that was another process"
+    shards[0].log(made[:20])
+    assert evidence.saves == 0, "half a line"
+    shards[0].log(made[20:])
+    shards[0].log(made)
+    assert (evidence.saves, evidence.saves_failed) == (1, 1)
+    server.log("parameter server 127.0.0.1:1: by gRPC for now, memory is no longer shared: it did not answer in time\n")
+    assert evidence.left_memory == 1
+    assert evidence.counts()["S3"] == 1
+
+
+def test_what_is_required_of_a_plan() -> None:
+    def names(ground: Ground, leg: str, faults: int) -> set[str]:
+        return {promise.name for promise in required([kind.name for kind in catalogue(ground)], leg, faults)}
+
+    service: Any = SimpleNamespace(shards=2)
+    everything = {promise.name for promise in PROMISES}
+    local = Ground(service, random.Random(1), 18.0, fill=writing_nothing)
+    assert names(local, "local", 30) == everything - {"S3"}
+    assert names(Ground(service, random.Random(1), 18.0, s3=object()), "s3", 30) == everything - {"disk"}
+    assert names(local, "local", 5) == set(), "not every kind of fault comes"
+    assert names(dataclasses.replace(local, only="stop"), "local", 30) == set()
+    assert "answered again" in names(dataclasses.replace(local, only="lost answer"), "local", 2)
+    assert "answered again" not in names(dataclasses.replace(local, short=True), "local", 30), "it takes too long"
+    assert "answered again" in names(dataclasses.replace(local, short=True, bridge="grpc"), "local", 30)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +196,7 @@ def test_an_account_that_is_right() -> None:
         ([saved(1, FIRST, (10, 10), (10, 10), counts=np.array([10, 1]), total=11, version=11)], "worker 1 has 1"),
         ([saved(1, FIRST, (10, 8), (10, 8))], "hold pushes"),
         ([saved(1, FIRST, (10, 10), (10, 10), 220)], "at global step 220, and its pushes make 200"),
+        ([saved(1, FIRST, (10, 10), (10, 10), samples=220)], "at global step 200, and its statistic has 220 samples"),
     ],
     ids=[
         "doubled",
@@ -94,6 +208,7 @@ def test_an_account_that_is_right() -> None:
         "from nobody",
         "no cut",
         "steps",
+        "samples",
     ],
 )
 def test_an_account_that_is_wrong(checkpoints: list[Saved], sentence: str) -> None:
@@ -106,16 +221,22 @@ def test_a_journal_is_read_up_to_its_last_whole_line(tmp_path: Path) -> None:
     Journal(tmp_path, 4)
     journal = Journal(tmp_path, 4)
     journal.joined(FIRST, "w", 0, (0, 0))
-    journal.pushing(1, 20, True)
-    journal.pushed(1, "applied", (1, 1))
+    journal.pushing(1, 20, True, "mg")
+    journal.pushed(1, "applied", (1, 1), repeats=2)
     journal.pushing(2, 20, False)
+    journal.refused(1)
     with (tmp_path / "00001").open("a") as file:
-        file.write("< 2 appl")
+        file.write("< 2 123456 appl")
     found = read_journal(tmp_path / "00001")
     assert found.slot == journal.slot == 1
-    assert found.stays == [
-        Stay(FIRST, "w", (0, 0), 0, {1: Push(20, True, "applied", (1, 1)), 2: Push(20, False)}),
-    ]
+    (first,) = found.stays
+    sent, answered, again = first.pushes[1].sent, first.pushes[1].answered, first.pushes[2].sent
+    assert 0 < sent <= answered <= again
+    pushes = {
+        1: Push(20, True, "applied", (1, 1), sent, answered, 2, "mg"),
+        2: Push(20, False, sent=again, repeats=1, ways="-", refused=True),
+    }
+    assert first == Stay(FIRST, "w", (0, 0), 0, pushes)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
@@ -176,6 +297,7 @@ def test_a_wire_truncates_swallows_and_heals() -> None:
         with connect() as sock:
             wire.swallow(False)
             sock.sendall(b"hello")
+            wait_until(lambda: wire.swallowed == 5, "the answer is lost")
             sock.settimeout(0.3)
             with pytest.raises(TimeoutError):
                 sock.recv(5)

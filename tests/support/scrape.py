@@ -15,7 +15,11 @@ PATIENCE = 60.0
 def scraped(url: str) -> dict[str, float]:
     """Values by name and labels, as Prometheus writes them. Raises OSError."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
+        return parsed(answer.read().decode())
+
+
+def parsed(text: str) -> dict[str, float]:
+    """What a status port answered."""
     lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from relaax.tf.optimizers import Add, OptimizerSpec
 from .da3c import Agent as Da3cAgent
 from .da3c import Config as Da3cConfig
 from .da3c import ParameterServer as Da3cParameterServer
-from .soak_bridge import LedgerBridge
+from .soak_bridge import STATISTIC, LedgerBridge
 from .soak_journal import Journal
 from .soak_layout import Layout
 
@@ -33,6 +34,9 @@ class ParameterServer(Da3cParameterServer):  # type: ignore[misc]
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
         network = super().initial_parameters(seed)
         return Layout(len(network), self.config.segments, self.config.slots).spread(network)
+
+    def statistics(self) -> Mapping[str, int]:
+        return {**super().statistics(), STATISTIC: 1}
 
     def optimizer(self) -> OptimizerSpec:
         return Add()

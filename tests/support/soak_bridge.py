@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
 
 import numpy as np
 
 from relaax.algorithm_base import BridgeBase, FlatVector, Pulled, Pushed
+from relaax.bridge.base import BridgeError, BridgeUnavailable
+from relaax.bridge.calls import Call, Calls
+from relaax.bridge.moments import Moments
 from relaax.bridge.wrapper import BridgeWrapper
 
 from .soak_journal import Counts, Journal
 from .soak_layout import Layout
 
+STATISTIC = "soak/steps"
+"""Has a sample for each environment step: as many as shard 0 has counted steps, whatever becomes of a push."""
+
 
 class LedgerBroken(Exception):
-    """An update was lost or doubled, or a shard contradicts itself."""
+    """An update or a sample was lost or doubled, or a shard contradicts itself."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +39,71 @@ def inside(bridge: Any) -> Inside:
     return Inside(bridge._incarnation, bridge._worker_id, bridge._links[0]._push_id)
 
 
+class Attempts:
+    """Counts how often the calls of a bridge over gRPC are made, beyond the first time: through memory and gRPC."""
+
+    def __init__(self, bridge: Any) -> None:
+        self.repeats = 0
+        self._links = bridge._links
+        self._calls: Calls = bridge._call
+        bridge._call = self
+        for link in self._links:
+            link._lost = self._after_a_loss(link._lost)
+
+    def __call__(self, calls: Sequence[Call]) -> list[Any]:
+        """The answers; raises what the bridge's own calls raise."""
+        return self._calls([replace(call, method=_Counted(call.method, self)) for call in calls])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._calls, name)
+
+    @property
+    def ways(self) -> str:
+        """To each shard: m through memory, g through gRPC."""
+        return "".join("g" if link.memory is None else "m" for link in self._links)
+
+    def _after_a_loss(self, lost: Callable[..., None]) -> Callable[..., None]:
+        def lose(*why: Any) -> None:
+            self.repeats += 1
+            lost(*why)
+
+        return lose
+
+
+class _Counted:
+    """A method of a stub that is to be called once."""
+
+    def __init__(self, method: Any, attempts: Attempts) -> None:
+        self._method = method
+        self._attempts = attempts
+        self._called = False
+
+    def __call__(self, request: Any, timeout: float) -> Any:
+        self._count()
+        return self._method(request, timeout=timeout)
+
+    def future(self, request: Any, timeout: float) -> Any:
+        """Ask now."""
+        self._count()
+        return self._method.future(request, timeout=timeout)
+
+    def _count(self) -> None:
+        self._attempts.repeats += self._called
+        self._called = True
+
+
 class LedgerBridge(BridgeWrapper):
     """Between an agent, who sees nothing but its network, and the bridge to shards that add what they are sent.
 
     An update is RMSProp's, its mean squares this worker's own (Mnih et al. 2016, equations S2 and S3), and each raises
     this worker's counters by 1. Raises LedgerBroken, and says so in the journal, unless every answer shows exactly
     that: raised in all shards where it was accepted, not in all where it was discarded, and in none that is told
-    twice.
+    twice. The merged statistic has as many samples as there were steps, and no push is refused.
     """
 
     def __init__(self, bridge: BridgeBase, layout: Layout, journal: Journal, config: Any) -> None:
         super().__init__(bridge)
+        self._attempts = Attempts(bridge)
         self._layout = layout
         self._journal = journal
         self._rate = config.initial_learning_rate
@@ -78,11 +139,19 @@ class LedgerBridge(BridgeWrapper):
             update = self._layout.spread(self._update(gradient))
             self._layout.mark(update, self._journal.slot)
         before = inside(self._bridge)
-        self._journal.pushing(before.push_id + 1, env_steps, update is not None)
-        pushed = self._bridge.push(update, env_steps, loss=loss, withheld=withheld)
+        self._journal.pushing(before.push_id + 1, env_steps, update is not None, self._attempts.ways)
+        self._attempts.repeats = 0
+        self._bridge.statistic(STATISTIC, Moments(env_steps, np.array([self._journal.slot]), np.zeros(1)))
+        try:
+            pushed = self._bridge.push(update, env_steps, loss=loss, withheld=withheld)
+        except BridgeUnavailable:
+            raise
+        except BridgeError as refusal:
+            self._break(f"a push was refused: {refusal}")
         assert pushed.pulled is not None
         after = inside(self._bridge)
         if pushed.discarded == "incarnation":
+            self._journal.refused(self._attempts.repeats)
             self._join(after, pushed.pulled)
         else:
             if after != Inside(before.incarnation, before.worker, before.push_id + 1):
@@ -90,7 +159,7 @@ class LedgerBridge(BridgeWrapper):
             counts = self._counts(pushed.pulled)
             self._judge(counts, pushed.discarded, update is not None)
             self._own = counts
-            self._journal.pushed(after.push_id, pushed.discarded or "applied", counts)
+            self._journal.pushed(after.push_id, pushed.discarded or "applied", counts, self._attempts.repeats)
         return Pushed(
             pushed.discarded, pushed.global_step, pushed.version, pushed.staleness, self._taken(pushed.pulled)
         )
@@ -130,6 +199,9 @@ class LedgerBridge(BridgeWrapper):
         sums = counts.sum(axis=1, dtype=np.float64)
         if (sums != totals).any() or pulled.version != totals[0]:
             self._break(f"the counters make {sums}, the totals are {totals}, and the version is {pulled.version}")
+        samples = pulled.statistics[STATISTIC].count
+        if samples != pulled.global_step:
+            self._break(f"the statistic has {samples:.0f} samples of {pulled.global_step} steps")
         if (counts < self._seen).any():
             self._break(f"counters fell within an incarnation: {np.argwhere(counts < self._seen)[:8].tolist()}")
         self._seen = np.array(counts)
@@ -141,6 +213,6 @@ class LedgerBridge(BridgeWrapper):
             self._last = pulled, Pulled(network, pulled.version, pulled.global_step, pulled.statistics)
         return self._last[1]
 
-    def _break(self, sentence: str) -> None:
+    def _break(self, sentence: str) -> NoReturn:
         self._journal.broken(sentence)
         raise LedgerBroken(sentence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,16 @@ from typing import Any
 
 import psutil
 
-from support.soak_service import SoakService
+from support.soak_evidence import Wait
+from support.soak_service import SLOTS, SoakService
 
 End = Callable[[], None]
+
+ATTEMPTS = 3
+DEADLINE_SECONDS = 25.0  # a worker gives a call 15
+SEEN_SECONDS = 10.0
+RETURN_SECONDS = 25.0
+MET_SECONDS = 20.0
 
 
 class NothingToHit(Exception):
@@ -22,7 +30,10 @@ class NothingToHit(Exception):
 
 @dataclass
 class Ground:
-    """Where faults happen. `fill` and `s3` are there according to the kind of store."""
+    """Where faults happen. `fill` and `s3` are there according to the kind of store.
+
+    `wait` waits while other faults go on, and end when their time has come.
+    """
 
     service: SoakService
     random: random.Random
@@ -31,6 +42,11 @@ class Ground:
     fill: Callable[[Ground], End] | None = None
     s3: Any = None
     only: str = ""
+    bridge: str = "auto"
+    wait: Wait = lambda condition, seconds: False
+    evidence: Any = None  # Evidence, Sampler and Archive of the leg
+    sampler: Any = None
+    archive: Any = None
     stopped: set[int] = field(default_factory=set)
 
 
@@ -65,11 +81,16 @@ def catalogue(ground: Ground) -> list[Kind]:
         Kind("stall", _on_a_wire(lambda w, r: w.stall()), _some_time),
         Kind("vanish", _vanish, _no_time),
     ]
+    if not (ground.short and ground.bridge == "auto"):  # it takes half a minute
+        kinds += [
+            Kind("lost answer", _lost_answer, _no_time),
+            Kind("return, lost answer", _lost_answer_and_return, _no_time),
+        ]
     if ground.fill is not None:
-        kinds += [Kind("full disk", ground.fill, _some_time)] * 4
+        kinds += [Kind("full disk", _until_a_save_failed(ground.fill), _some_time)] * 4
     if ground.s3 is not None:
         kinds += [
-            Kind(f"S3 {name}", _at_s3(code), _some_time)
+            Kind(f"S3 {name}", _until_a_save_failed(_at_s3(code)), _some_time)
             for name, code in (
                 ("500", "InternalError"),
                 ("503", "SlowDown"),
@@ -160,6 +181,80 @@ def _at_s3(kind: str) -> Callable[[Ground], End]:
         return lambda: ground.s3.heal()
 
     return begin
+
+
+def _until_a_save_failed(begin: Callable[[Ground], End]) -> Callable[[Ground], End]:
+    """Trouble with the store that lasts longer where no save has met any yet."""
+
+    def begun(ground: Ground) -> End:
+        end = begin(ground)
+
+        def met() -> bool:
+            return ground.evidence.saves_failed > 0
+
+        def finish() -> None:
+            if not (ground.short or met()):
+                ground.wait(met, MET_SECONDS)
+            end()
+
+        return finish
+
+    return begun
+
+
+def _lost_answer(ground: Ground) -> End:
+    """Answers to pushes that were applied are lost, until one that came again was answered from the ledger."""
+    shard = ground.random.randrange(ground.service.shards)
+    for _ in range(ATTEMPTS):
+        before = ground.evidence.repeated("same", shard)
+        if ground.bridge == "auto":
+            _past_the_deadline(ground, shard)  # the shard takes what lay in memory, and what came by gRPC since
+        else:
+            _swallow_an_answer(ground, shard)
+            ground.service.wires[f"shard-{shard}"].cut()
+        if ground.wait(lambda: ground.evidence.repeated("same", shard) > before, SEEN_SECONDS):  # noqa: B023
+            break
+    return lambda: None
+
+
+def _lost_answer_and_return(ground: Ground) -> End:
+    """Shard 0's answer to a push is lost, and all return to a checkpoint that holds the push before it comes again."""
+    victim = f"shard-{ground.random.randrange(ground.service.shards)}"
+    wire = ground.service.wires["shard-0"]
+    for _ in range(ATTEMPTS):
+        before, incarnation = ground.evidence.repeated("earlier"), ground.sampler.status.incarnation
+        if ground.bridge == "auto":
+            _past_the_deadline(ground, 0)  # workers go by gRPC for half a minute
+        if _swallow_an_answer(ground, 0):
+            lost = time.monotonic()
+            ground.wait(lambda: ground.sampler.step_after(lost) is not None, SEEN_SECONDS)  # noqa: B023
+            step = ground.sampler.step_after(lost) or 0
+            if ground.wait(lambda: ground.archive.newest_step >= step, SEEN_SECONDS):  # noqa: B023
+                with contextlib.suppress(NothingToHit):
+                    _killing(victim)(ground)
+                ground.wait(lambda: ground.sampler.status.incarnation != incarnation, RETURN_SECONDS)  # noqa: B023
+        wire.cut()
+        if ground.wait(lambda: ground.evidence.repeated("earlier") > before, SEEN_SECONDS):  # noqa: B023
+            break
+    return lambda: None
+
+
+def _swallow_an_answer(ground: Ground, shard: int) -> bool:
+    """Until an answer with parameters was: its push is applied then. The connections there are stay as they are."""
+    wire = ground.service.wires[f"shard-{shard}"]
+    wire.swallow(False)
+    return ground.wait(lambda: wire.swallowed >= 4 * SLOTS, SEEN_SECONDS)
+
+
+def _past_the_deadline(ground: Ground, shard: int) -> None:
+    """Hold a shard until its workers have given up waiting for it in memory."""
+    end = _stopping(f"shard-{shard}")(ground)
+    before = ground.evidence.left_memory
+    try:
+        if ground.wait(lambda: ground.evidence.left_memory > before, DEADLINE_SECONDS):
+            ground.wait(lambda: False, 0.5)  # the others do so in the same moment
+    finally:
+        end()
 
 
 def filling(folder: Path) -> Callable[[Ground], End]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 Counts = tuple[int, ...]  # of one worker, in each shard
 
-JOINED, PUSHING, PUSHED, BROKEN, CLOSED = "J><!."
+JOINED, PUSHING, PUSHED, REFUSED, BROKEN, CLOSED = "J><x!."
 
 
 class Journal:
@@ -30,13 +31,17 @@ class Journal:
         """The worker belongs to an incarnation, and found its counters there like this."""
         self._write(JOINED, incarnation, worker, push_id, *counts)
 
-    def pushing(self, push_id: int, env_steps: int, gradient: bool) -> None:
-        """A push is about to be sent."""
-        self._write(PUSHING, push_id, env_steps, int(gradient))
+    def pushing(self, push_id: int, env_steps: int, gradient: bool, ways: str = "") -> None:
+        """A push is about to be sent. `ways`: to each shard, m through memory and g through gRPC."""
+        self._write(PUSHING, push_id, _now(), env_steps, int(gradient), ways or "-")
 
-    def pushed(self, push_id: int, outcome: str, counts: Counts) -> None:
-        """It was answered, and the counters are these now."""
-        self._write(PUSHED, push_id, outcome, *counts)
+    def pushed(self, push_id: int, outcome: str, counts: Counts, repeats: int = 0) -> None:
+        """It was answered, after so many repeats of its parts, and the counters are these now."""
+        self._write(PUSHED, push_id, _now(), outcome, repeats, *counts)
+
+    def refused(self, repeats: int) -> None:
+        """It was not answered: it is of an incarnation that has ended."""
+        self._write(REFUSED, repeats)
 
     def broken(self, sentence: str) -> None:
         """What the parameter server must never do."""
@@ -52,12 +57,20 @@ class Journal:
 
 @dataclass
 class Push:
-    """A push: `outcome` is None where no answer was seen, and `counts` are those after it."""
+    """A push: `outcome` is None where no answer was seen, and `counts` are those after it.
+
+    `sent` and `answered` are microseconds of the clock that all processes of a machine share; `ways` see `Journal`.
+    """
 
     env_steps: int
     gradient: bool
     outcome: str | None = None
     counts: Counts = ()
+    sent: int = 0
+    answered: int = 0
+    repeats: int = 0
+    ways: str = ""
+    refused: bool = False
 
 
 @dataclass
@@ -106,16 +119,24 @@ def read_journal(path: Path) -> Life:
             incarnation, worker, push_id, *counts = words
             life.stays.append(Stay(int(incarnation), worker, _counts(counts), int(push_id)))
         elif kind == PUSHING:
-            number, env_steps, gradient = map(int, words)
-            life.stays[-1].pushes[number] = Push(env_steps, bool(gradient))
+            number, sent, env_steps, gradient = map(int, words[:4])
+            push = life.stays[-1].pushes[number] = Push(env_steps, bool(gradient), sent=sent, ways=words[4])
         elif kind == PUSHED:
             push = life.stays[-1].pushes[int(words[0])]
-            push.outcome, push.counts = words[1], _counts(words[2:])
+            push.answered, push.outcome, push.repeats = int(words[1]), words[2], int(words[3])
+            push.counts = _counts(words[4:])
+        elif kind == REFUSED:
+            push = life.stays[-1].pushes[max(life.stays[-1].pushes)]
+            push.repeats, push.refused = int(words[0]), True
         elif kind == BROKEN:
             life.broken.append(" ".join(words))
         elif kind == CLOSED:
             life.closed = True
     return life
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1000
 
 
 def _counts(words: list[str]) -> Counts:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from support.soak_journal import Life, Stay
@@ -22,17 +25,29 @@ class Account:
     rolled_back: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     incarnations: list[int] = field(default_factory=list)
+    returns: int = 0
+    changes_seen: int = 0
+    refused: int = 0
+    sent_again: int = 0
+    cuts_in_a_push: int = 0
+    ways: Counter[str] = field(default_factory=Counter)
     values_compared: int = 0
     steps_uncertain: int = 0
 
 
-def audit(lives: list[Life], saved: list[Saved], shards: int) -> Account:
-    """Compare. `saved`: every checkpoint that ever was, the oldest first; the last one was written by an orderly end.
+def audit(
+    lives: list[Life], saved: list[Saved], shards: int, ended: bool = True, checked: Collection[str] = ()
+) -> Account:
+    """Compare. `saved`: every checkpoint that ever was, the oldest first; the last one was written by an orderly end
+    where the training has `ended`. Those that were `checked` before are not once more.
 
     - A worker that comes to an incarnation finds its counters as the newest checkpoint before it has them.
     - A checkpoint holds, of each worker and in each shard, exactly the pushes up to the one that the shard's own ledger
       names; of others what the incarnation began with. The total and the version of each shard are their sum.
-    - Of no worker does a checkpoint hold, in two shards, pushes that are more than one apart: it is one cut.
+    - Of no worker does a checkpoint hold, in two shards, pushes that are more than one apart; and it holds no push that
+      was sent after one was answered that it lacks, of whichever workers, in whichever shards: it is one cut.
+    - A push is refused only where the checkpoint that its worker was returned to lacks it in some shard.
+    - The merged statistic has a sample for each of the steps.
     - The global step of a checkpoint is the sum of the steps of these pushes, discarded ones as well.
     - The last checkpoint holds every push that was acknowledged since the last roll-back, in every shard.
     """
@@ -45,12 +60,17 @@ def audit(lives: list[Life], saved: list[Saved], shards: int) -> Account:
         {s.incarnation for life in lives for s in life.stays} | {s.incarnation for s in saved}
     )
     begins = {i: _newest([s for s in saved if s.incarnation < i]) for i in account.incarnations}
+    account.returns = sum(begin is not None for begin in begins.values())
     for life in lives:
         _check_life(account, life, begins)
+        _check_refused(account, life, begins)
     for each in saved:
-        _check_saved(account, each, by_slot, begins[each.incarnation])
-        _check_steps(account, each, lives, begins[each.incarnation])
-    if saved:
+        account.cuts_in_a_push += _is_in_a_push(each)
+        if each.checkpoint_id not in checked:
+            _check_saved(account, each, by_slot, begins[each.incarnation])
+            _check_steps(account, each, lives, begins[each.incarnation])
+            _check_cut(account, each, lives)
+    if saved and ended:
         _check_last(account, saved[-1], lives, begins, shards)
     return account
 
@@ -76,11 +96,59 @@ def _check_life(account: Account, life: Life, begins: dict[int, Saved | None]) -
             )
         answered = [push for push in stay.pushes.values() if push.outcome is not None]
         account.outcomes.update(push.outcome for push in answered if push.outcome and push.gradient)
+        account.ways.update(way for push in stay.pushes.values() for way in push.ways.strip("-"))
+        account.sent_again += sum(push.repeats > 0 for push in stay.pushes.values())
         for shard, (last, base) in enumerate(zip(stay.last, stay.base, strict=True)):
             account.acknowledged[shard] += last - base
         account.undecided += len(stay.undecided)
         if len(stay.undecided) > 1 or any(i < max(stay.pushes) for i in stay.undecided):
             account.violations.append(f"worker {life.slot} has more than one push without an answer: {stay.undecided}")
+
+
+def _check_refused(account: Account, life: Life, begins: dict[int, Saved | None]) -> None:
+    """A worker that lives through a return to a checkpoint."""
+    account.changes_seen += max(0, len(life.stays) - 1)
+    for stay, following in itertools.pairwise(life.stays):
+        for push_id, push in stay.undecided.items():
+            account.refused += push.refused
+            begin = begins[following.incarnation]
+            if begin is None or begin.incarnation != stay.incarnation or not push.refused:
+                continue
+            if all(shard.ledger.get(stay.worker, [0])[0] >= push_id for shard in begin.shards):
+                account.violations.append(
+                    f"push {push_id} of worker {life.slot} was refused, and checkpoint {begin.checkpoint_id}, with "
+                    f"which incarnation {following.incarnation} began, holds it in every shard"
+                )
+
+
+def _is_in_a_push(saved: Saved) -> bool:
+    """Whether there is a push that one shard holds and another does not."""
+    ledgers = [shard.ledger for shard in saved.shards]
+    known = set.intersection(*map(set, ledgers))
+    return any(len({ledger[worker][0] for ledger in ledgers}) > 1 for worker in known)
+
+
+def _check_cut(account: Account, saved: Saved, lives: list[Life]) -> None:
+    """All that it holds was sent before anything was answered that it lacks."""
+    held, lacking = (0, ""), (sys.maxsize, "")
+    for life in lives:
+        for stay in life.stays:
+            if stay.incarnation != saved.incarnation:
+                continue
+            for index, shard in enumerate(saved.shards):
+                if stay.worker not in shard.ledger:
+                    continue
+                last = shard.ledger[stay.worker][0]
+                name = f"push %d of worker {life.slot} in shard {index}"
+                if (push := stay.pushes.get(last)) is not None:
+                    held = max(held, (push.sent, name % last))
+                if (push := stay.pushes.get(last + 1)) is not None and push.outcome is not None:
+                    lacking = min(lacking, (push.answered, name % (last + 1)))
+    if held[0] > lacking[0]:
+        account.violations.append(
+            f"checkpoint {saved.checkpoint_id} is no cut: it holds {held[1]}, which was sent "
+            f"{(held[0] - lacking[0]) / 1000:.1f} ms after {lacking[1]} was answered, which it lacks"
+        )
 
 
 def _check_saved(account: Account, saved: Saved, lives: dict[int, Life], begin: Saved | None) -> None:
@@ -112,6 +180,11 @@ def _check_steps(account: Account, saved: Saved, lives: list[Life], begin: Saved
     before = begin.shards[0].env_steps if begin else 0
     low, high = (before + sum(limits[end] for limits in ranges) for end in (0, 1))
     account.steps_uncertain = max(account.steps_uncertain, high - low)
+    if saved.shards[0].samples != saved.shards[0].env_steps:
+        account.violations.append(
+            f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, and its statistic has "
+            f"{saved.shards[0].samples:.0f} samples"
+        )
     if not low <= saved.shards[0].env_steps <= high:
         account.violations.append(
             f"checkpoint {saved.checkpoint_id} is at global step {saved.shards[0].env_steps}, and its pushes make "

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, LocalStore, Store
+from relaax.checkpoint import CheckpointManager, LocalStore, Store, StoreError
 from support.processes import Processes, wait_until
 from support.service import RELAAX
-from support.soak_faults import End, Ground, Kind, NothingToHit, deck, filling, writing_nothing
-from support.soak_journal import read_journal
-from support.soak_ledger import audit
+from support.soak_evidence import Evidence, required
+from support.soak_faults import End, Ground, Kind, NothingToHit, catalogue, deck, filling, writing_nothing
+from support.soak_journal import Life, read_journal
+from support.soak_ledger import Account, audit
 from support.soak_service import SLOTS, SoakService, write_soak_config
 from support.soak_summary import Plan, Record, Storm, Struck, summarize
 from support.soak_watch import Archive, Sampler
 
-BETWEEN, BETWEEN_SHORT = 3.0, 1.0  # seconds, at most, between the beginnings of two faults of a storm
+BETWEEN, BETWEEN_SHORT = 2.0, 1.0  # seconds, at most, between the beginnings of two faults of a storm
 DISK = "8m"
+STEERED = 3
+"""Faults that a leg has beyond its plan for each promise that it was to test and has not yet."""
 
 Say = Callable[[str], None]
+
+
+class SoakFailure(AssertionError):
+    """What went wrong, after how many faults."""
+
+    def __init__(self, faults: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.faults = faults
 
 
 @dataclass
@@ -49,7 +63,11 @@ class Soak:
         self.journals = folder / "journals"
         self._random = random.Random(plan.seed)
         self._began = time.monotonic()
-        self._config = write_soak_config(folder, plan.shards, plan.seed)
+        self._config = write_soak_config(folder, plan.shards, plan.seed, plan.bridge)
+        self._evidence: Evidence | None = None
+        self._counted: Counter[str] = Counter()  # what the servers of earlier legs told
+        self._checked: set[str] = set()
+        self.struck = 0
 
     def leg(self, leg: Leg, faults: int, last: bool) -> None:
         """Start, storms, an orderly end, and a look at what the store holds then. Raises AssertionError."""
@@ -62,12 +80,15 @@ class Soak:
             try:
                 service.start()
                 sampler = Sampler(service.addresses["shard-0"], self.journals)
+                self._evidence = evidence = service.evidence(leg.name)
                 try:
-                    self._weather(leg, service, sampler, faults)
+                    self._weather(leg, service, sampler, archive, evidence, faults)
                     if last:
                         self._reach_target(sampler)
                 finally:
+                    evidence.close()
                     sampler.close()
+                self._counted, self._evidence = self._counts(), None
                 self.say(f"{leg.name}: ending")
                 self.record.codes[leg.name] = codes = service.stop()
                 reports = "\n".join(running.report() for running in service.everybody if running.returncode)
@@ -81,33 +102,93 @@ class Soak:
                 self.record.workers += len(service.parts.workers)
         self._expect_whole(leg, archive, logs)
 
-    def _weather(self, leg: Leg, service: SoakService, sampler: Sampler, faults: int) -> None:
-        plan, record = self.plan, self.record
+    def _weather(
+        self, leg: Leg, service: SoakService, sampler: Sampler, archive: Archive, evidence: Evidence, faults: int
+    ) -> None:
+        plan = self.plan
         self._expect_calm(Storm(ended=time.monotonic()), sampler, service)
-        ground = Ground(service, self._random, plan.stop_seconds, plan.short, leg.fill, leg.s3, plan.only)
+        ground = Ground(service, self._random, plan.stop_seconds, plan.short, leg.fill, leg.s3, plan.only, plan.bridge)
+        ground.sampler, ground.archive, ground.evidence = sampler, archive, evidence
         cards = deck(ground)
         struck = 0
         while struck < faults:
             size = 1 + self._random.randrange(plan.storm)
-            storm = self._storm(leg, ground, cards, min(size, faults - struck))
-            struck += len(storm.faults)
-            self._expect_calm(storm, sampler, service)
-            record.storms.append(storm)
-            step, mean = sampler.status.global_step, sampler.status.mean_return_100
-            record.returns.append((time.monotonic() - self._began, step, mean))
-            kinds = ", ".join(fault.kind for fault in storm.faults)
-            self.say(
-                f"{leg.name}: {struck}/{faults} faults: {kinds}; every client trains after {storm.calm:.1f} s, step "
-                f"{step:,}, mean return {mean:.0f}"
-            )
-            self._expect_sound(service, sampler)
-            time.sleep(self._random.uniform(0.5, 2) if plan.short else self._random.uniform(2, 6))
+            struck += self._storm_and_calm(leg, ground, cards, min(size, faults - struck))
+            self.say(f"{leg.name}: {struck} of {faults} faults")
+            time.sleep(self._random.uniform(0.5, 2))
+        self._steer(leg, ground, faults)
+
+    def _steer(self, leg: Leg, ground: Ground, faults: int) -> None:
+        """Do once more what tests a promise that has not been tested. Raises AssertionError where it is not then."""
+        kinds = catalogue(ground)
+        for promise in required([kind.name for kind in kinds], leg.name, faults):
+            able = [kind for kind in kinds if promise.kind in kind.name]
+            counts = self.counts(ground.archive)
+            for kind in itertools.islice(itertools.cycle(able), STEERED):
+                if counts[promise.name]:
+                    break
+                self.say(f"{leg.name}: {promise.name} is to be tested yet")
+                self._storm_and_calm(leg, ground, iter([kind]), 1)
+                counts = self.counts(ground.archive)
+            assert counts[promise.name], f"not one of {promise.what}: nothing has tested that"
+            self.record.required.add(promise.name)
+
+    def _storm_and_calm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> int:
+        """How many faults there were. Raises AssertionError where all is not well afterwards."""
+        record, service, sampler = self.record, ground.service, ground.sampler
+        storm = self._storm(leg, ground, cards, size)
+        self._expect_calm(storm, sampler, service)
+        record.storms.append(storm)
+        step, mean = sampler.status.global_step, sampler.status.mean_return_100
+        record.returns.append((time.monotonic() - self._began, step, mean))
+        kinds = ", ".join(fault.kind for fault in storm.faults)
+        self.say(
+            f"{leg.name}: {kinds}; every client trains after {storm.calm:.1f} s, step {step:,}, mean return {mean:.0f}"
+        )
+        self._expect_sound(service, sampler)
+        violations = self._account(ground.archive).violations
+        assert not violations, "\n".join(violations[:20])
+        return len(storm.faults)
+
+    def _account(self, archive: Archive) -> Account:
+        """The account so far. It knows of every incarnation what checkpoint it began with."""
+        known = {stay.incarnation for life in self.lives() for stay in life.stays}
+        with contextlib.suppress(StoreError):
+            archive.look()
+        saved = sorted([*self.record.saved, *archive.saved.values()], key=lambda s: s.order)
+        known |= {s.incarnation for s in saved}
+        lives = [replace(life, stays=[s for s in life.stays if s.incarnation in known]) for life in self.lives()]
+        account = audit(lives, saved, self.plan.shards, ended=False, checked=self._checked)
+        self._checked |= {s.checkpoint_id for s in saved}
+        return account
+
+    def lives(self) -> list[Life]:
+        """What all workers have seen."""
+        return [read_journal(path) for path in sorted(self.journals.iterdir())]
+
+    def counts(self, archive: Archive | None = None, account: Account | None = None) -> Counter[str]:
+        """How often each promise was put to the test so far, by its name."""
+        if account is None:
+            assert archive is not None, "one of the two"
+            account = self._account(archive)
+        return self._counts() + Counter(
+            {
+                "refused": account.refused,
+                "changes seen": account.changes_seen,
+                "returns": account.returns,
+                "cuts": account.cuts_in_a_push,
+            }
+        )
+
+    def _counts(self) -> Counter[str]:
+        return self._counted + (self._evidence.counts() if self._evidence else Counter())
 
     def _storm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> Storm:
         """So many faults, one after the other; each ends when its time has come."""
         storm = Storm()
         active: list[tuple[float, End, Struck]] = []
         between = BETWEEN_SHORT if self.plan.short else BETWEEN
+        ground.wait = partial(_wait_for, active)
         while len(storm.faults) < size:
             kind = next(cards)
             _end_due(active, time.monotonic() + self._random.uniform(0, between))
@@ -117,6 +198,9 @@ class Soak:
             except NothingToHit:  # it is dead, or stands still already
                 self.record.skipped += 1
                 continue
+            self.struck += 1
+            broken = ground.sampler.broken()
+            assert not broken, "\n".join(broken)
             storm.faults.append(Struck(kind.name, leg.name, begun))
             active.append((time.monotonic() + kind.seconds(ground), end, storm.faults[-1]))
         _end_due(active, float("inf"))
@@ -176,15 +260,27 @@ class Soak:
 
 def _end_due(active: list[tuple[float, End, Struck]], until: float) -> None:
     """Let faults end that are due before `until`; then wait for that, where it is a time."""
-    for due, end, fault in sorted(active, key=lambda each: each[0]):
+    while active:
+        first = min(active, key=lambda each: each[0])
+        due, end, fault = first
         if due > until:
             break
         time.sleep(max(0.0, due - time.monotonic()))
+        active.remove(first)  # its end may wait while others end
         end()
         fault.ended = time.monotonic()
-        active[:] = [each for each in active if each[2] is not fault]
     if until < float("inf"):
         time.sleep(max(0.0, until - time.monotonic()))
+
+
+def _wait_for(active: list[tuple[float, End, Struck]], condition: Callable[[], object], seconds: float) -> bool:
+    """Whether it was true within so many seconds. Meanwhile faults end that are due."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        _end_due(active, time.monotonic() + 0.05)
+    return True
 
 
 def _unpublished(store: Store) -> list[str]:
@@ -207,8 +303,15 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 
 def run_soak(plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
-    """One training over two legs: on a small disk, then in S3. The summary; raises AssertionError where it fails."""
+    """One training over two legs: on a small disk, then in S3. The summary; raises SoakFailure."""
     soak = Soak(plan, folder, say)
+    try:
+        return _run_legs(soak, plan, folder, say)
+    except AssertionError as failure:
+        raise SoakFailure(soak.struck, str(failure)) from failure
+
+
+def _run_legs(soak: Soak, plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
     begun = time.monotonic()
     first = plan.faults // 2 if plan.s3 else plan.faults
     with contextlib.ExitStack() as stack:
@@ -222,8 +325,8 @@ def run_soak(plan: Plan, folder: Path, say: Say) -> dict[str, Any]:
         soak.leg(Leg("local", location, LocalStore(checkpoints), fill), first, last=not plan.s3)
         if plan.s3:
             _second_leg(soak, stack, checkpoints, plan.faults - first)
-    lives = [read_journal(path) for path in sorted(soak.journals.iterdir())]
-    account = audit(lives, soak.record.saved, plan.shards)
+    account = audit(soak.lives(), soak.record.saved, plan.shards)
+    soak.record.tested = soak.counts(account=account)
     summary = summarize(plan, soak.record, account, time.monotonic() - begun)
     assert not account.violations, f"{len(account.violations)} violations\n" + "\n".join(account.violations[:20])
     return summary

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from support.processes import Processes, Running
 from support.service import PARAMETER_SERVER, RLX_SERVER
+from support.soak_evidence import Evidence
 from support.soak_parts import Part, Parts
 from support.soak_wire import Wire
 
@@ -20,7 +22,7 @@ ENVIRONMENTS = 4
 CHECKPOINT_SECONDS = 3
 
 
-def write_soak_config(folder: Path, shards: int, seed: int) -> Path:
+def write_soak_config(folder: Path, shards: int, seed: int, bridge: str) -> Path:
     """CartPole by the soak's own da3c. Its checkpoints are where the command line says."""
     journals = folder / "journals"
     journals.mkdir(exist_ok=True)
@@ -29,9 +31,16 @@ def write_soak_config(folder: Path, shards: int, seed: int) -> Path:
             "bind": "127.0.0.1:0",
             "shards": shards,
             "checkpoint-interval": CHECKPOINT_SECONDS,
+            "status-bind": "127.0.0.1:0",
             "metrics-dir": str(folder / "metrics"),
         },
-        "relaax-rlx-server": {"bind": "127.0.0.1:0", "heartbeat": 1, "idle-timeout": 45, "max-workers": 64},
+        "relaax-rlx-server": {
+            "bind": "127.0.0.1:0",
+            "bridge": bridge,
+            "heartbeat": 1,
+            "idle-timeout": 45,
+            "max-workers": 64,
+        },
         "algorithm": {
             "path": str(ALGORITHM),
             "journals": str(journals),
@@ -53,6 +62,14 @@ def write_soak_config(folder: Path, shards: int, seed: int) -> Path:
     return path
 
 
+def own_host() -> str:
+    """An address of this machine that no other soak uses: a server that is started again finds its port free."""
+    if sys.platform != "linux":
+        return "127.0.0.1"
+    pid = os.getpid()
+    return f"127.{64 + (pid >> 16) % 64}.{pid >> 8 & 255}.{pid & 255}"
+
+
 class SoakService:
     """Its parts are `shard-0`, `shard-1`, ..., `rlx-server`, `client-0`, ...; its wires lead to `clients` (between them
     and the RLX server), `shard-0`, ... (from workers), and `join-1`, ... (from the other shards to shard 0).
@@ -67,7 +84,7 @@ class SoakService:
         self._stack = contextlib.ExitStack()
         names = ["clients", *(f"shard-{i}" for i in range(shards)), *(f"join-{i}" for i in range(1, shards))]
         self.wires = {name: self._stack.enter_context(Wire()) for name in names}
-        addresses = dict.fromkeys([*(f"shard-{i}" for i in range(shards)), "rlx-server"], "127.0.0.1:0")
+        addresses = dict.fromkeys([*(f"shard-{i}" for i in range(shards)), "rlx-server"], f"{own_host()}:0")
         self.addresses = addresses
 
         def shard(index: int) -> list[str]:
@@ -124,7 +141,11 @@ class SoakService:
 
     def shard_pids(self) -> list[int]:
         """Of the shards that run now."""
-        return [part.running.pid for part in self._servers if part.name.startswith("shard-")]
+        return [part.running.pid for part in self._servers[:-1]]
+
+    def evidence(self, leg: str) -> Evidence:
+        """What its servers tell, from now on."""
+        return Evidence(leg, self._servers[:-1], self._servers[-1])
 
     def stop(self) -> dict[str, int]:
         """In order; every part ends by itself. Their exit codes. Raises AssertionError where one hangs."""

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from support.soak_evidence import PROMISES
 from support.soak_ledger import Account
 from support.soak_watch import Saved
-
-_SHOWN = (
-    *("seconds", "calm", "incarnations", "workers", "restarts", "outcomes", "undecided", "checkpoints_published"),
-    *(
-        "checkpoints_late",
-        "checkpoints_withdrawn",
-        "starts_without_store",
-        "unfinished_at_the_end",
-        "values_compared",
-        "target",
-        "mean_return",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -34,11 +23,12 @@ class Plan:
     clients: int = 3
     target: float = 150.0
     storm: int = 16  # faults that come together, at most
-    stop_seconds: float = 30.0
+    stop_seconds: float = 18.0  # longer than the deadline of a worker's call
     bound: float = 180.0
     patience: float = 600.0  # for the target, after the last fault
     short: bool = False
     s3: bool = True
+    bridge: str = "auto"  # or grpc, which is all that wires see
     only: str = ""  # kinds of faults whose names have this in them; all by default
 
 
@@ -76,6 +66,8 @@ class Record:
     starts_without_store: int = 0
     withdrawn: int = 0
     late: int = 0
+    tested: Counter[str] = field(default_factory=Counter)  # how often each promise was, by its name
+    required: set[str] = field(default_factory=set)  # what the plan had to test, by its name
     skipped: int = 0  # faults that found nobody to hit: another was drawn in their place
     unfinished: int = 0
     final_return: float = 0.0
@@ -91,6 +83,7 @@ def summarize(plan: Plan, record: Record, account: Account, seconds: float) -> d
     faults = record.faults
     calm = [storm.calm for storm in record.storms if storm.calm is not None]
     return {
+        "bridge": plan.bridge,
         "seed": plan.seed,
         "shards": plan.shards,
         "clients": plan.clients,
@@ -100,6 +93,10 @@ def summarize(plan: Plan, record: Record, account: Account, seconds: float) -> d
         "seconds": round(seconds, 1),
         "kinds": {kind: _of_kind(kind, faults) for kind in sorted({fault.kind for fault in faults})},
         "calm": _spread(calm),
+        "promises": {promise.name: record.tested[promise.name] for promise in PROMISES},
+        "required": sorted(record.required),
+        "ways": dict(account.ways),
+        "sent_again": account.sent_again,
         "incarnations": len(account.incarnations),
         "workers": record.workers,
         "restarts": dict(record.restarts),
@@ -127,18 +124,63 @@ def summarize(plan: Plan, record: Record, account: Account, seconds: float) -> d
     }
 
 
-def table(summary: dict[str, Any]) -> str:
-    """The faults by kind, for people."""
-    lines = [f"{'fault':28} {'count':>5} {'median s':>9} {'max s':>7}"]
-    for kind, found in summary["kinds"].items():
-        lines.append(f"{kind:28} {found['count']:5} {found['median'] or 0:9.1f} {found['max'] or 0:7.1f}")
-    for shard, (acknowledged, applied, back, kept) in enumerate(
-        zip(*(summary[k] for k in ("acknowledged", "undecided_applied", "rolled_back", "kept")), strict=True)
-    ):
-        lines.append(
-            f"shard {shard}: {acknowledged:,} acknowledged + {applied} undecided - {back:,} rolled back = {kept:,}"
-        )
-    return "\n".join([*lines, *(f"{key}: {summary[key]}" for key in _SHOWN)])
+def table(*summaries: dict[str, Any]) -> str:
+    """Runs side by side, a column for each, in Markdown: what happened, what was tested, the account, the faults."""
+    heads = [f"{summary['bridge']}, seed {summary['seed']}" for summary in summaries]
+    blocks = [
+        _rows(["", *heads], [[name, *map(say, summaries)] for name, say in _SHOWN.items()]),
+        _rows(["promise, tested", *heads], _promises(summaries)),
+        _rows(
+            ["shard", "run", "acknowledged", "undecided, applied", "rolled back", "in the last checkpoint"],
+            [
+                [str(shard), head, *(f"{summary[key][shard]:,}" for key in _ACCOUNT)]
+                for summary, head in zip(summaries, heads, strict=True)
+                for shard in range(summary["shards"])
+            ],
+        ),
+        _rows(["fault: count, median s, max s", *heads], _kinds(summaries)),
+    ]
+    return "\n\n".join(blocks)
+
+
+_ACCOUNT = ("acknowledged", "undecided_applied", "rolled_back", "kept")
+
+_SHOWN: dict[str, Callable[[dict[str, Any]], str]] = {
+    "faults": lambda s: f"{s['faults']} in {s['storms']} storms",
+    "minutes": lambda s: f"{s['seconds'] / 60:.1f}",
+    "from a storm's end until every client trains": lambda s: (
+        f"median {s['calm']['median']} s, at most {s['calm']['max']} s"
+    ),
+    "processes started again": lambda s: str(sum(s["restarts"].values())),
+    "workers that there were": lambda s: str(s["workers"]),
+    "pushes through memory, through gRPC": lambda s: f"{s['ways'].get('m', 0):,}, {s['ways'].get('g', 0):,}",
+    "pushes sent again by workers": lambda s: f"{s['sent_again']:,}",
+    "gradients": lambda s: ", ".join(f"{count:,} {outcome}" for outcome, count in s["outcomes"].items()),
+    "pushes that were never answered": lambda s: str(s["undecided"]),
+    "checkpoints": lambda s: ", ".join(f"{count} {leg}" for leg, count in s["checkpoints_published"].items()),
+    "starts without a store": lambda s: str(s["starts_without_store"]),
+    "values compared": lambda s: f"{s['values_compared']:,}",
+    "differences": lambda s: str(len(s["violations"])),
+    "mean return after the last fault": lambda s: f"{s['mean_return']:.0f} (target {s['target']:g})",
+}
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _promises(summaries: Sequence[dict[str, Any]]) -> list[list[str]]:
+    counted = lambda s, name: f"{s['promises'][name]}{'' if name in s['required'] else ' (not required)'}"  # noqa: E731
+    return [[promise.what, *(counted(summary, promise.name) for summary in summaries)] for promise in PROMISES]
+
+
+def _kinds(summaries: Sequence[dict[str, Any]]) -> list[list[str]]:
+    def cell(found: dict[str, Any] | None) -> str:
+        return "none" if found is None else f"{found['count']}, {found['median']}, {found['max']}"
+
+    names = sorted({kind for summary in summaries for kind in summary["kinds"]})
+    return [[name, *(cell(summary["kinds"].get(name)) for summary in summaries)] for name in names]
 
 
 def _of_kind(kind: str, faults: list[Struck]) -> dict[str, Any]:

@@ -15,23 +15,28 @@ import numpy.typing as npt
 
 from relaax.bridge import parameter_server_pb2 as pb
 from relaax.bridge import parameter_server_pb2_grpc as rpc
+from relaax.bridge.moments import from_arrays
 from relaax.bridge.options import client_options
 from relaax.checkpoint import CheckpointManager, Store, StoreError
 from relaax.checkpoint.manifest import Damaged
+from support.soak_bridge import STATISTIC
 from support.soak_layout import Layout
 
-SEVERAL = 200  # bytes of a journal: about eight pushes
+SEVERAL = 450  # bytes of a journal: about eight pushes
 
 
 @dataclass(frozen=True)
 class SavedShard:
-    """A shard's part of a checkpoint. `ledger`: worker to [push number, discard, staleness]."""
+    """A shard's part of a checkpoint. `ledger`: worker to [push number, discard, staleness]. `samples`: how many the
+    merged statistic has, which shard 0 keeps.
+    """
 
     version: int
     counts: npt.NDArray[np.int64]
     total: int
     ledger: dict[str, list[int]]
     env_steps: int
+    samples: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ def read_saved(manager: CheckpointManager, checkpoint_id: str, slots: int, order
             index * layout.size // len(described),
             (index + 1) * layout.size // len(described),
         )
+        statistics = from_arrays(checkpoint.parts[shard["part"]])
         shards.append(
             SavedShard(
                 shard["version"],
@@ -66,6 +72,7 @@ def read_saved(manager: CheckpointManager, checkpoint_id: str, slots: int, order
                 int(totals[index]),
                 dict(shard["ledger"]),
                 shard["counters"]["env_steps"],
+                statistics[STATISTIC].count if STATISTIC in statistics else 0.0,
             )
         )
     return Saved(checkpoint_id, order, int(manifest["incarnation"]), int(manifest["global_step"]), shards)
@@ -81,6 +88,7 @@ class Archive:
         self.damaged: list[str] = []
         self._slots = slots
         self._manager = CheckpointManager(store)
+        self._looking = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -89,12 +97,23 @@ class Archive:
         """Look once more, and no more."""
         self._stop.set()
         self._thread.join()
-        self._look()
+        self.look()
+
+    @property
+    def newest_step(self) -> int:
+        """The global step of the newest checkpoint that was seen."""
+        saved = list(self.saved.values())
+        return max(saved, key=lambda s: s.order).global_step if saved else -1
+
+    def look(self) -> None:
+        """Read what is new, now. Raises StoreError."""
+        with self._looking:
+            self._look()
 
     def _run(self) -> None:
         while not self._stop.wait(0.2):
             with contextlib.suppress(StoreError):
-                self._look()
+                self.look()
 
     def _look(self) -> None:
         found = self._manager.published()
@@ -138,6 +157,8 @@ class Sampler:
         self._address = address
         self._journals = journals
         self._grown: dict[str, list[tuple[float, int]]] = {}  # journal to the times at which it had which length
+        self._read: dict[str, int] = {}  # how far journals were searched for complaints
+        self._complaints: list[str] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -160,17 +181,22 @@ class Sampler:
             previous = sample
         return None
 
+    def step_after(self, since: float) -> int | None:
+        """The global step that was told first after `since`; None where it was not yet."""
+        later = reversed_until(self.samples, since)
+        return later[0].global_step if later else None
+
     def training(self, since: float) -> int:
         """How many workers have made several pushes since."""
         return sum(_size_at(grown, None) - _size_at(grown, since) >= SEVERAL for grown in list(self._grown.values()))
 
     def broken(self) -> list[str]:
         """What workers have complained of, with the journal's name."""
-        lines = []
         for path in sorted(self._journals.iterdir()):
-            text = path.read_text(encoding="utf-8")
-            lines += [f"worker {path.name}: {line[2:]}" for line in text.splitlines() if line.startswith("!")]
-        return lines
+            begin = self._read.get(path.name, 0)
+            lines, self._read[path.name] = new_lines(path, begin)
+            self._complaints += [f"worker {path.name}: {line[2:]}" for line in lines if line.startswith("!")]
+        return list(self._complaints)
 
     def _run(self) -> None:
         channel = grpc.insecure_channel(self._address, options=client_options(parameters=0))
@@ -190,6 +216,15 @@ class Sampler:
             grown = self._grown.setdefault(path.name, [])
             if size != _size_at(grown, None):
                 grown.append((now, size))
+
+
+def new_lines(path: Path, begin: int) -> tuple[list[str], int]:
+    """The whole lines of a file that grows, from a byte on, and the first byte after them."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        data = file.read()
+    end = data.rfind(b"\n") + 1
+    return data[:end].decode(errors="replace").splitlines(), begin + end
 
 
 def _size_at(grown: list[tuple[float, int]], time: float | None) -> int:

@@ -51,6 +51,8 @@ class Wire:
         self._delay = 0.0
         self._bytes_per_second = float("inf")
         self._truncate_after: int | None = None
+        self.swallowed = 0
+        """Bytes on their way from the target that were swallowed since the last call of `swallow`."""
         self._closed = False
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
@@ -96,6 +98,7 @@ class Wire:
         `directions`: True is to the target.
         """
         with self._lock:
+            self.swallowed = 0
             for pair in self._pairs:
                 pair.swallows.update(directions)
 
@@ -134,6 +137,7 @@ class Wire:
             while data := source.recv(PIECE):
                 self._wait(len(data))
                 if to_target in pair.swallows:
+                    self.swallowed += 0 if to_target else len(data)
                     continue
                 data, ends = self._truncated(data)
                 sink.sendall(data)

@@ -1,0 +1,150 @@
+"""How often a soak puts each promise to the test, as the servers themselves say: their metrics and their logs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import threading
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from support.scrape import parsed
+from support.soak_parts import Part
+from support.soak_watch import new_lines
+
+_REPEATED = 'relaax_parameter_server_pushes_repeated_total{incarnation="%s"}'
+_LATE = re.compile(r" is late: .*cannot (list|read|write|delete)")
+_SAVED = re.compile(r"checkpointing: checkpoint \S+ at global step \d+, in ")
+_LEFT_MEMORY = "by gRPC for now, memory is no longer shared"
+_EVERY = 0.2
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Something that a soak is there to test. `kind` is the fault that tests it by itself, and `leg` where it can."""
+
+    name: str
+    what: str
+    kind: str
+    leg: str = ""
+
+
+PROMISES = (
+    Promise("answered again", "pushes that came again and were answered from the ledger", "lost answer"),
+    Promise("samples once", "of these, at shard 0, which merges what they carry", "lost answer"),
+    Promise("answered after", "pushes answered from the ledger of the checkpoint returned to", "return, lost answer"),
+    Promise("refused", "pushes refused because they were rolled back, and told again", "kill shard"),
+    Promise("changes seen", "returns to a checkpoint that a living worker went through", "kill shard"),
+    Promise("returns", "incarnations that began with a checkpoint", "kill shard"),
+    Promise("cuts", "checkpoints between the parts of a push: one shard holds it, another does not", "lost answer"),
+    Promise("disk", "saves that a full disk failed, and a later one was made", "full disk", "local"),
+    Promise("S3", "saves that S3 failed, and a later one was made", "S3", "s3"),
+)
+
+
+def required(kinds: list[str], leg: str, faults: int) -> list[Promise]:
+    """What a leg of so many faults must have tested: all that its kinds of faults can, where each of them comes."""
+    if faults < len(kinds):
+        return []
+    return [promise for promise in PROMISES if promise.leg in ("", leg) and any(promise.kind in kind for kind in kinds)]
+
+
+class Evidence:
+    """Of one leg. `shards` and the RLX server are asked and read as long as they live; what a killed one counted in its
+    last moments is lost, so that there was more than is counted.
+    """
+
+    def __init__(self, leg: str, shards: list[Part], rlx_server: Part) -> None:
+        self.leg = leg
+        self._shards = shards
+        self._rlx_server = rlx_server
+        self._repeated: dict[tuple[int, int, str], float] = {}  # by shard, process and incarnation
+        self._saves = 0
+        self._failed: set[str] = set()  # logs whose last save failed
+        self._left_memory = 0
+        self._read: dict[str, int] = {}
+        self._reading = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(index, part), daemon=True) for index, part in enumerate(shards)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """No more."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def repeated(self, incarnation: str, shard: int | None = None) -> int:
+        """Pushes answered from the ledger, of the `same` incarnation or of an `earlier` one."""
+        found = dict(self._repeated)
+        return int(sum(n for (index, _, of), n in found.items() if of == incarnation and shard in (None, index)))
+
+    @property
+    def left_memory(self) -> int:
+        """How often a worker went on by gRPC."""
+        self._read_logs()
+        return self._left_memory
+
+    @property
+    def saves(self) -> int:
+        """How often a checkpoint was made after the store had failed one."""
+        self._read_logs()
+        return self._saves
+
+    @property
+    def saves_failed(self) -> int:
+        """How often the store failed a save, as far as it was made later or is yet to be."""
+        return self.saves + len(self._failed)
+
+    def counts(self) -> Counter[str]:
+        """By the promises' names, as far as servers tell."""
+        return Counter(
+            {
+                "answered again": self.repeated("same"),
+                "samples once": self.repeated("same", 0) + self.repeated("earlier", 0),
+                "answered after": self.repeated("earlier"),
+                "disk" if self.leg == "local" else "S3": self.saves,
+            }
+        )
+
+    def _ask(self, index: int, part: Part) -> None:
+        while not self._stop.wait(_EVERY):
+            running = part.running
+            urls = [line.rsplit(" ", 1)[-1] for line in running.lines if " status at " in line]
+            if not urls:
+                continue
+            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+                with urllib.request.urlopen(f"{urls[0]}/metrics", timeout=1) as answer:
+                    values = parsed(answer.read().decode())
+                for incarnation in ("same", "earlier"):
+                    self._repeated[index, running.pid, incarnation] = values[_REPEATED % incarnation]
+
+    def _read_logs(self) -> None:
+        with self._reading:
+            for part in self._shards:
+                for line in self._lines(part):
+                    if _LATE.search(line[1]):
+                        self._failed.add(line[0])
+                    elif _SAVED.search(line[1]) and line[0] in self._failed:
+                        self._failed.discard(line[0])
+                        self._saves += 1
+            self._left_memory += sum(_LEFT_MEMORY in line for _, line in self._lines(self._rlx_server))
+
+    def _lines(self, part: Part) -> list[tuple[str, str]]:
+        """New lines of all its lives, with the names of their logs."""
+        found = []
+        for running in list(part.lives):
+            name = str(running.stderr_path)
+            lines, self._read[name] = new_lines(running.stderr_path, self._read.get(name, 0))
+            found += [(name, line) for line in lines]
+        return found
+
+
+Wait = Callable[[Callable[[], object], float], bool]
+"""Waits for something to be true, for so many seconds at most, and says whether it was."""
