@@ -98,6 +98,10 @@ COMBINING_PY = "relaax/server/parameter_server/combining.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
 BRIDGE_PY = "relaax/bridge/grpc_bridge.py"
+CORE_PY = "relaax/server/parameter_server/core.py"
+FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
+GATE_PY = "relaax/server/parameter_server/gate.py"
+SERVICE_PY = "relaax/server/parameter_server/service.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
@@ -701,7 +705,7 @@ ERRORS = (
         [
             (
                 "relaax/server/parameter_server/core.py",
-                "            return model.shard.repeat(push.worker, push.push_id)\n",
+                '            return self._repeat("same", push.worker, push.push_id)\n',
                 "            return None\n",
             )
         ],
@@ -1172,6 +1176,55 @@ ERRORS = (
     ),
 )
 
+SOAK_ERRORS = (
+    planted(
+        "applied-twice",
+        "a repeated push is applied again",
+        [(SHARD_PY, "            if outcome is None:\n", "            if True:\n")],
+    ),
+    planted(
+        "ledger-forgotten",
+        "a shard that returns to a checkpoint has forgotten which pushes it holds",
+        [(SHARD_PY, "self._ledger.restore(snapshot.ledger)", "self._ledger.restore({})")],
+    ),
+    planted(
+        "cut-torn",
+        "a shard writes what it has when it writes, not what it had at the moment of the cut",
+        [(FOLLOWER_PY, "state = kept[1]", "state = self._core.state() or kept[1]")],
+    ),
+    planted(
+        "cut-not-held",
+        "updates go on while the shards take their snapshots",
+        [(GATE_PY, "while update and not self._closed and (left", "while False and (left")],
+    ),
+    planted(
+        "statistics-doubled",
+        "a repeated push merges its samples again",
+        [
+            (
+                SHARD_PY,
+                "            repeated = outcome is not None\n",
+                "            repeated = outcome is not None\n"
+                "            if repeated:\n"
+                "                self._statistics = self._merged(push.statistics)\n",
+            )
+        ],
+    ),
+    planted(
+        "incarnation-ignored",
+        "a push of an earlier incarnation is applied",
+        [
+            (CORE_PY, "in self.registry.clear():", "in ():"),
+            (
+                SERVICE_PY,
+                "self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None",
+                "self._core.registry.hear(worker_id)",
+            ),
+        ],
+    ),
+)
+"""What `tests/adversity/soak_planted.py` plants: it takes the soak's own faults to notice them."""
+
 
 def copy_tree(target: Path) -> Path:
     target.mkdir()
@@ -1191,13 +1244,18 @@ def run_tests(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def plant(error: Planted, tree: Path) -> None:
+    """Make the error in a copy of the tree."""
+    for edit in error.edits:
+        path = tree / edit.file
+        path.write_text(edit.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def try_error(error: Planted, folder: Path) -> tuple[str, str]:
     """The verdict, and what noticed."""
     tree = copy_tree(folder / error.name)
     try:
-        for edit in error.edits:
-            path = tree / edit.file
-            path.write_text(edit.applied(path.read_text(encoding="utf-8")), encoding="utf-8")
+        plant(error, tree)
         code, output = run_tests(tree, error.tests)
     finally:
         shutil.rmtree(tree)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from planted_errors import ERRORS, Planted
+from planted_errors import ERRORS, SOAK_ERRORS, Planted
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name)
+@pytest.mark.parametrize("error", ERRORS + SOAK_ERRORS, ids=lambda error: error.name)
 def test_it_can_be_planted(error: Planted) -> None:
     texts: dict[str, str] = {}
     for edit in error.edits:
         before = texts.get(edit.file) or (ROOT / edit.file).read_text(encoding="utf-8")
         texts[edit.file] = edit.applied(before)
         compile(texts[edit.file], edit.file, "exec")
-    assert error.tests
+    assert bool(error.tests) is (error in ERRORS), "a soak is no test"
     assert [test for test in error.tests if not (ROOT / test).is_file()] == []
 
 
 def test_names_are_unique() -> None:
-    assert len({error.name for error in ERRORS}) == len(ERRORS)
+    assert len({error.name for error in ERRORS + SOAK_ERRORS}) == len(ERRORS + SOAK_ERRORS)

@@ -34,7 +34,7 @@ class Promise:
 
 PROMISES = (
     Promise("answered again", "pushes that came again and were answered from the ledger", "lost answer"),
-    Promise("samples once", "of these, at shard 0, which merges what they carry", "lost answer"),
+    Promise("samples once", "pushes that came to shard 0 again, which has merged what they carry", "lost answer"),
     Promise("answered after", "pushes answered from the ledger of the checkpoint returned to", "return, lost answer"),
     Promise("refused", "pushes refused because they were rolled back, and told again", "kill shard"),
     Promise("changes seen", "returns to a checkpoint that a living worker went through", "kill shard"),

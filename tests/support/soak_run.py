@@ -130,7 +130,7 @@ class Soak:
                 self.say(f"{leg.name}: {promise.name} is to be tested yet")
                 self._storm_and_calm(leg, ground, iter([kind]), 1)
                 counts = self.counts(ground.archive)
-            assert counts[promise.name], f"not one of {promise.what}: nothing has tested that"
+            assert counts[promise.name], f"nothing has tested what was to be tested, there were no {promise.what}"
             self.record.required.add(promise.name)
 
     def _storm_and_calm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> int:

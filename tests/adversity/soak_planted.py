@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Does the soak notice? Plants one error at a time in a copy of the tree, and lets the soak of all faults look for it.
+
+    python tests/adversity/soak_planted.py                      every error, with both bridges
+    python tests/adversity/soak_planted.py cut-torn --bridge grpc
+
+Prints a table in Markdown: after how many faults each was found, and by what sentence. Exit code 0 where all were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from planted_errors import SOAK_ERRORS, Planted, copy_tree, plant
+
+BRIDGES = ("grpc", "auto")
+FAULTS = 60
+_FOUND = re.compile(r"FAILED after (\d+) faults.*\n(.*)")
+
+
+def soak(error: Planted, bridge: str, faults: int, seed: int) -> tuple[str, str]:
+    """After how many faults it was found, and how it was told; `not found` where the soak passes."""
+    with tempfile.TemporaryDirectory(prefix="soak-planted-") as name:
+        tree = copy_tree(Path(name) / "tree")
+        plant(error, tree)
+        command = [sys.executable, str(tree / "tests/adversity/soak.py"), "--folder", str(Path(name) / "soak")]
+        command += ["--bridge", bridge, "--faults", str(faults), "--seed", str(seed)]
+        environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    found = _FOUND.search(done.stdout)
+    if found is not None:
+        return found[1], found[2]
+    return ("not found", "") if done.returncode == 0 else ("not run", (done.stderr.strip().splitlines() or ["?"])[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [error.name for error in SOAK_ERRORS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"these only, of {', '.join(names)}")
+    parser.add_argument("--bridge", choices=BRIDGES, help="with this only")
+    parser.add_argument("--faults", type=int, default=FAULTS, help="how many (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the soaks (%(default)s)")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(names):
+        parser.error(f"no such error: {', '.join(sorted(unknown))}")
+    missed = 0
+    print("| error | bridge | found after faults | seconds | the soak says |\n|---|---|---|---|---|", flush=True)
+    for error in SOAK_ERRORS:
+        for bridge in [options.bridge] if options.bridge else BRIDGES:
+            if options.names and error.name not in options.names:
+                continue
+            begun = time.monotonic()
+            faults, sentence = soak(error, bridge, options.faults, options.seed)
+            missed += not faults.isdigit()
+            row = (error.what, bridge, faults, f"{time.monotonic() - begun:.0f}", sentence)
+            print(f"| {' | '.join(row)} |", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
