@@ -108,7 +108,7 @@ def _no_time(ground: Ground) -> float:
 
 
 def _some_time(ground: Ground) -> float:
-    return ground.random.uniform(1, 3) if ground.short else ground.random.uniform(3, 15)
+    return ground.random.uniform(1, 3) if ground.short else ground.random.uniform(2, 10)
 
 
 def _victim(ground: Ground, name: str) -> tuple[psutil.Process, End]:
@@ -168,7 +168,7 @@ def _on_a_wire(spoil: Callable[[Any, random.Random], None]) -> Callable[[Ground]
 
 
 def _vanish(ground: Ground) -> End:
-    # A client gives a silent server 60 s: too long for a short soak.
+    # A client gives a silent server 25 s: too long for a short soak.
     wires = [name for name in sorted(ground.service.wires) if not (ground.short and name == "clients")]
     directions = ground.random.choice([(True,), (False,), (True, False)])
     ground.service.wires[ground.random.choice(wires)].swallow(*directions)

@@ -25,7 +25,7 @@ from support.soak_service import SLOTS, SoakService, write_soak_config
 from support.soak_summary import Plan, Record, Storm, Struck, summarize
 from support.soak_watch import Archive, Sampler
 
-BETWEEN, BETWEEN_SHORT = 2.0, 1.0  # seconds, at most, between the beginnings of two faults of a storm
+BETWEEN, BETWEEN_SHORT = 1.5, 1.0  # seconds, at most, between the beginnings of two faults of a storm
 DISK = "8m"
 STEERED = 3
 """Faults that a leg has beyond its plan for each promise that it was to test and has not yet."""

@@ -16,7 +16,7 @@ from support.soak_parts import Part, Parts
 from support.soak_wire import Wire
 
 ALGORITHM = Path(__file__).with_name("soak_algorithm.py")
-CLIENT = Path(__file__).parents[2] / "environments" / "OpenAI_Gym" / "main.py"
+CLIENT = Path(__file__).with_name("soak_client.py")
 SLOTS = 2048
 ENVIRONMENTS = 4
 CHECKPOINT_SECONDS = 3
