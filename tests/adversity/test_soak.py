@@ -73,7 +73,7 @@ def test_an_account_that_is_right() -> None:
     assert account.rolled_back == [2, 3]
     assert account.undecided_applied == [0, 1]
     assert account.kept == [11, 11]
-    assert (account.returns, account.changes_seen, account.cuts_in_a_push) == (1, 1, 2)
+    assert (account.returns, account.changes_seen, account.cuts_in_a_push) == (1, 1, 1)
 
 
 def test_a_push_that_was_answered_by_the_checkpoint_returned_to() -> None:

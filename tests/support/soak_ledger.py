@@ -65,7 +65,7 @@ def audit(
         _check_life(account, life, begins)
         _check_refused(account, life, begins)
     for each in saved:
-        account.cuts_in_a_push += _is_in_a_push(each)
+        account.cuts_in_a_push += _is_in_a_push(each, lives)
         if each.checkpoint_id not in checked:
             _check_saved(account, each, by_slot, begins[each.incarnation])
             _check_steps(account, each, lives, begins[each.incarnation])
@@ -121,11 +121,14 @@ def _check_refused(account: Account, life: Life, begins: dict[int, Saved | None]
                 )
 
 
-def _is_in_a_push(saved: Saved) -> bool:
-    """Whether there is a push that one shard holds and another does not."""
-    ledgers = [shard.ledger for shard in saved.shards]
-    known = set.intersection(*map(set, ledgers))
-    return any(len({ledger[worker][0] for ledger in ledgers}) > 1 for worker in known)
+def _is_in_a_push(saved: Saved, lives: list[Life]) -> bool:
+    """Whether there is a push that one shard holds, and another does not yet: it was answered later."""
+    for stay in (stay for life in lives for stay in life.stays if stay.incarnation == saved.incarnation):
+        held = [shard.ledger.get(stay.worker, [0])[0] for shard in saved.shards]
+        push = stay.pushes.get(max(held))
+        if push is not None and push.outcome is not None and min(held) < max(held):
+            return True
+    return False
 
 
 def _check_cut(account: Account, saved: Saved, lives: list[Life]) -> None:
