@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=2, help="of the parameter server (%(default)s)")
     parser.add_argument("--clients", type=int, default=3, help="each with 4 environments (%(default)s)")
     parser.add_argument("--target", type=float, default=150, help="mean return to be reached (%(default)s)")
-    parser.add_argument("--stop-seconds", type=float, default=17, help="how long SIGSTOP holds (%(default)s)")
+    parser.add_argument("--stop-seconds", type=float, default=17, help="how long SIGSTOP holds at most (%(default)s)")
     parser.add_argument("--storm", type=int, default=16, help="how many faults come together at most (%(default)s)")
     parser.add_argument("--short", action="store_true", help="other faults are short as well")
     parser.add_argument("--bound", type=float, default=180, help="seconds to be well again (%(default)s)")

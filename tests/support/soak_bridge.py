@@ -21,6 +21,10 @@ STATISTIC = "soak/steps"
 """Has a sample for each environment step: as many as shard 0 has counted steps, whatever becomes of a push."""
 
 
+ANSWER_SECONDS = 6.0
+"""How long a worker of a soak waits for an answer: less than others do, so that a soak takes less time."""
+
+
 class LedgerBroken(Exception):
     """An update or a sample was lost or doubled, or a shard contradicts itself."""
 
@@ -46,6 +50,7 @@ class Attempts:
         self.repeats = 0
         self._links = bridge._links
         self._calls: Calls = bridge._call
+        self._calls._timeout = ANSWER_SECONDS
         bridge._call = self
         for link in self._links:
             link._lost = self._after_a_loss(link._lost)

@@ -18,7 +18,7 @@ from support.soak_service import SLOTS, SoakService
 End = Callable[[], None]
 
 ATTEMPTS = 3
-DEADLINE_SECONDS = 25.0  # a worker gives a call 15
+DEADLINE_SECONDS = 20.0
 SEEN_SECONDS = 10.0
 RETURN_SECONDS = 25.0
 MET_SECONDS = 20.0
@@ -72,7 +72,7 @@ def catalogue(ground: Ground) -> list[Kind]:
     """Every kind once."""
     victims = [*(f"shard-{i}" for i in range(ground.service.shards)), "rlx-server", "worker", "client"]
     kinds = [Kind(f"kill {victim}", _killing(victim), _no_time) for victim in victims]
-    kinds += [Kind(f"stop {victim}", _stopping(victim), lambda g: g.stop_seconds) for victim in victims]
+    kinds += [Kind(f"stop {victim}", _stopping(victim), _stop_seconds) for victim in victims]
     kinds += [
         Kind("cut", _on_a_wire(lambda w, r: w.cut()), _no_time),
         Kind("truncate", _on_a_wire(lambda w, r: w.truncate(r.randrange(30_000))), _some_time),
@@ -105,6 +105,11 @@ def catalogue(ground: Ground) -> list[Kind]:
 
 def _no_time(ground: Ground) -> float:
     return 0.0
+
+
+def _stop_seconds(ground: Ground) -> float:
+    """The longest is longer than a lease lasts, the others than a worker waits for an answer."""
+    return ground.stop_seconds * ground.random.choice((0.5, 0.5, 1.0))
 
 
 def _some_time(ground: Ground) -> float:

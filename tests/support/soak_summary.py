@@ -23,7 +23,7 @@ class Plan:
     clients: int = 3
     target: float = 150.0
     storm: int = 16  # faults that come together, at most
-    stop_seconds: float = 17.0  # longer than the deadline of a worker's call
+    stop_seconds: float = 17.0  # at most: a process is stopped for so long, or for half of that
     bound: float = 180.0
     patience: float = 600.0  # for the target, after the last fault
     short: bool = False
