@@ -32,7 +32,7 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     steps = above.twinx()
     steps.plot(minutes, [step for _, step, _ in summary["returns"]], color="tab:gray", linewidth=1)
     steps.set_ylabel("global step", color="tab:gray")
-    above.set_title(f"{summary['faults']} faults, seed {summary['seed']}")
+    above.set_title(f"{summary['faults']} faults, bridge {summary['bridge']}, seed {summary['seed']}")
     kinds = sorted(summary["kinds"], reverse=True)
     for row, kind in enumerate(kinds):
         found = [

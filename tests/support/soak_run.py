@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, LocalStore, Store, StoreError
+from relaax.checkpoint import CheckpointManager, LocalStore, Store
 from support.processes import Processes, wait_until
 from support.service import RELAAX
 from support.soak_evidence import Evidence, required
@@ -153,8 +153,7 @@ class Soak:
     def _account(self, archive: Archive) -> Account:
         """The account so far. It knows of every incarnation what checkpoint it began with."""
         known = {stay.incarnation for life in self.lives() for stay in life.stays}
-        with contextlib.suppress(StoreError):
-            archive.look()
+        wait_until(archive.looked, "the store can be read")
         saved = sorted([*self.record.saved, *archive.saved.values()], key=lambda s: s.order)
         known |= {s.incarnation for s in saved}
         lives = [replace(life, stays=[s for s in life.stays if s.incarnation in known]) for life in self.lives()]

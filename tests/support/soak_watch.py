@@ -110,10 +110,17 @@ class Archive:
         with self._looking:
             self._look()
 
+    def looked(self) -> bool:
+        """Read what is new, now; False where the store could not be read."""
+        try:
+            self.look()
+        except StoreError:
+            return False
+        return True
+
     def _run(self) -> None:
         while not self._stop.wait(0.2):
-            with contextlib.suppress(StoreError):
-                self.look()
+            self.looked()
 
     def _look(self) -> None:
         found = self._manager.published()
