@@ -39,7 +39,9 @@ PROMISES = (
     Promise("refused", "pushes refused because they were rolled back, and told again", "kill shard"),
     Promise("changes seen", "returns to a checkpoint that a living worker went through", "kill shard"),
     Promise("returns", "incarnations that began with a checkpoint", "kill shard"),
-    Promise("cuts", "checkpoints between the parts of a push: one shard holds it, another does not yet", "delay"),
+    Promise(
+        "cuts", "checkpoints between the parts of a push: one shard holds it, another does not yet", "delay between"
+    ),
     Promise("disk", "saves that a full disk failed, and a later one was made", "full disk", "local"),
     Promise("S3", "saves that S3 failed, and a later one was made", "S3", "s3"),
 )

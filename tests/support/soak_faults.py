@@ -81,6 +81,8 @@ def catalogue(ground: Ground) -> list[Kind]:
         Kind("stall", _on_a_wire(lambda w, r: w.stall()), _some_time),
         Kind("vanish", _vanish, _no_time),
     ]
+    if ground.service.shards > 1:
+        kinds.append(Kind("delay between shards", _delay_between_shards, _some_time))
     if not (ground.short and ground.bridge == "auto"):  # it takes half a minute
         kinds += [
             Kind("lost answer", _lost_answer, _no_time),
@@ -178,6 +180,22 @@ def _vanish(ground: Ground) -> End:
     directions = ground.random.choice([(True,), (False,), (True, False)])
     ground.service.wires[ground.random.choice(wires)].swallow(*directions)
     return lambda: None
+
+
+def _delay_between_shards(ground: Ground) -> End:
+    """What the shards say to each other takes long, until checkpoints were made so; far from so long that none is."""
+    wires = [wire for name, wire in sorted(ground.service.wires.items()) if name.startswith("join-")]
+    seconds, before = ground.random.uniform(0.05, 0.2), len(ground.archive.saved)
+    for wire in wires:
+        wire.delay(seconds)
+
+    def end() -> None:
+        # The first of them may have been cut before.
+        ground.wait(lambda: len(ground.archive.saved) >= before + 2, 0.0 if ground.short else SEEN_SECONDS)
+        for wire in wires:
+            wire.heal()
+
+    return end
 
 
 def _at_s3(kind: str) -> Callable[[Ground], End]:
