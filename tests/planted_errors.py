@@ -700,6 +700,12 @@ ERRORS = (
         "tests/server/parameter_server/test_figures.py",
     ),
     planted(
+        "repeats-not-counted",
+        "a push that came again is not told of",
+        [(CORE_PY, "        if applied.repeated:\n", "        if False:\n")],
+        "tests/server/parameter_server/test_prometheus.py",
+    ),
+    planted(
         "no-answer-after-the-end",
         "the push that ended training is not answered again",
         [

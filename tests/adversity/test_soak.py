@@ -363,7 +363,7 @@ def columns(line: str) -> int:
 _FEW: dict[str, Any] = {"seed": 3, "clients": 2, "target": 50, "stop_seconds": 3, "short": True}
 _SHORT = {
     "grpc": Plan(faults=2, bridge="grpc", only="lost answer", s3=False, **_FEW),
-    "auto": Plan(faults=8, storm=4, **_FEW),
+    "auto": Plan(faults=6, storm=4, **_FEW),
 }
 
 
