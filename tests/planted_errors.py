@@ -703,7 +703,7 @@ ERRORS = (
         "repeats-not-counted",
         "a push that came again is not told of",
         [(CORE_PY, "        if applied.repeated:\n", "        if False:\n")],
-        "tests/server/parameter_server/test_prometheus.py",
+        "tests/server/parameter_server/test_service.py",
     ),
     planted(
         "no-answer-after-the-end",

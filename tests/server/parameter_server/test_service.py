@@ -165,6 +165,7 @@ def test_a_repeated_push_gets_the_same_answer(server: Running, stub: Stub, incar
     first = stub.Push(request)
     assert stub.Push(request).SerializeToString() == first.SerializeToString()
     assert (server.version, server.core.status().episodes) == (1, 1)
+    assert server.core.repeated == {"same": 1, "earlier": 0}
 
 
 def test_pushes_of_another_incarnation_and_of_unknown_workers(server: Running, stub: Stub, incarnation: int) -> None:
@@ -220,6 +221,7 @@ def test_versions_of_another_incarnation_are_others(tmp_path: Path) -> None:
         repeated = stub.Push(push)  # which the checkpoint's ledger holds
         assert (repeated.discard, repeated.not_modified) == (pb.DISCARD_NOT_FINITE, False)
         assert repeated.parameters == bytes(4 * SIZE)
+        assert second.core.repeated == {"same": 0, "earlier": 1}
         pull = pb.PullRequest(worker_id=WORKER, incarnation=push.incarnation, have_version=0)
         assert stub.Pull(pull) == pb.PullResponse(incarnation_ended=True)
 
