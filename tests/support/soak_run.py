@@ -117,6 +117,7 @@ class Soak:
             self.say(f"{leg.name}: {struck} of {faults} faults")
             time.sleep(self._random.uniform(0.5, 2))
         self._steer(leg, ground, faults)
+        self._expect_checkpoint(sampler, archive)
 
     def _steer(self, leg: Leg, ground: Ground, faults: int) -> None:
         """Do once more what tests a promise that has not been tested. Raises AssertionError where it is not then."""
@@ -225,6 +226,13 @@ class Soak:
         storm.calm = time.monotonic() - storm.ended
         for fault in storm.faults:
             fault.advanced = sampler.advanced(fault.ended)
+
+    def _expect_checkpoint(self, sampler: Sampler, archive: Archive) -> None:
+        """The last fault is over for the shards too, which notice after half a minute that another has vanished."""
+        step = sampler.status.global_step
+        wait_until(
+            lambda: archive.newest_step >= step, "a checkpoint is made after the last fault", self.plan.bound, 0.1
+        )
 
     def _expect_sound(self, service: SoakService, sampler: Sampler) -> None:
         broken = sampler.broken()
