@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -35,11 +37,17 @@ def soak(error: Planted, bridge: str, faults: int, seed: int) -> tuple[str, str]
         command = [sys.executable, str(tree / "tests/adversity/soak.py"), "--folder", str(Path(name) / "soak")]
         command += ["--bridge", bridge, "--faults", str(faults), "--seed", str(seed)]
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
-    found = _FOUND.search(done.stdout)
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tree, env=environment, **pipes) as running:
+            try:
+                out, errors = running.communicate()
+            except BaseException:
+                running.terminate()  # it ends every process that it started
+                raise
+    found = _FOUND.search(out)
     if found is not None:
         return found[1], found[2]
-    return ("not found", "") if done.returncode == 0 else ("not run", (done.stderr.strip().splitlines() or ["?"])[-1])
+    return ("not found", "") if running.returncode == 0 else ("not run", (errors.strip().splitlines() or ["?"])[-1])
 
 
 def main() -> int:
@@ -52,6 +60,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.names) - set(names):
         parser.error(f"no such error: {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     missed = 0
     print("| error | bridge | found after faults | seconds | the soak says |\n|---|---|---|---|---|", flush=True)
     for error in SOAK_ERRORS:
