@@ -86,10 +86,6 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
         put("returns", value={"episodes": 1, "last": [float("nan")], "best": None}),
         "returns.last.0 is nan",
     ),
-    "returns that overflow": (
-        put("returns", value={"episodes": 2, "last": [1.7e308, 1.7e308], "best": None}),
-        "returns.last.0 is 1.7e+308",
-    ),
     "no returns": (without("returns"), "has no returns"),
     "a ledger of texts": (put("shards", 0, "ledger", value={"w": ["a", 0, 0]}), "ledger.w.0 is 'a'"),
     "a ledger with a reason that is none": (put("shards", 0, "ledger", value={"w": [1, 99, 0]}), "ledger"),
