@@ -70,6 +70,7 @@ CONSTANTS: dict[str, float] = {
     "CONNECT_SECONDS": s3.CONNECT_SECONDS,
     "READ_SECONDS": s3.READ_SECONDS,
     "LAST_SECONDS": checkpointing.LAST_SECONDS,
+    "LAST_ATTEMPTS": checkpointing.LAST_ATTEMPTS,
     "CUT": core.CUT,
     "HOLD": introduction.HOLD,
     "ANSWER": leader.ANSWER,

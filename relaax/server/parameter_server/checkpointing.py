@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from relaax.checkpoint import Arrays, Checkpoint, Lease, LeaseLost, Store, StoreError
@@ -15,6 +16,7 @@ from relaax.server.parameter_server.spool import Spool
 _log = logging.getLogger(__name__)
 
 COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
+LAST_ATTEMPTS = 3  # at the last checkpoint, and at one that a shard which leaves waits for
 LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkpoint begins
 _FIRST_PAUSE = 0.5
 EARLY = (60.0, 60.0, 120.0, 240.0)
@@ -41,7 +43,11 @@ class Saved:
 
 
 class Late(Exception):
-    """There can be no checkpoint just now. The message says why."""
+    """There can be no checkpoint just now, for a reason that is not the store's. The message says why."""
+
+
+class _Outcome(Enum):
+    SAFE, REFUSED, LATE = range(3)
 
 
 class Saver(Protocol):
@@ -124,35 +130,41 @@ class Checkpointer:
     def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
         """Save now, in the calling thread. True where the newest state is safe, or there is none yet.
 
-        While it fails, further attempts follow for so long, or as many as are given, with growing pauses. Where it is
-        the `last` one, a copy is kept on this machine as soon as the store is known to fail, and removed when it has
-        taken it.
+        Where it fails there are so many `attempts`, with growing pauses, and while it is the store that fails further
+        ones for so many `seconds`. Where it is the `last` one, a copy is kept on this machine as soon as the store is
+        known to fail, and removed when it has taken it.
         """
         with self._lock:
-            deadline, pause = time.monotonic() + seconds, min(self._retry, _FIRST_PAUSE)
-            while not self._save(last):
-                left, attempts = deadline - time.monotonic(), attempts - 1
-                if (left <= 0 and (attempts <= 0 or left < -LAST_SECONDS)) or (
-                    self._manager.lease and self._manager.lease.lost
+            begun, pause = time.monotonic(), min(self._retry, _FIRST_PAUSE)
+            while (outcome := self._save(last)) is not _Outcome.SAFE:
+                attempts, spent = attempts - 1, time.monotonic() - begun
+                again = attempts > 0 or (outcome is _Outcome.REFUSED and spent < seconds)
+                if (
+                    not again
+                    or spent >= max(seconds, LAST_SECONDS)
+                    or (self._manager.lease and self._manager.lease.lost)
                 ):
                     return False
-                time.sleep(min(pause, left) if left > 0 else pause)
+                time.sleep(pause)
                 pause = min(2 * pause, self._retry)
             if last and self._spool is not None:
                 self._spool.forget()
             return True
 
-    def _save(self, last: bool = False) -> bool:
+    def _save(self, last: bool) -> _Outcome:
         begun = time.monotonic()
         if self._saved_mark is not None and self._mark() == self._saved_mark:
-            return True
+            return _Outcome.SAFE
         try:
-            state = self._take()
+            return self._save_taken(begun, last)
         except Late as late:
             self._complain(begun, logging.WARNING, "the checkpoint is late: %s", late)
-            return False
+            return _Outcome.LATE
+
+    def _save_taken(self, begun: float, last: bool) -> _Outcome:
+        state = self._take()
         if state is None or state.mark == self._saved_mark:
-            return True
+            return _Outcome.SAFE
         if last and self._failing:  # each attempt may take a minute, and a container may have less
             self._keep(state)
         try:
@@ -165,9 +177,9 @@ class Checkpointer:
             self._complain(
                 begun, logging.ERROR, "the checkpoint at global step %d is late: %s", state.global_step, error
             )
-            return False
+            return _Outcome.REFUSED
         except LeaseLost:
-            return False  # the lease has said why
+            return _Outcome.LATE  # the lease has said why
         self._complained.clear()
         self._failing = False
         self._saved_mark = state.mark
@@ -176,7 +188,7 @@ class Checkpointer:
         seconds = time.monotonic() - begun
         _log.info("checkpoint %s at global step %d, in %.1f s", location, state.global_step, seconds)
         self._on_saved(Saved(location, state.global_step, checkpoint.manifest["time"]))
-        return True
+        return _Outcome.SAFE
 
     def _keep(self, state: ModelState) -> None:
         if self._spool is not None and not (self._manager.lease and self._manager.lease.lost):

@@ -15,7 +15,7 @@ from relaax.bridge.wire import add_to_server
 from relaax.metrics import MetricsWriter
 from relaax.server.address import AddressError, split_address
 from relaax.server.parameter_server.call_counter import ANY, CallCounter
-from relaax.server.parameter_server.checkpointing import LAST_SECONDS, Checkpointer
+from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import PARAMETERS
@@ -187,12 +187,10 @@ class Server:
         if self._checkpointer is None:
             return True
         self._checkpointer.stop()
-        if self._shards is not None:  # what fails may be a shard, and those that are there wait for the end
-            return self._save_now()
-        return self._checkpointer.save(LAST_SECONDS, last=True)
+        return self._checkpointer.save(LAST_SECONDS, last=True, attempts=LAST_ATTEMPTS)
 
     def _save_now(self) -> bool:
-        return self._checkpointer is None or self._checkpointer.save(attempts=3)
+        return self._checkpointer is None or self._checkpointer.save(attempts=LAST_ATTEMPTS)
 
     @property
     def kept(self) -> bool:

@@ -13,6 +13,7 @@ from support.parameter_server_processes import start, trained, worker, write_con
 from support.parameter_servers import bridge_to
 from support.processes import Processes, Running, wait_until
 from support.s3_server import S3Proxy, S3Server, keys_file, s3_server
+from support.shard_processes import ShardProcesses
 
 # The real server, with as many seconds for its last checkpoint as are given.
 SERVER = """
@@ -104,6 +105,20 @@ def test_a_copy_of_the_last_checkpoint_is_found_by_the_next_start(place: Place, 
     assert place.manager.published() == ["00000001-30-f1"]
     assert not list(place.spool.iterdir())
     assert place.resumed_at()[0] == 30
+
+
+def test_several_shards_try_on_until_s3_comes_back(place: Place, proxy: S3Proxy) -> None:
+    shards = ShardProcesses(place.processes, place.config, 2, place.arguments)
+    with bridge_to(shards.addresses) as bridge:
+        bridge.register(worker(place.config))
+        trained(bridge, 2)
+    proxy.fail("reset")
+    before = len(proxy.requests)
+    shards.running[0].send_signal(signal.SIGTERM)
+    wait_until(lambda: len(proxy.requests) > before + 40, "they try on, longer than three attempts", timeout=120)
+    proxy.heal()
+    assert [running.wait(120) for running in shards.running] == [0, 0], shards.running[0].report()
+    assert [name.split("-")[1] for name in place.manager.published()] == ["20"]
 
 
 @pytest.mark.slow

@@ -162,7 +162,10 @@ class Leader:
         return self._served == self.members.changes
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Write and publish the cut that was taken last, every shard its own part. Raises StoreError and LeaseLost."""
+        """Write and publish the cut that was taken last, every shard its own part.
+
+        Raises StoreError and LeaseLost, and Late where a shard does not answer.
+        """
         assert self._manager is not None
         manager, cut, served, own = self._manager, self._cut, self._served, self._core.place.part
         checkpoint_id = manager.begin(global_step)
@@ -181,17 +184,17 @@ class Leader:
             self._check_there(checkpoint_id, described)
             with self._lock:
                 if served is None or not served == self._served == self.members.changes:
-                    raise StoreError("a shard has gone before the checkpoint was published")
+                    raise ShardLost("a shard has gone before the checkpoint was published")
                 full = manager.publish(checkpoint_id, global_step, described, {**manifest, "shards": shards})
                 self._saved = cut.states
         except Conflict:
             raise  # it is published already, and none of ours to delete
-        except LeaseLost:
+        except (ShardLost, futures.TimeoutError) as error:
+            manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
+            raise Late(str(error) or "a shard did not write its part in time") from None
+        except (LeaseLost, StoreError):
             manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
             raise
-        except (ShardLost, futures.TimeoutError, StoreError) as error:
-            manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
-            raise StoreError(str(error) or "a shard did not write its part in time") from None
         manager.thin_out()  # after the lock is let go: a store that stalls must not keep the shards from anything else
         return Checkpoint(checkpoint_id, parts, full)
 
