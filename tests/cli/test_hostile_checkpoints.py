@@ -26,6 +26,7 @@ FIRST, SECOND = "00000001-10", "00000002-10"
 FOR_SERVERS = (
     *("no incarnation", "no counters", "no returns", "a ledger with a reason that is none"),
     "a fingerprint that says nothing",
+    "a slot below zero",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -118,13 +119,13 @@ def arrays_of(checkpoint: Path) -> dict[str, Any]:
     return {name: np.array(array) for name, array in from_bytes(data)[0].items()}
 
 
-def with_not_a_number(name: str) -> Callable[[Path], None]:
-    """NaN in the middle of an array of the part."""
+def with_number(name: str, number: float = math.nan) -> Callable[[Path], None]:
+    """Another number in the middle of an array of the part."""
 
     def change(checkpoint: Path) -> None:
         arrays = arrays_of(checkpoint)
         flat = arrays[name].reshape(-1)
-        flat[flat.size // 2] = np.nan
+        flat[flat.size // 2] = number
         reforged_part(checkpoint, arrays)
 
     return change
@@ -185,8 +186,9 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         "is no plain file",
     ),
     "a manifest of a terabyte": (_replaced(_long, MANIFEST_FILE), "has 1099511627776 bytes, and no manifest"),
-    "parameters that are no numbers": (with_not_a_number("parameters"), "of 'parameters' is nan"),
-    "a slot that is no number": (with_not_a_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
+    "parameters that are no numbers": (with_number("parameters"), "of 'parameters' is nan"),
+    "a slot that is no number": (with_number("slots/mean_square"), "of 'slots/mean_square' is nan"),
+    "a slot below zero": (with_number("slots/mean_square", -1.0), "its optimizer's mean_square has -1"),
     "no parameters": (without_array("parameters"), "has nothing for parameters"),
     "a shape without end": (with_a_shape_without_end, "which no array has"),
 }

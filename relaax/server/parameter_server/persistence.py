@@ -22,6 +22,8 @@ from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.recutting import SLOT, recut
 from relaax.server.parameter_server.shard import Shard, Snapshot
 
+_NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
+"""Slots of optimizers that take the root of these, or divide by a power of them."""
 _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
@@ -84,11 +86,19 @@ def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Ch
         )
     arrays = checkpoint.parts[described["part"]]
     slots = {name.removeprefix(SLOT): array for name, array in arrays.items() if name.startswith(SLOT)}
+    _check(slots)
     parameters: npt.NDArray[np.float32] = np.asarray(cut(checkpoint, "parameters", *own), np.float32)
     counters = Counters.from_json(described["counters"])
     with as_written("ledger"):
         Ledger().restore(described["ledger"])
     return Snapshot(parameters, slots, counters, described["ledger"], _statistics(arrays))
+
+
+def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Refuse what no optimizer has written, and none could go on from. Raises Damaged."""
+    for name in _NEVER_NEGATIVE:
+        if name in slots and slots[name].size and (least := slots[name].min()) < 0:
+            raise Damaged(f"its optimizer's {name} has {least:g}, and no square or count is negative")
 
 
 def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
@@ -99,6 +109,7 @@ def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
 def _recut_snapshot(place: Place, checkpoint: Checkpoint) -> Snapshot:
     shards = checkpoint.manifest["shards"]
     parameters, slots = recut(checkpoint, place)
+    _check(slots)
     version = max(shard["version"] for shard in shards)
     if place.index:
         return Snapshot(parameters, slots, Counters(version=version), {})

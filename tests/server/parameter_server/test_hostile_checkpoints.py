@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from support.forged import all_forgeries, duplicated, forge, put, with_not_a_number
+from support.forged import all_forgeries, duplicated, forge, put, with_number
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes
@@ -149,7 +149,7 @@ def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
 
 def test_parameters_that_are_no_numbers_are_not_resumed_from(processes: Processes, config: Path, folder: Path) -> None:
     for number in (4, 5):
-        with_not_a_number("parameters")(folder / f"0000000{number}-10-f1")
+        with_number("parameters")(folder / f"0000000{number}-10-f1")
     server, address = start(processes, config)
     assert "of 'parameters' is nan" in server.stderr
     with bridge_to(address) as bridge:
