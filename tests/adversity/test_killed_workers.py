@@ -31,10 +31,32 @@ def test_one_that_shares_memory_is_not_counted_from_then_on(tmp_path: Path) -> N
             assert service.status.workers == 2
 
 
-def test_one_over_grpc_is_not_counted_once_its_client_is_back(processes: Processes, tmp_path: Path) -> None:
+def by_grpc(processes: Processes, tmp_path: Path) -> Service:
     service = Service(processes, tmp_path)
     service.rlx_server.stop()
-    service.start_rlx_server("127.0.0.1:0", parameter_server=service.parameter_server_address)  # by gRPC
+    service.start_rlx_server("127.0.0.1:0", parameter_server=service.parameter_server_address)
+    return service
+
+
+def test_one_over_grpc_is_not_counted_for_long(processes: Processes, tmp_path: Path) -> None:
+    service = by_grpc(processes, tmp_path)
+    with Line(service.address) as killed, Line(service.address) as other:
+        for line in (killed, other):
+            line.open()
+            line.init()
+            for _ in range(20):
+                line.step()
+        assert (service.status.workers, service.status.workers_by_shared_memory) == (2, 0)
+        first, _ = sorted(service.rlx_server.children(), key=lambda process: process.create_time())
+        first.send_signal(signal.SIGKILL)
+        wait_until(lambda: service.status.workers == 1, "the killed worker is not counted", SILENCE / 2)
+        for _ in range(20):
+            other.step()
+        assert service.status.workers == 1
+
+
+def test_one_over_grpc_is_not_counted_once_its_client_is_back(processes: Processes, tmp_path: Path) -> None:
+    service = by_grpc(processes, tmp_path)
     with Line(service.address) as killed:
         session = killed.open(session_id="s1").session_id
         killed.init()

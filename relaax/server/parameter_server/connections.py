@@ -8,7 +8,7 @@ import resource
 import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +26,8 @@ STRANGER_SECONDS = 30.0
 """Such a connection is closed after so long without a call."""
 NEW_SECONDS = 2.0
 """A connection stays at least so long."""
+WORKERS = 16
+"""Of a connection, the last ones that came over it: a worker has another id where the model went back."""
 
 SILENT, CROWDED = "silent", "crowded"
 
@@ -53,13 +55,21 @@ class Connections:
     Workers whose connection is closed come again by themselves. `clock` gives seconds.
     """
 
-    def __init__(self, complaints: Complaints, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        complaints: Complaints,
+        lost: Callable[[str], None] = lambda worker_id: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lost` is told the id of each worker that fetched parameters over a connection that is no more."""
         self.most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._strangers = min(MAX_STRANGERS, self.most // 4)
         self._room = self.most - self.most // 16
         self._complaints = complaints
+        self._on_lost = lost
         self._clock = clock
         self._lock = threading.Lock()
+        self._workers: dict[_End, deque[str]] = {}  # by the connection over which they came
         self._heard: dict[str, bool] = {}  # peers, in gRPC's words, since the last look: whether one is proven
         self._known: dict[_End, _Connection] = {}
         self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0})
@@ -80,6 +90,15 @@ class Connections:
         with self._lock:
             self._heard[peer] = proven or self._heard.get(peer, False)
 
+    def pulled(self, peer: str, worker_id: str) -> None:
+        """A worker has fetched parameters as this peer: over the connection that it goes on with, if it is one."""
+        end = _end_of(peer)
+        if end.port:
+            with self._lock:
+                workers = self._workers.setdefault(end, deque(maxlen=WORKERS))
+                if worker_id not in workers:
+                    workers.append(worker_id)
+
     def look(self, port: int) -> None:
         """Close those that have to go. To be called every second or so, by one thread."""
         now = self._clock()
@@ -95,6 +114,7 @@ class Connections:
         """What is connected now, and what was heard since the last time."""
         with self._lock:
             heard, self._heard = self._heard, {}
+            with_workers = list(self._workers)  # before the look: who comes meanwhile is there
         known = {}
         for descriptor, end in _connected(port):
             connection = self._known.get(end) or _Connection(descriptor, now, now)
@@ -104,6 +124,12 @@ class Connections:
             if (there := known.get(_end_of(peer))) is not None:
                 there.heard, there.proven = now, there.proven or proven
         self._known = known
+        for end in with_workers:
+            if end not in known:
+                with self._lock:
+                    gone = self._workers.pop(end)
+                for worker_id in gone:
+                    self._on_lost(worker_id)
 
     def _crowding(self, now: float) -> list[_End]:
         """Those in excess."""

@@ -23,10 +23,11 @@ class Keeper:
         self,
         ended: Callable[[str, grpc.StatusCode], None],
         admit: Callable[[str, grpc.ServicerContext], None],
+        lost: Callable[[str], None],
     ) -> None:
-        """For both see `Reading`."""
+        """For the first two see `Reading`, for `lost` see `Connections`."""
         self._complaints = Complaints()
-        self.connections = Connections(self._complaints)
+        self.connections = Connections(self._complaints, lost)
         self.reading = Reading(self._complaints, ended, self.connections.heard, admit)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

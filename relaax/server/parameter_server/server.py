@@ -80,14 +80,14 @@ class Server:
             parameters = max(parameters, PARAMETERS)
         calls = CallCounter()
         refusals = Refusals(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
-        self.keeper = Keeper(calls.count, partial(self._credentials.admit, refusals))
+        self.keeper = Keeper(calls.count, partial(self._credentials.admit, refusals), core.registry.lost)
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(THREADS + lasting, thread_name_prefix="rpc"),
             interceptors=[self.keeper.reading, calls, *self._credentials.guards(refusals)],
             options=[*server_options(parameters), (_CONNECTIONS, self.keeper.connections.most)],
         )
         offers, local_calls = Offers(), CallCounter()
-        service = Service(core, offers)
+        service = Service(core, offers, self.keeper.connections.pulled)
         add_to_server(service, self._grpc)
         self._local = LocalServer(service, core, offers, local_calls)
         if isinstance(shards, Leader):

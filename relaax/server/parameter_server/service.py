@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -40,10 +40,18 @@ class Service:
     Long vectors come and go beside their messages: see `relaax.bridge.wire`.
     """
 
-    def __init__(self, core: ParameterServer, offers: Offers | None = None) -> None:
-        """`offers`: of a way through memory, made to each worker that registers."""
+    def __init__(
+        self,
+        core: ParameterServer,
+        offers: Offers | None = None,
+        pulled: Callable[[str, str], None] = lambda peer, worker_id: None,
+    ) -> None:
+        """`offers`: of a way through memory, made to each worker that registers. `pulled` is told whose peer a worker
+        is that fetches parameters, and its id.
+        """
         self._core = core
         self._offers = offers
+        self._on_pulled = pulled
         self._narrowed = Narrower("parameters")
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
@@ -63,7 +71,10 @@ class Service:
         if request.vector:
             refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
         with self._passing(context):
-            return self._pull(request)
+            answer = self._pull(request)
+        if not answer.message.incarnation_ended:
+            self._on_pulled(context.peer(), request.worker_id)
+        return answer
 
     def live(
         self, request: pb.PullRequest, index: int, context: grpc.ServicerContext
