@@ -43,6 +43,7 @@ CONSTANTS: dict[str, float] = {
     "MAX_CONNECTIONS": connections.MAX_CONNECTIONS,
     "MAX_STRANGERS": connections.MAX_STRANGERS,
     "STRANGER_SECONDS": connections.STRANGER_SECONDS,
+    "WORKERS": connections.WORKERS,
     "NEW_SECONDS": connections.NEW_SECONDS,
     "MAX_REQUESTS": status.MAX_REQUESTS,
     "REQUEST_SECONDS": status.REQUEST_SECONDS,
