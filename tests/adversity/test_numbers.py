@@ -112,6 +112,7 @@ def test_two_episodes_of_the_largest_rewards_of_float64_end_nobody(tmp_path: Pat
         assert checkpointed(service)["mean_return"] is not None
 
 
+@pytest.mark.slow
 def test_the_largest_rewards_that_are_allowed_leave_statistics_with_which_others_can_be_merged(tmp_path: Path) -> None:
     with started_service(tmp_path, normalize_rewards="scale") as service:
         with Honest(service.address) as honest:

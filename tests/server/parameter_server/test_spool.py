@@ -107,6 +107,7 @@ def test_a_copy_of_the_last_checkpoint_is_found_by_the_next_start(place: Place, 
     assert place.resumed_at()[0] == 30
 
 
+@pytest.mark.slow
 def test_several_shards_try_on_until_s3_comes_back(place: Place, proxy: S3Proxy) -> None:
     shards = ShardProcesses(place.processes, place.config, 2, place.arguments)
     with bridge_to(shards.addresses) as bridge:
