@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, TypeVar
 
 from relaax import __version__
@@ -175,8 +176,8 @@ class Worker:
             self._peer.close()
         return EXIT_DONE
 
-    def _on_interrupt(self, _number: int, _frame: object) -> None:
-        if self._works:
+    def _on_interrupt(self, _number: int, frame: FrameType | None) -> None:
+        if self._works and not writes_log(frame):
             self._peer.raise_end()
 
     def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -341,6 +342,18 @@ class Worker:
             _log.info("the client has said goodbye before it could hear that training has finished")
         except PeerGone:
             _log.info("the client has gone before it could hear that training has finished")
+
+
+def writes_log(frame: FrameType | None) -> bool:
+    """Tell whether logging is under way there. It would print what is raised in it, and go on.
+
+    Whoever has a reason to interrupt does so again in a second.
+    """
+    while frame is not None:
+        if frame.f_globals.get("__name__") == logging.__name__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _interrupt_main_thread() -> None:

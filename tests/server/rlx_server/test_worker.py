@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
+import signal
 import socket
 import struct
 import threading
@@ -488,6 +491,26 @@ def test_a_worker_that_waits_notices_that_its_client_has_ended(
         end(line)
         wait_until(lambda: not psutil.pid_exists(worker_id), "its worker has ended")
     assert "Traceback" not in server.stderr[said_before:]
+
+
+def test_a_worker_is_not_interrupted_while_it_writes_to_the_log() -> None:
+    seen: list[bool] = []
+
+    class Interrupted(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            signal.raise_signal(worker.INTERRUPT)
+            return ""
+
+    log, handler = logging.Logger("log"), logging.StreamHandler(io.StringIO())
+    handler.setFormatter(Interrupted())
+    log.addHandler(handler)
+    before = signal.signal(worker.INTERRUPT, lambda _, frame: seen.append(worker.writes_log(frame)))
+    try:
+        log.info("a line")
+        signal.raise_signal(worker.INTERRUPT)
+    finally:
+        signal.signal(worker.INTERRUPT, before)
+    assert seen == [True, False]
 
 
 def test_a_worker_that_waits_ends_with_its_server(serve) -> None:  # type: ignore[no-untyped-def]
