@@ -16,12 +16,12 @@ def not_found(name: str) -> ModuleNotFoundError:
 
 def test_every_extra_is_one_of_the_package() -> None:
     extras = importlib.metadata.metadata("relaax").get_all("Provides-Extra") or []
-    assert set(EXTRAS.values()) == set(extras) - {"dev"}
+    assert {extra for known in EXTRAS.values() for extra in known} == set(extras) - {"dev"}
 
 
-def test_every_library_of_the_servers_is_known() -> None:
-    """Those whose modules have the distribution's name."""
-    lines = [line for line in importlib.metadata.requires("relaax") or [] if 'extra == "server"' in line]
+@pytest.mark.parametrize("extra", ["server", "policy"])
+def test_every_library_of_an_extra_is_known(extra: str) -> None:
+    lines = [line for line in importlib.metadata.requires("relaax") or [] if f'extra == "{extra}"' in line]
     known = {
         "grpcio": "grpc",
         "grpcio-health-checking": "grpc_health",
@@ -31,12 +31,15 @@ def test_every_library_of_the_servers_is_known() -> None:
     }
     libraries = {re.split(r"[^\w-]", line, maxsplit=1)[0] for line in lines}
     assert {known.get(library, library) for library in libraries} == {
-        library for library, extra in EXTRAS.items() if extra == "server"
+        library for library, extras in EXTRAS.items() if extra in extras
     }
 
 
 def test_a_library_within_a_library_and_within_another_error() -> None:
     assert missing(not_found("grpc.aio")) == "grpc is not installed; pip install 'relaax[server]'"
+    assert missing(not_found("yaml")) == "yaml is not installed; pip install 'relaax[server]'"
+    assert missing(not_found("yaml"), "policy") == "yaml is not installed; pip install 'relaax[policy]'"
+    assert missing(not_found("grpc"), "policy") == "grpc is not installed; pip install 'relaax[server]'"
     try:
         try:
             raise not_found("Box2D")

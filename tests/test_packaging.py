@@ -14,6 +14,8 @@ import google.protobuf
 import numpy
 import pytest
 
+from relaax.algorithm_base import Box, Discrete
+from support.policy_files import bundled, write
 from support.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +32,15 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.rlx import rlx_pb2
 print(bundled_folder("config"))
 print(*bundled_names("config", ".yaml"))
+"""
+
+ACT = """
+import sys
+import numpy as np
+import relaax.policy
+action = relaax.policy.load(sys.argv[1]).act(np.load(sys.argv[2]))
+tops = {name.partition(".")[0] for name in sys.modules}
+print(action, sorted(tops & {"grpc", "numba", "safetensors", "tensorflow"}))
 """
 
 
@@ -178,6 +189,25 @@ def test_the_client_names_the_extra_that_an_id_needs(bare: Path) -> None:
     code = "from relaax.client import run; run('CartPole-v1', 'localhost:1')"
     answer = answered(bare, bare / "venv/bin/python", "-c", code)
     assert answer.stderr.endswith("ModuleNotFoundError: gymnasium is not installed; pip install 'relaax[gym]'\n")
+
+
+def test_a_policy_names_the_extra_that_it_needs(bare: Path) -> None:
+    answer = answered(bare, bare / "venv/bin/python", "-c", "import relaax.policy")
+    assert answer.stderr.endswith("ModuleNotFoundError: pydantic is not installed; pip install 'relaax[policy]'\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_policy_acts_with_its_extra_alone(wheel: Path, tmp_path: Path) -> None:
+    """What pip brings, from the package index."""
+    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=tmp_path)
+    python = tmp_path / "venv/bin/python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", f"relaax[policy] @ {wheel.as_uri()}", cwd=tmp_path)
+    path, agent, _ = write(tmp_path, bundled("da3c"), Box(0, 255, (84, 84), numpy.uint8), Discrete(5))
+    seen = numpy.random.default_rng(3).integers(0, 256, (84, 84)).astype(numpy.uint8)
+    wanted = agent.reset([numpy.stack([seen] * 3)])[0][0]
+    numpy.save(tmp_path / "seen.npy", seen)
+    assert run(python, "-c", ACT, path, tmp_path / "seen.npy", cwd=tmp_path) == f"{wanted} []\n"
 
 
 def answered(folder: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:

@@ -48,7 +48,8 @@ class ActorCritic(AgentBase):
         self._policy = policy
         self._encoder = ObservationEncoder(context.observation_space, n, history(config, context.observation_space))
         self._experience = self._experience_of(spec)
-        self._model = Model(spec, policy, config, self._encoder.dtype, self._experience.batch_shape)
+        dtype, shape = self._encoder.dtype, self._experience.batch_shape
+        self._model = Model(spec, policy, config, dtype, shape, learns=not context.exploit)
         self._normalization = Normalization(config, context.observation_space, n, context.bridge)
         self._clip = clipping(config, context.observation_space)
         self._rng = np.random.default_rng([context.seed, *context.actors])

@@ -13,10 +13,11 @@ from relaax.tf.networks import NetworkSpec
 from relaax.tf.policies import Policy
 
 from .config import Config
-from .host_model import HostModel
+from .numpy_model import NumpyModel
 from .rollout import Batch
 
 if TYPE_CHECKING:
+    from .host_model import HostModel
     from .tensorflow_model import TensorFlowModel
 
 Array = npt.NDArray[np.float32]
@@ -26,7 +27,10 @@ STATISTICS = ("loss/policy", "loss/value", "loss/entropy", "gradient/norm")
 
 
 class Model:
-    """Policy and value of one worker, on the host's engine where that can do it, else in TensorFlow.
+    """Policy and value of one worker.
+
+    One that learns has them on the host's engine where that can do it, else in TensorFlow. One that only acts needs
+    neither: it has them in numpy, but images on a GPU.
 
     `batch_shape` is T and N of the batches that gradients are computed from, None where they vary.
     """
@@ -38,15 +42,20 @@ class Model:
         config: Config,
         input_dtype: Any,
         batch_shape: tuple[int | None, int | None],
+        learns: bool = True,
     ) -> None:
         # What has no convolutions is too small for a GPU to pay.
-        on_host = not spec.lstm and not (spec.convolutions and computes_on_gpu())
-        engine = HostModel if on_host else _tensorflow_model()
-        self._engine: HostModel | TensorFlowModel = engine(spec, policy, config, input_dtype, batch_shape)
+        on_gpu = bool(spec.convolutions) and computes_on_gpu()
+        on_host = not spec.lstm and not on_gpu
+        self._learner: HostModel | TensorFlowModel | None = None
+        if learns or on_gpu:
+            engine = _host_model() if on_host else _tensorflow_model()
+            self._learner = engine(spec, policy, config, input_dtype, batch_shape)
+        self._actor = self._learner or NumpyModel(spec)
 
     def set_parameters(self, parameters: Array) -> None:
         """Take over float32 [P], which must not change any more."""
-        self._engine.set_parameters(parameters)
+        self._actor.set_parameters(parameters)
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[Outputs, Array]:
         """Outputs by head, float32 [N, width], for inputs [N, ...]; and the state [N, S] that follows `state`.
@@ -55,20 +64,29 @@ class Model:
         computed of them serves it, if the parameters are still the same then. It saves time and changes nothing; only
         must no other row of that number be acted on with `keep` before that gradient.
         """
-        return self._engine.act(inputs, state, keep)
+        return self._actor.act(inputs, state, keep)
 
     def gradient(self, batch: Batch, memory: Array | None = None) -> tuple[Array, Array]:
         """The gradient of the loss over a batch, float32 [P], clipped; and the numbers named by `STATISTICS`.
 
         `memory`, float32 [P]: where it may be computed, and is, but by TensorFlow.
         """
-        return self._engine.gradient(batch, memory)
+        assert self._learner is not None, "who only acts asks for no gradient"
+        return self._learner.gradient(batch, memory)
 
 
 def load_engines(config: Config, device: str) -> None:
-    """Import what models on `device` may need and this module does not import: TensorFlow."""
+    """Import what models on `device` may need and this module does not import: numba, TensorFlow."""
+    if not config.lstm:
+        _host_model()
     if config.lstm or device != CPU:
         _tensorflow_model()
+
+
+def _host_model() -> type[HostModel]:
+    from .host_model import HostModel
+
+    return HostModel
 
 
 def _tensorflow_model() -> type[TensorFlowModel]:

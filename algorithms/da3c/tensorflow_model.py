@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from relaax.tf.devices import computes_on_gpu
 from relaax.tf.losses import clip_by_norm, policy_gradient_loss, value_loss
-from relaax.tf.networks import NetworkSpec, forward, forward_numpy
+from relaax.tf.networks import NetworkSpec, forward
 from relaax.tf.policies import Policy
 
 from .config import Config
+from .numpy_model import NumpyModel
 from .rollout import Batch
 
 Array = npt.NDArray[np.float32]
@@ -43,7 +44,7 @@ class TensorFlowModel:
         # Bound on the inputs that are acted on in numpy. What has no convolutions is too small for a GPU to pay.
         self._numpy_bound = math.inf if not spec.convolutions else 0 if computes_on_gpu() else IMAGES_FOR_NUMPY
         self._parameters: Array = np.zeros(0, np.float32)
-        self._views: dict[str, Array] = {}
+        self._numpy = NumpyModel(spec)
         self._tensors: list[Any] | None = None  # the same for TensorFlow, made where they are asked for
         kind, flat = tf.as_dtype(input_dtype), tf.TensorSpec([self._layout.size], tf.float32)
         examples = tf.TensorSpec(batch_shape, tf.float32)
@@ -74,7 +75,7 @@ class TensorFlowModel:
     def set_parameters(self, parameters: Array) -> None:
         """Take over float32 [P], which must not change any more."""
         self._parameters = parameters
-        self._views = self._layout.views(parameters)
+        self._numpy.set_parameters(parameters)
         self._tensors = None
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
@@ -84,10 +85,7 @@ class TensorFlowModel:
                 self._tensors = self._split(self._parameters)
             outputs, after = self._act(self._tensors, inputs, state)
             return {head: output.numpy() for head, output in outputs.items()}, after.numpy()
-        if inputs.dtype == np.uint8:
-            inputs = inputs.astype(np.float32)
-            inputs /= np.float32(255)
-        return forward_numpy(self._spec, self._views, inputs, state)
+        return self._numpy.act(inputs, state)
 
     def gradient(self, batch: Batch, memory: Array | None = None) -> tuple[Array, Array]:
         """See `Model`. TensorFlow computes in memory of its own."""

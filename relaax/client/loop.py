@@ -20,7 +20,7 @@ from relaax.client.random_agent import RANDOM, RandomAgent
 from relaax.client.reports import Reports, reporter
 from relaax.client.tally import RunSummary, Tally
 from relaax.client.vector_client import Autoreset, VectorClient
-from relaax.extras import missing
+from relaax.extras import explained
 from relaax.rlx import Episode
 
 WholeEpisodes = Callable[[dict[str, Any]], Sequence[Episode]]
@@ -91,10 +91,8 @@ def run(
 
 def _made(env: Any) -> Any:
     if isinstance(env, str):
-        try:
+        with explained("gym"):
             import gymnasium  # only an id needs it
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(missing(error) or str(error), name=error.name) from None
         return gymnasium.make(env)
     return env() if isinstance(env, type) or not hasattr(env, "step") else env
 

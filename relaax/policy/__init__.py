@@ -4,8 +4,11 @@
 algorithm that it names is one of those that come with RELAAX, or the one that the program gives the path of.
 """
 
-from relaax.policy.file import PolicyError
-from relaax.policy.loading import load
-from relaax.policy.policy import Policy
+from relaax.extras import explained
+
+with explained("policy"):
+    from relaax.policy.file import PolicyError
+    from relaax.policy.loading import load
+    from relaax.policy.policy import Policy
 
 __all__ = ["Policy", "PolicyError", "load"]

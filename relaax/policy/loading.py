@@ -10,6 +10,7 @@ from relaax.algorithm_base import Algorithm, ConfigBase, load_algorithm, parse_f
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 from relaax.configuration.secrets import HIDDEN
+from relaax.extras import explained
 from relaax.policy.file import PolicyError, read
 from relaax.policy.policy import Policy
 
@@ -24,7 +25,7 @@ def load(file: Path | str, *, algorithm: Path | str | None = None, greedy: bool 
     where it is False actions are drawn, by `seed`: the same observations then get the same actions. By default it is
     what the run's configuration says of exploit mode.
 
-    Raises PolicyError.
+    Raises PolicyError, and ModuleNotFoundError where the algorithm needs a library that is not installed.
     """
     found = read(file)
     try:
@@ -48,9 +49,10 @@ def _algorithm(name: str, path: Path | str | None, file: Path | str) -> Algorith
             f"load({str(file)!r}, algorithm='path/to/{name}')"
         )
     try:
-        loaded = load_algorithm(
-            name if path is None else str(path), bundled_folder("algorithms") if path is None else Path.cwd()
-        )
+        with explained("policy"):
+            loaded = load_algorithm(
+                name if path is None else str(path), bundled_folder("algorithms") if path is None else Path.cwd()
+            )
     except ConfigurationError as error:
         raise PolicyError(str(error)) from error
     if loaded.name != name:

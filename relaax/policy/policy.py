@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, ConfigBase, Discrete, Leaves, Pulled, Space, Step
+from relaax.extras import explained
 from relaax.policy.bridge import FixedBridge
 from relaax.policy.file import Description, PolicyError, PolicyFile
 from relaax.rlx.errors import ProtocolError
@@ -70,10 +71,11 @@ class Policy:
             assert self._agent is not None
             agent = self._agent
         restart = self._mask(first)
-        if not self._begun or restart.all():
-            actions = agent.reset(leaves)
-        else:
-            actions = agent.step(self._step(leaves, restart))
+        with explained("policy"):
+            if not self._begun or restart.all():
+                actions = agent.reset(leaves)
+            else:
+                actions = agent.step(self._step(leaves, restart))
         self._begun = True
         return self._answer(actions, single)
 
@@ -99,7 +101,8 @@ class Policy:
                 bridge=FixedBridge(self._pulled),
             )
             try:
-                agent = self._algorithm.Agent(self._config, context)
+                with explained("policy"):
+                    agent = self._algorithm.Agent(self._config, context)
             except (ValueError, KeyError) as error:
                 raise PolicyError(
                     f"the parameters do not fit the algorithm {self._algorithm.source}: {error}; was its code another "

@@ -16,8 +16,8 @@ Gpu = TypeVar("Gpu")
 CPU = "cpu"
 _WAY_OUT = "use cpu, or install the GPU's driver and its libraries (pip install 'tensorflow[and-cuda]' for NVIDIA's)"
 
-_without_gpu = False
-"""Whether this process was told to compute on `cpu`."""
+_on_gpu = False
+"""Whether this process was told to compute on a GPU."""
 
 
 class NoSuchDevice(Exception):
@@ -31,19 +31,20 @@ def use_device(device: str) -> None:
     finds no GPU. Listing GPUs starts their driver, which does not survive a fork: not to be called for them where
     processes are yet to be forked. Raises NoSuchDevice.
     """
-    global _without_gpu
-    _without_gpu = device == CPU
-    if _without_gpu:
+    global _on_gpu
+    if device == CPU:
+        _on_gpu = False
         when_loaded(_hide_gpus)
         return
     gpu = chosen(device, tf.config.list_physical_devices("GPU"))
     tf.config.set_visible_devices([gpu], "GPU")
     tf.config.experimental.set_memory_growth(gpu, True)
+    _on_gpu = True
 
 
 def computes_on_gpu() -> bool:
-    """Whether this process computes on a GPU. As for `use_device`: not where processes are yet to be forked."""
-    return not _without_gpu and bool(tf.config.get_visible_devices("GPU"))
+    """Whether this process computes on a GPU: one that nobody told so does not, and need not load TensorFlow."""
+    return _on_gpu
 
 
 def use_one_thread() -> None:

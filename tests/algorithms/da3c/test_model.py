@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,9 @@ from relaax.tf.policies import Categorical, Gaussian, Policy
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-MODEL, HOST, TENSORFLOW, NETWORK, ROLLOUT = (
+MODEL, HOST, TENSORFLOW, NUMPY, NETWORK, ROLLOUT = (
     importlib.import_module(f"{PACKAGE}.{name}")
-    for name in ("model", "host_model", "tensorflow_model", "network", "rollout")
+    for name in ("model", "host_model", "tensorflow_model", "numpy_model", "network", "rollout")
 )
 POLICY = Categorical(3)
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)
@@ -35,12 +37,13 @@ def made(
     space: Box = IMAGE,
     policy: Policy = POLICY,
     shape: tuple[int | None, int | None] = (5, None),
+    options: Mapping[str, Any] = MappingProxyType({}),
     **keys: Any,
 ) -> Any:
     """A model with random parameters."""
     config = DA3C.configure({"path": "da3c"} | keys)
     spec = NETWORK.actor_critic(config, space, policy)
-    model = kind(spec, policy, config, space.dtype, shape)
+    model = kind(spec, policy, config, space.dtype, shape, **options)
     model.set_parameters(parameters_of(spec))
     return model
 
@@ -221,14 +224,33 @@ def test_without_an_lstm_tensorflow_is_not_needed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def engine(space: Box, **keys: Any) -> Any:
-        return type(made(MODEL.Model, space, **keys)._engine)
+    def engine(space: Box, learns: bool = True, **keys: Any) -> Any:
+        return type(made(MODEL.Model, space, options={"learns": learns}, **keys)._actor)
 
     for gpu in (False, True):
         monkeypatch.setattr(MODEL, "computes_on_gpu", lambda gpu=gpu: gpu)
         assert engine(VECTOR) is HOST.HostModel
         assert engine(IMAGE) is (TENSORFLOW.TensorFlowModel if gpu else HOST.HostModel)
         assert engine(VECTOR, lstm=True) is TENSORFLOW.TensorFlowModel
+        assert engine(VECTOR, learns=False, lstm=True) is NUMPY.NumpyModel
+        assert engine(IMAGE, learns=False) is (TENSORFLOW.TensorFlowModel if gpu else NUMPY.NumpyModel)
+
+
+@pytest.mark.parametrize("lstm", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_who_only_acts_acts_as_who_learns(case: str, lstm: bool) -> None:
+    space, policy, keys = CASES[case]
+    keys = keys | {"lstm": lstm}
+    spec = spec_of(space, policy, **keys)
+    learner, actor = (made(MODEL.Model, space, policy, options={"learns": learns}, **keys) for learns in (True, False))
+    state = np.random.default_rng(5).normal(size=(50, spec.state_size)).astype(np.float32)
+    inputs = inputs_of(spec, 50)
+    (outputs, after), (expected, expected_after) = (model.act(inputs, state) for model in (actor, learner))
+    np.testing.assert_allclose(after, expected_after, atol=1e-5)
+    for head in spec.heads:
+        np.testing.assert_allclose(outputs[head], expected[head], rtol=1e-4, atol=1e-5)
+    if isinstance(policy, Categorical):
+        np.testing.assert_array_equal(policy.mode(outputs), policy.mode(expected))
 
 
 class Counted:

@@ -132,7 +132,7 @@ def test_no_length_of_an_episode_is_traced_again() -> None:
     live(agent, RandomEnvironments(VECTOR, FORCES, 3, end_probability=0.2, next_step=[True, False, False]), 100)
     lengths = {push.env_steps for push in bridge.pushes}
     assert len(lengths) > 3
-    engine = agent._model._engine
+    engine = agent._model._learner
     functions = [value for value in vars(engine).values() if hasattr(value, "experimental_get_tracing_count")]
     assert len(functions) == 3
     assert all(function.experimental_get_tracing_count() <= 1 for function in functions)

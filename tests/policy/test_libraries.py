@@ -1,0 +1,79 @@
+"""What a program that acts with a policy needs to have installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, load_algorithm
+from relaax.cli.new.scaffold import ALGORITHM, filled
+from relaax.extras import EXTRAS
+from support.policy_files import bundled, write
+
+VECTOR, IMAGE = Box(shape=(3,)), Box(0, 255, (84, 84), np.uint8)
+WITHOUT = """
+import json, sys
+
+without, code, *arguments = sys.argv[1:]
+sys.modules.update(dict.fromkeys(without.split()))  # as where they are not installed
+exec(code)
+"""
+ACT = """
+import numpy as np
+import relaax.policy
+
+observation = np.array(json.loads(arguments[0]))
+policy = relaax.policy.load(*arguments[1:2], algorithm=dict(enumerate(arguments)).get(2))
+print(json.dumps(np.asarray(policy.act(observation)).tolist()))
+"""
+NEEDED = {library for library, extras in EXTRAS.items() if "policy" in extras}
+
+
+def without(libraries: set[str], code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, " ".join(libraries), code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "action", "keys"),
+    [
+        ("da3c", VECTOR, Discrete(5), {}),
+        ("da3c", IMAGE, Discrete(5), {}),
+        ("da3c", IMAGE, Discrete(5), {"lstm": True}),
+        ("da3c_cont", VECTOR, Box(-1, 1, (2,)), {}),
+    ],
+    ids=["dense", "convolutions", "lstm and convolutions", "lstm"],
+)
+def test_acting_takes_no_tensorflow_and_nothing_to_compile(
+    name: str, space: Box, action: Any, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    path, agent, _ = write(tmp_path, bundled(name), space, action, **keys)
+    seen = np.random.default_rng(3).integers(0, 256, space.shape).astype(space.dtype)
+    wanted = agent.reset([np.stack([seen] * 3)])[0][0]
+    answer = without(set(EXTRAS) - NEEDED, ACT, json.dumps(seen.tolist()), path)
+    assert answer.stderr == ""
+    np.testing.assert_allclose(json.loads(answer.stdout), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("library", sorted(NEEDED))
+def test_what_is_needed_is_named_with_the_extra(library: str) -> None:
+    said = without({library}, "import relaax.policy").stderr.splitlines()
+    assert said[-1] == f"ModuleNotFoundError: {library} is not installed; pip install 'relaax[policy]'"
+    assert not [line for line in said if "pydantic/" in line or "configuration" in line], "and not from deep inside"
+
+
+def test_an_algorithm_of_ones_own_names_what_it_needs(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text(filled(ALGORITHM, ".py", "mine"), encoding="utf-8")
+    path, agent, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
+    wanted = agent.reset([np.ones((3, 3), np.float32)])[0][0]
+    assert without(set(), ACT, "[1.0, 1.0, 1.0]", path, source).stdout == f"{wanted}\n"
+    said = without({"tensorflow"}, ACT, "[1.0, 1.0, 1.0]", path, source).stderr.splitlines()
+    assert said[-1] == "ModuleNotFoundError: tensorflow is not installed; pip install 'relaax[server]'"
+    assert len(said) < 20

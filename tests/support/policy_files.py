@@ -1,0 +1,65 @@
+"""Files of policies whose parameters were drawn at random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax.algorithm_base import (
+    AgentBase,
+    Algorithm,
+    Moments,
+    Space,
+    fingerprint,
+    load_algorithm,
+    parse_fingerprint,
+)
+from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.bundled import bundled_folder
+from relaax.checkpoint import Checkpoint
+from relaax.policy import exporting
+
+
+def write(
+    folder: Path, algorithm: Algorithm, observation: Space, action: Space, **keys: Any
+) -> tuple[Path, AgentBase, FakeBridge]:
+    """A file with parameters drawn at random, and the agent of 3 environments that uses the same."""
+    config = algorithm.configure({"path": str(algorithm.source), **keys})
+    declared = algorithm.ParameterServer(config, observation, action)
+    rng = np.random.default_rng(7)
+    initial = declared.initial_parameters(0)
+    parameters = (initial + rng.normal(0, 0.3, len(initial))).astype(np.float32)
+    statistics = {name: Moments.of(rng.normal(2, 3, (9, size))) for name, size in declared.statistics().items()}
+    bridge = FakeBridge(parameters, statistics=declared.statistics())
+    bridge.publish(parameters, statistics)
+    agent, _ = make_agent(algorithm, config, observation, action, environments=3, exploit=True, bridge=bridge)
+    description, *_ = parse_fingerprint(fingerprint(algorithm.name, config, observation, action))
+    middle = len(parameters) // 3
+    arrays = {
+        f"statistics/{name}/{part}": np.atleast_1d(getattr(moments, part))
+        for name, moments in statistics.items()
+        for part in ("count", "mean", "m2")
+    }
+    checkpoint = Checkpoint(
+        "00000004-120",
+        {"shard-1": {"parameters": parameters[middle:]}, "shard-0": {"parameters": parameters[:middle], **arrays}},
+        {
+            "fingerprint": description,
+            "configuration": {"relaax-rlx-server": {"token": "secret"}},
+            "global_step": 120,
+            "time": 5.0,
+            "shards": [
+                {"part": "shard-0", "start": 0, "end": middle},
+                {"part": "shard-1", "start": middle, "end": len(parameters)},
+            ],
+        },
+    )
+    path = folder / "policy.safetensors"
+    exporting.write(path, exporting.policy_of(checkpoint))
+    return path, agent, bridge
+
+
+def bundled(name: str) -> Algorithm:
+    return load_algorithm(name, bundled_folder("algorithms"))
