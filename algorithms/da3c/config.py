@@ -38,6 +38,11 @@ class NetworkConfig(Section):
         description="Policy and value have networks of their own; by default true for vectors without `lstm`, else "
         "false.",
     )
+    flatten_images: Free[bool] = Field(
+        False,
+        description="What looks like an image, with two axes of 16 or more, and gets no convolutions (one of floats, "
+        "one beside other parts) is taken as numbers side by side. false: such observations are refused.",
+    )
     lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, Space
-from relaax.algorithm_base.observations import input_refusal, input_shape, is_image
+from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, Space, space_size
+from relaax.algorithm_base.observations import (
+    input_refusal,
+    input_shape,
+    is_image,
+    looks_like_image,
+    with_channels_last,
+)
 from relaax.tf.networks import Convolution, NetworkSpec
 from relaax.tf.policies import Policy
 
@@ -68,17 +74,43 @@ def _default_layers(observation_space: Space) -> tuple[tuple[Convolution, ...], 
 
 def observation_refusal(config: Config, observation_space: Space, policy: Policy) -> str | None:
     """Why the observation space cannot be handled; None where it can."""
-    sentence = input_refusal(observation_space)
+    sentence = input_refusal(observation_space) or _image_refusal(config, observation_space)
     if sentence:
         return sentence
     try:
         parameters = actor_critic(config, observation_space, policy).layout().size
     except ValueError as error:
-        return str(error)
+        turned = with_channels_last(observation_space)
+        hint = "change algorithm.network.convolutions"
+        return f"{error}; {hint if turned is None else f'transpose it to {list(turned)}, or {hint}'}"
     if parameters > MAX_PARAMETERS:
         return f"the network would have {parameters} parameters, outputs included; at most {MAX_PARAMETERS} are handled"
     if sum(declared(config, observation_space).values()) > MAX_STATISTICS:
         return f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.normalize_observations to false"
+    return None
+
+
+def _image_refusal(config: Config, observation_space: Space) -> str | None:
+    """Why an image is not learned from as it is: it would do badly, and nobody would know why."""
+    turned = with_channels_last(observation_space)
+    if turned is not None and config.network.convolutions is None:
+        return (
+            "it looks like an image of [channels, rows, columns], and images are taken as [rows, columns, channels]; "
+            f"transpose it to {list(turned)}, for instance with gymnasium.wrappers.TransformObservation, or set "
+            "algorithm.network.convolutions if its axes are meant as they stand"
+        )
+    if config.network.flatten_images or is_image(observation_space):
+        return None
+    for element in observation_space.elements():
+        if looks_like_image(element):
+            if element is observation_space:
+                what, way = "it looks", "Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one"
+            else:
+                what, way = f"its part {element} looks", "an image alone; send nothing else"
+            return (
+                f"{what} like an image, and convolutions are for {way}, or set algorithm.network.flatten_images to "
+                f"true to take its {space_size(element)} numbers side by side, without convolutions"
+            )
     return None
 
 

@@ -14,6 +14,9 @@ from relaax.rlx import Box, Discrete, MultiBinary, Space
 
 Inputs = npt.NDArray[Any]
 
+PICTURE_SIDE = 16
+"""What has two axes or more of this length, or longer ones, looks like an image."""
+
 _LARGEST = np.finfo(np.float32).max
 
 
@@ -22,11 +25,13 @@ class ObservationEncoder:
 
     An image becomes uint8 [N, H, W, C x history]: one Box of uint8 and shape [H, W] or [H, W, C], or one of bool and
     shape [H, W, C], whose True becomes 255. Everything else becomes float32 [N, D]: numbers in C order, a Discrete as
-    one-hot, the parts of a Tuple or Dict side by side.
+    one-hot, the parts of a Tuple or Dict side by side. Bytes among these that look like an image are brought from
+    0..255 to 0..1.
     """
 
     def __init__(self, space: Space, environments: int, history: int) -> None:
         self._elements = list(space.elements())
+        self._pictures = [looks_like_image(e) and e.dtype == np.uint8 for e in self._elements]
         self._history = (
             FrameStack(environments, self._elements[0].shape, np.uint8, history) if is_image(space) else None
         )
@@ -60,10 +65,12 @@ class ObservationEncoder:
 
     def _vector(self, observations: Leaves) -> Inputs:
         parts = []
-        for element, leaf in zip(self._elements, observations, strict=True):
+        for element, leaf, picture in zip(self._elements, observations, self._pictures, strict=True):
             if isinstance(element, Discrete):
                 # No indexing: rows of final observations where no episode ended may hold anything.
                 parts.append((leaf[:, None] - element.start == np.arange(element.n)).astype(np.float32))
+            elif picture:
+                parts.append(leaf.reshape(len(leaf), -1) / np.float32(255))
             else:
                 if leaf.dtype == np.float64:  # of which float32 holds a part only
                     leaf = np.clip(leaf, -_LARGEST, _LARGEST)
@@ -82,6 +89,20 @@ def is_image(space: Space) -> bool:
         return False
     axes = {np.dtype(np.uint8): (2, 3), np.dtype(np.bool_): (3,)}
     return len(space.shape) in axes.get(space.dtype, ())
+
+
+def looks_like_image(element: Space) -> bool:
+    """Tell whether an elementary part looks like an image, of whatever dtype and whichever axis its channels are."""
+    return isinstance(element, Box) and sum(side >= PICTURE_SIDE for side in element.shape) > 1
+
+
+def with_channels_last(space: Space) -> tuple[int, int, int] | None:
+    """The shape [H, W, C] of an image that looks like [C, H, W]; None where it does not."""
+    (element,) = space.elements() if is_image(space) else (None,)
+    if element is None or len(element.shape) != 3:
+        return None
+    channels, height, width = element.shape
+    return (height, width, channels) if 2 * channels <= min(height, width) else None
 
 
 def input_shape(space: Space, history: int) -> tuple[int, ...]:

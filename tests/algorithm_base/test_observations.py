@@ -44,6 +44,15 @@ def test_parts_stand_side_by_side_in_the_order_of_the_space() -> None:
     assert encoder.shape == input_shape(space, 4) == (7,)
 
 
+def test_pictures_beside_other_parts_are_scaled() -> None:
+    space = Tuple([Box(0, 255, (16, 16), np.uint8), Box(0, 255, (7, 7), np.uint8), Box(0, 255, (2,), np.uint8)])
+    encoder = ObservationEncoder(space, 1, 4)
+    inputs = encoder.reset([np.full((1, *element.shape), 51, np.uint8) for element in space.elements()])
+    assert inputs.dtype == np.float32
+    assert inputs[0, :256] == pytest.approx(0.2)
+    assert set(inputs[0, 256:].tolist()) == {51.0}, "small ones may count something"
+
+
 @pytest.mark.parametrize("history", [3, 4])
 def test_images_are_stacked(history: int) -> None:
     encoder = ObservationEncoder(Box(0, 255, shape=(2, 3), dtype=np.uint8), 2, history)

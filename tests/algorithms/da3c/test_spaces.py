@@ -12,6 +12,7 @@ from relaax.tf.policies import Categorical
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR, ATARI = Box(shape=(4,)), Box(0, 255, shape=(84, 84), dtype=np.uint8)
+CAMERA_AND_SPEED = Dict({"camera": Box(0, 255, shape=(64, 64, 3), dtype=np.uint8), "speed": Box(shape=(2,))})
 
 
 def refusal(observation_space: Space, action_space: Space, **keys: Any) -> str | None:
@@ -69,11 +70,69 @@ def test_what_it_can_handle(space: Space) -> None:
             "da3c cannot handle the observation space Box(uint8, [10000, 10000], 0..255): the network would have"
             " 12759086131 parameters, outputs included; at most 50000000 are handled",
         ),
+        (
+            Box(0, 255, shape=(3, 64, 64), dtype=np.uint8),
+            Discrete(2),
+            "da3c cannot handle the observation space Box(uint8, [3, 64, 64], 0..255): it looks like an image of"
+            " [channels, rows, columns], and images are taken as [rows, columns, channels]; transpose it to"
+            " [64, 64, 3], for instance with gymnasium.wrappers.TransformObservation, or set"
+            " algorithm.network.convolutions if its axes are meant as they stand",
+        ),
+        (
+            Box(0, 1, shape=(84, 84, 3)),
+            Discrete(2),
+            "da3c cannot handle the observation space Box(float32, [84, 84, 3], 0..1): it looks like an image, and"
+            " convolutions are for Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one, or set"
+            " algorithm.network.flatten_images to true to take its 21168 numbers side by side, without convolutions",
+        ),
+        (
+            CAMERA_AND_SPEED,
+            Discrete(2),
+            "da3c cannot handle the observation space Dict(camera: Box(uint8, [64, 64, 3], 0..255), speed:"
+            " Box(float32, [2])): its part Box(uint8, [64, 64, 3], 0..255) looks like an image, and convolutions are"
+            " for an image alone; send nothing else, or set algorithm.network.flatten_images to true to take its 12288"
+            " numbers side by side, without convolutions",
+        ),
     ],
-    ids=["continuous", "tuple", "multi-discrete", "large", "large image"],
+    ids=["continuous", "tuple", "multi-discrete", "large", "large image", "channels first", "floats", "part"],
 )
 def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
     assert refusal(observation_space, action_space) == sentence
+
+
+FLAT, CONVOLUTIONS = {"flatten_images": True}, {"convolutions": [{"filters": 4, "kernel": 3, "stride": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("space", "network", "handled"),
+    [
+        (Box(0, 1, shape=(3, 84, 84)), {}, False),
+        (Box(0, 1, shape=(84, 84)), {}, False),
+        (Box(0, 1, shape=(84, 84)), FLAT, True),
+        (Box(0, 255, shape=(4, 84, 84, 3), dtype=np.uint8), {}, False),
+        (Box(0, 1, shape=(84, 84), dtype=np.bool_), {}, False),
+        (CAMERA_AND_SPEED, FLAT, True),
+        (Tuple([Box(0, 255, shape=(7, 7, 3), dtype=np.uint8), Discrete(4)]), {}, True),  # small enough
+        (Box(shape=(200, 15)), {}, True),
+        (Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), FLAT, False),
+        (Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), CONVOLUTIONS, True),
+        (Box(0, 255, shape=(1, 84, 84), dtype=np.uint8), {}, False),
+        (Box(0, 1, shape=(4, 10, 10), dtype=np.bool_), {}, False),
+        (Box(0, 1, shape=(9, 10, 15), dtype=np.bool_), {}, True),
+    ],
+    ids=str,
+)
+def test_images_by_accident_are_refused(space: Space, network: dict[str, Any], handled: bool) -> None:
+    assert (refusal(space, Discrete(3), network=network) is None) == handled
+
+
+def test_an_image_too_small_for_its_convolutions_may_have_its_channels_first() -> None:
+    large = {"convolutions": [{"filters": 4, "kernel": 5, "stride": 1}]}
+    said = refusal(Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), Discrete(3), network=large) or ""
+    assert "an image of [3, 64, 256] is too small for convolution 0" in said
+    assert said.endswith("; transpose it to [64, 64, 3], or change algorithm.network.convolutions")
+    said = refusal(Box(0, 255, shape=(4, 4), dtype=np.uint8), Discrete(3), network=large) or ""
+    assert said.endswith("stride=1); change algorithm.network.convolutions")
 
 
 def test_sizes_in_the_configuration_are_checked() -> None:

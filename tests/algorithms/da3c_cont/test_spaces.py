@@ -39,13 +39,20 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             " parameters, outputs included; at most 50000000 are handled",
         ),
         (
-            Box(-1, 1, shape=(200, 200)),
+            Box(-1, 1, shape=(40_000,)),
             FORCES,
-            "da3c_cont cannot handle the observation space Box(float32, [200, 200], -1..1): at most 32768 numbers are"
+            "da3c_cont cannot handle the observation space Box(float32, [40000], -1..1): at most 32768 numbers are"
             " normalised; set algorithm.normalize_observations to false",
         ),
+        (
+            Box(0, 1, shape=(64, 64)),
+            FORCES,
+            "da3c_cont cannot handle the observation space Box(float32, [64, 64], 0..1): it looks like an image, and"
+            " convolutions are for Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one, or set"
+            " algorithm.network.flatten_images to true to take its 4096 numbers side by side, without convolutions",
+        ),
     ],
-    ids=["discrete", "large image", "too many actions", "too much to normalise"],
+    ids=["discrete", "large image", "too many actions", "too much to normalise", "image of floats"],
 )
 def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
     refused = DA3C_CONT.refusal(DA3C_CONT.configure({"path": "da3c_cont"}), observation_space, action_space)
