@@ -46,10 +46,9 @@ class Model:
     ) -> None:
         # What has no convolutions is too small for a GPU to pay.
         on_gpu = bool(spec.convolutions) and computes_on_gpu()
-        on_host = not spec.lstm and not on_gpu
         self._learner: HostModel | TensorFlowModel | None = None
         if learns or on_gpu:
-            engine = _host_model() if on_host else _tensorflow_model()
+            engine = _host_model() if _on_host(bool(spec.lstm), on_gpu) else _tensorflow_model()
             self._learner = engine(spec, policy, config, input_dtype, batch_shape)
         self._actor = self._learner or NumpyModel(spec)
 
@@ -77,10 +76,15 @@ class Model:
 
 def load_engines(config: Config, device: str) -> None:
     """Import what models on `device` may need and this module does not import: numba, TensorFlow."""
-    if not config.lstm:
+    if _on_host(config.lstm, on_gpu=False):
         _host_model()
-    if config.lstm or device != CPU:
+    if not _on_host(config.lstm, on_gpu=device != CPU):
         _tensorflow_model()
+
+
+def _on_host(lstm: bool, on_gpu: bool) -> bool:
+    """Tell whether the gradient is the one written out in `host_model`, not TensorFlow's of the loss."""
+    return not lstm and not on_gpu
 
 
 def _host_model() -> type[HostModel]:

@@ -1,0 +1,57 @@
+"""A copied algorithm learns by another loss where it was copied as its README says."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, load_algorithm
+from relaax.algorithm_base.testing import RandomEnvironments, make_agent
+from support.pages import ROOT, block
+
+VECTOR = Box(-1, 1, shape=(4,))
+LOSS = "            loss /= environments\n"
+NO_LOSS = LOSS + "            loss *= 0.0\n"
+
+
+def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float:
+    algorithm = load_algorithm(path, folder)
+    config = algorithm.configure({"path": path, "episode_len": 5, "network": {"dense": [8]}, **keys})
+    agent, bridge = make_agent(algorithm, config, VECTOR, action, environments=2)
+    world = RandomEnvironments(VECTOR, action, 2)
+    actions = agent.reset(world.reset())
+    while not bridge.pushes:
+        actions = agent.step(world.step(actions))
+        agent.learn()
+    agent.close()
+    return float(np.abs(bridge.pushes[0].gradient).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "base", "action"),
+    [
+        ("da3c", "my_da3c", "my_da3c", Discrete(3)),
+        ("da3c_cont", "mine/da3c_cont", "mine/da3c", Box(-1, 1, (2,))),
+    ],
+)
+def test_the_loss_of_a_copy_counts(name: str, path: str, base: str, action: Any, tmp_path: Path) -> None:
+    script = block(ROOT / "algorithms" / name / "README.md", "loss")
+    copied, _, edited = script.partition("sed ")
+    gradients = {}
+    # Each in a folder of its own: a module that was imported once stays as it was.
+    for step, text in {"copied": copied, "copied and edited": f"{copied}sed {edited}"}.items():
+        for loss in (LOSS, NO_LOSS):
+            folder = tmp_path / f"{step} {len(loss)}"
+            folder.mkdir()
+            (folder / "algorithms").symlink_to(ROOT / "algorithms")
+            subprocess.run(["sh", "-ec", text], cwd=folder, check=True)
+            source = folder / base / "tensorflow_model.py"
+            assert LOSS in source.read_text()
+            source.write_text(source.read_text().replace(LOSS, loss))
+            gradients[step, loss is NO_LOSS] = largest_gradient(path, folder, action, lstm=False)
+    assert gradients.pop(("copied and edited", True)) == 0.0
+    assert min(gradients.values()) > 1e-3, "without the edit the loss in TensorFlow has no effect"
