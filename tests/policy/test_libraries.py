@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Discrete, load_algorithm
-from relaax.cli.new.scaffold import ALGORITHM, filled
 from relaax.extras import EXTRAS
 from support.policy_files import bundled, write
 
@@ -69,11 +69,10 @@ def test_what_is_needed_is_named_with_the_extra(library: str) -> None:
 
 
 def test_an_algorithm_of_ones_own_names_what_it_needs(tmp_path: Path) -> None:
-    source = tmp_path / "mine.py"
-    source.write_text(filled(ALGORITHM, ".py", "mine"), encoding="utf-8")
-    path, agent, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
-    wanted = agent.reset([np.ones((3, 3), np.float32)])[0][0]
-    assert without(set(), ACT, "[1.0, 1.0, 1.0]", path, source).stdout == f"{wanted}\n"
+    source = Path(shutil.copytree(bundled("da3c").source, tmp_path / "mine"))
+    path, _, _ = write(tmp_path, load_algorithm(str(source), tmp_path), VECTOR, Discrete(3))
+    with (source / "__init__.py").open("a") as init:
+        init.write("import tensorflow\n")
     said = without({"tensorflow"}, ACT, "[1.0, 1.0, 1.0]", path, source).stderr.splitlines()
     assert said[-1] == "ModuleNotFoundError: tensorflow is not installed; pip install 'relaax[server]'"
     assert len(said) < 20
