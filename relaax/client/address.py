@@ -1,6 +1,11 @@
-"""Where an RLX server listens."""
+"""Where an RLX server listens, and the words that stand for none."""
 
 from __future__ import annotations
+
+RANDOM = "random"
+"""In the place of HOST:PORT: no server, random actions."""
+CHECK = "check"
+"""In the place of HOST:PORT: no server, and no action. The environments are made, and their spaces told."""
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -18,10 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.address import parse_address
+from relaax.client.address import CHECK, RANDOM, parse_address
 from relaax.client.base import CA_VARIABLE, TOKEN_VARIABLE
 from relaax.client.failure import Failure
-from relaax.client.random_agent import RANDOM
 from relaax.client.scalars import check_name
 from relaax.client.side_by_side import leave, side_by_side, under_way
 from relaax.client.tally import RunSummary
@@ -43,7 +42,9 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
     """A parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     result.add_argument(
-        "address", metavar="HOST:PORT", help="where an RLX server listens; random: no server, random actions"
+        "address",
+        metavar="HOST:PORT",
+        help="where an RLX server listens; random: no server, random actions; check: make them, say their spaces, end",
     )
     result.add_argument("name", metavar="NAME", help=name)
     result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
@@ -120,11 +121,11 @@ def metric(text: str) -> str:
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `relaax.client.run` that `parser` asks for, but for the environment. Raises UsageError."""
     try:
-        if arguments.address != RANDOM:
+        if arguments.address not in (CHECK, RANDOM):
             parse_address(arguments.address)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if arguments.measure is not None:
+    if arguments.measure is not None and arguments.address != CHECK:
         _require_writable(arguments.measure)
     return {
         "address": arguments.address,
@@ -156,7 +157,8 @@ def execute(
             stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
         )
         with named(name):
-            summary = side_by_side(main, arguments) if arguments.connections > 1 else main(arguments)
+            many = arguments.connections > 1 and arguments.address != CHECK
+            summary = side_by_side(main, arguments) if many else main(arguments)
         print(_described(summary), flush=True)
         code = DONE
     except KeyboardInterrupt:
@@ -238,6 +240,8 @@ def _read_token(path: Path) -> str:
 
 
 def _described(summary: RunSummary) -> str:
+    if summary.spaces is not None:
+        return summary.spaces
     text = f"{summary.steps} steps, {summary.episodes} episodes"
     if summary.mean_return is not None:
         text += f", mean return {summary.mean_return:.1f} of the last {len(summary.returns)}"

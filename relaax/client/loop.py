@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from relaax.client.address import CHECK, RANDOM
 from relaax.client.alone import step_alone
 from relaax.client.autoreset import autoreset_of
 from relaax.client.base import ClientBase
 from relaax.client.client import Client
 from relaax.client.failure import TrainingFinished
 from relaax.client.measuring import Measured
-from relaax.client.random_agent import RANDOM, RandomAgent
+from relaax.client.random_agent import RandomAgent
 from relaax.client.reports import Reports, reporter
 from relaax.client.tally import RunSummary, Tally
+from relaax.client.values import values_of
 from relaax.client.vector_client import Autoreset, VectorClient
 from relaax.extras import explained
 from relaax.rlx import Episode
@@ -45,7 +47,8 @@ def run(
 
     The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
     that asks for episodes or an end (`episodes`, `steps`, `on_episode`), the environment is then stepped alone, as fast
-    as it goes, until an exception such as KeyboardInterrupt ends it.
+    as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no server either:
+    the environment is made and not even reset, and the summary says its spaces.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
     this call made it also closes.
@@ -61,8 +64,8 @@ def run(
     `measure`: a file for how fast it goes, JSON lines (see `relaax.client.measuring`).
     `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
-    Raises Failure where the agent's side fails for good, and ValueError for metrics that cannot be sent. The end of
-    training is no failure: the summary says so.
+    Raises Failure where the agent's side fails for good, UnsupportedSpace for spaces that cannot be sent, ValueError
+    for metrics that cannot be sent. The end of training is no failure: the summary says so.
     """
     with ExitStack() as stack:
         made = _made(env)
@@ -73,6 +76,8 @@ def run(
             environment = str(spec.id) if spec is not None else ""
         settings = {"environment": environment, "reports_episodes": whole_episodes is not None} | settings
         is_vector = hasattr(made, "single_observation_space")
+        if address == CHECK:
+            return RunSummary(0, 0, (), 0.0, spaces=_spaces(made, is_vector))
         if address == RANDOM and measure is not None and episodes is None and steps is None and on_episode is None:
             step_alone(made, seed, measure)
         tally = Tally(made.num_envs if is_vector else 1, episodes=episodes, steps=steps, on_episode=on_episode)
@@ -95,6 +100,16 @@ def _made(env: Any) -> Any:
             import gymnasium  # only an id needs it
         return gymnasium.make(env)
     return env() if isinstance(env, type) or not hasattr(env, "step") else env
+
+
+def _spaces(env: Any, is_vector: bool) -> str:
+    """Those of one environment, as they are sent. Raises UnsupportedSpace."""
+    observe, act = (
+        (env.single_observation_space, env.single_action_space)
+        if is_vector
+        else (env.observation_space, env.action_space)
+    )
+    return f"observations {values_of(observe).space}, actions {values_of(act).space}"
 
 
 def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: dict[str, Any]) -> Any:

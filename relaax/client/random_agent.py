@@ -11,9 +11,6 @@ import numpy.typing as npt
 from relaax import rlx
 from relaax.client.values import values_of
 
-RANDOM = "random"
-"""Stands in the place of HOST:PORT where there is to be no server."""
-
 
 class RandomAgent:
     """Has the methods of `Client` (`environments` None) and of `VectorClient` that act, and acts at random.

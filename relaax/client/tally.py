@@ -21,6 +21,7 @@ class RunSummary:
     `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
     `returns`: their returns, the last 100 where no number of episodes was asked for.
     `training_finished`: the server's sentence where it ended the run, else None.
+    `spaces`: what is observed and done, if that was all that was asked for.
     """
 
     episodes: int
@@ -28,6 +29,7 @@ class RunSummary:
     returns: tuple[float, ...]
     seconds: float
     training_finished: str | None = None
+    spaces: str | None = None
 
     @property
     def mean_return(self) -> float | None:

@@ -47,6 +47,7 @@ def written(folder: Path, **sections: dict[str, Any]) -> Path:
     document = {
         SERVER: {"bind": "127.0.0.1:0", "checkpoint_dir": str(folder / "checkpoints"), **sections.get("server", {})},
         RLX: {"bind": "127.0.0.1:0", "parameter_server": ["127.0.0.1:0"], **sections.get("rlx", {})},
+        "relaax-run": sections.get("run", {}),
         "algorithm": {"path": "da3c", "network": {"dense": [8]}, **sections.get("algorithm", {})},
     }
     path = folder / "experiment.yaml"
@@ -150,6 +151,17 @@ def test_a_configuration_that_cannot_be(tmp_path: Path) -> None:
 def test_a_port_for_everybody_is_asked_for(tmp_path: Path) -> None:
     findings = found(written(tmp_path, rlx={"status_bind": "0.0.0.0:0"}), "configuration")
     assert "status_bind 0.0.0.0:0 can be reached from other machines" in only(findings, Level.WRONG)
+
+
+def test_environments_are_made_where_that_can_be(tmp_path: Path) -> None:
+    gym = {"environment": "OpenAI_Gym", "name": "CartPole-v1"}
+    assert "CartPole-v1 can be made: obs" in only(found(written(tmp_path, run=gym), "environment"), Level.OK)
+    findings = found(written(tmp_path, run={**gym, "name": "CartPoel-v1"}), "environment")
+    assert "'CartPoel-v1'; the nearest is 'CartPole-v1'. Mend what" in only(findings, Level.WARNING)
+    (tmp_path / "mine.py").write_text("open('started', 'w')")
+    findings = found(written(tmp_path, run={"environment": "mine.py", "name": "any"}), "environment")
+    assert "mine.py is a program of your own, and was not started" in only(findings, Level.OK)
+    assert found(written(tmp_path), "environment") == []
 
 
 def test_versions_are_those_that_it_was_tried_with(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import io
 import pytest
 from rich.console import Console
 
+from relaax.cli.run import panel
 from relaax.cli.run.panel import View, _panel, step_limit, time_left
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
+from support.processes import wait_until
 
 PROGRESS = Progress(
     global_step=12_000,
@@ -110,3 +112,51 @@ def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) 
     out = capsys.readouterr().out
     assert out.startswith("hello\n")
     assert out.count("12,000 steps") == 1, "a line now and then, where there is no terminal"
+
+
+def test_a_step_of_the_start_that_takes_long_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "STEP_SECONDS", 0.01)
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return "\n" in said
+
+    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+        view.step("starting the parameter server")
+        wait_until(is_told, "it is told")
+        view.show(Progress())
+        view.show(PROGRESS)
+    assert said == "still starting the parameter server\n"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "12,000 steps" in line, "nothing was shown before there was a connection"
+
+
+def test_steps_of_a_quick_start_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+        view.step("starting the parameter server")
+        view.step("starting the RLX server")
+        view.show(dataclasses.replace(PROGRESS))
+        assert view._late is not None
+        view._late.join(10)
+        assert not view._late.is_alive(), "it waits no more"
+    assert "starting" not in capsys.readouterr().out
+
+
+def test_a_terminal_shows_each_step_in_the_panels_place(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+        view.step("starting the RLX server")
+        view.show(Progress())
+    assert "starting the RLX server ..." in capsys.readouterr().out
+    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+        view.step("starting the RLX server")
+        view.show(PROGRESS)
+    shown = capsys.readouterr().out
+    assert "12,000" in shown

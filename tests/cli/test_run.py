@@ -197,11 +197,24 @@ def test_an_interrupt_while_everything_starts_ends_it_all_the_same(runs: Runs, n
 
 
 @pytest.mark.slow
-def test_environments_that_fail_again_and_again_end_the_run(runs: Runs) -> None:
-    run = runs.start(*SMALL, "--set", "run.name=NoSuchEnvironment-v0")
-    assert run.running.wait(150) in (1, 2), run.running.report()
-    assert "NoSuchEnvironment-v0" in run.running.stderr
+def test_environments_that_fail_again_and_again_end_the_run(runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit('no simulator answers')")
+    run = runs.start(*SMALL, "--set", f"run.environment={tmp_path / 'mine.py'}")
+    assert run.running.wait(150) == 1, run.running.report()
+    assert "no simulator answers" in run.running.stderr
     run.expect_nothing_left()
+
+
+def test_a_misspelt_environment_moves_no_run_aside(runs: Runs, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "run" / "checkpoints" / "00000001-9-f1"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "run" / "configuration.yaml").write_text("of the run before")
+    run = runs.start(*SMALL, "--fresh", "--set", "run.name=CartPoel-v1", "--summary", tmp_path / "summary.json")
+    assert run.running.wait(60) == 2, run.running.report()
+    assert list(tmp_path.glob("run*")) == [tmp_path / "run"]
+    assert not (tmp_path / "summary.json").exists()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoints", "configuration.yaml"]
+    assert (tmp_path / "run" / "configuration.yaml").read_text() == "of the run before"
 
 
 @pytest.mark.slow
@@ -222,6 +235,7 @@ def test_environments_that_have_had_enough_end_the_run(runs: Runs) -> None:
         (["da3c_gym_cartpole", "--clients", "0"], ["clients", "0"]),
         (["da3c_gym_cartpole", "--max-steps", "1.5"], ["max_steps", "1.5"]),
         (["da3c_gym_cartpole", "--max-time", "soon"], ["max_time", "'soon'", "90s, 15m, 2h, 1h30m"]),
+        (["da3c_gym_cartpole", "--set", "run.name=CartPoel-v1"], ["'CartPoel-v1'; the nearest is 'CartPole-v1'"]),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_a_sentence(
@@ -300,3 +314,4 @@ def test_names_for_clients_and_no_token_would_let_its_own_clients_in_nowhere(
     command = processes.start(*RELAAX, "run", "da3c_gym_cartpole", "--run-dir", directory, *named)
     assert command.wait(60) == 2, command.report()
     assert "set token_file as well" in command.stderr
+    assert not directory.exists()

@@ -82,6 +82,22 @@ def test_an_unfinished_run_of_another_task_is_refused_and_left_alone(tmp_path: P
     directory.close()
 
 
+def test_a_run_that_left_no_checkpoint_stands_in_nobodys_way(tmp_path: Path) -> None:
+    a_run(tmp_path / "run", "failed")
+    (tmp_path / "run" / "checkpoints" / "one").rename(tmp_path / "run" / "checkpoints" / "lease.json")
+    directory = RunDirectory(tmp_path / "run")
+    assert directory.open(False, 10_000, make_plan("da3c_gym_acrobot", []).task) == f"run directory {tmp_path / 'run'}"
+    directory.close()
+
+
+def test_a_promised_summary_leaves_no_file_before_it_is_kept(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.promise_summary(tmp_path / "summary.json")
+    with pytest.raises(ConfigurationError, match="--summary"):
+        directory.promise_summary(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_fresh_begins_anew_whatever_was_there(tmp_path: Path) -> None:
     a_run(tmp_path / "run", "interrupted")
     assert not is_resumed(tmp_path / "run", fresh=True)

@@ -57,6 +57,14 @@ def test_one_environment():
             assert reset.truncated is None
 
 
+@pytest.mark.parametrize("env", [Counting(), vector(AutoresetMode.SAME_STEP)])
+def test_a_check_says_the_spaces_and_leaves_the_environment_as_it_is(env):
+    summary = run(env, "check")
+    assert summary.spaces == "observations Box(float32, [3], 0..1e+06), actions Discrete(97, start=5)"
+    assert (summary.steps, summary.episodes) == (0, 0)
+    assert getattr(env, "seeds", []) == [], "it was not reset"
+
+
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
 def test_a_vector_that_resets_itself(mode, kind):

@@ -99,6 +99,13 @@ def test_options_reach_the_server(tmp_path):
     assert "s3cret" not in done.stdout + done.stderr
 
 
+def test_a_check_makes_one_and_says_its_spaces(tmp_path):
+    (tmp_path / "measured").write_text("of another run")
+    done = program(GYM, "check", "CartPole-v1", "--connections", "3", "--measure", str(tmp_path / "measured"))
+    assert (done.returncode, done.stdout) == (0, "observations Box(float32, [4]), actions Discrete(2)\n"), done.stderr
+    assert (tmp_path / "measured").read_text() == "of another run"
+
+
 def test_the_token_may_come_from_the_environment():
     with RlxPeer(random_serve) as peer:
         program(GYM, peer.address, "CartPole-v1", "--steps", "3", RELAAX_TOKEN="outside")

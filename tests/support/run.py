@@ -54,7 +54,7 @@ class Run:
             if "relaax.server.rlx_server.main" in command:
                 return "rlx-server" if parent == self.running.pid else "worker"
             if "main.py" in command:
-                return "client"
+                return None if "main.py check " in command else "client"
         return None
 
     @property

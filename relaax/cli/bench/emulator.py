@@ -11,7 +11,7 @@ from relaax.bundled import bundled_folder
 from relaax.cli.bench.programs import Programs
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import StartError
-from relaax.client.random_agent import RANDOM
+from relaax.client.address import RANDOM
 
 WARM_UP_SECONDS = 0.5
 

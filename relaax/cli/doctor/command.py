@@ -66,13 +66,14 @@ def line(name: str, finding: Finding) -> str:
 
 def checks() -> tuple[Check, ...]:
     """All of them, in order: what those after it need comes first, and forking before anything starts a thread."""
-    from relaax.cli.doctor import installation, machine, one_host, parameter_server, ports, storage, trust
+    from relaax.cli.doctor import environments, installation, machine, one_host, parameter_server, ports, storage, trust
 
     return (
         Check("configuration", installation.configuration),
         Check("versions", installation.versions),
         Check("algorithm", installation.algorithm),
         Check("fork", installation.forking),
+        Check("environment", environments.environment),
         Check("memory", machine.memory),
         Check("open files", ports.descriptors),
         Check("shared memory", one_host.shared_memory),

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOpt
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.server.address import AddressError
 from relaax.server.options import CheckConfigOption, PrintConfigOption
+
+if TYPE_CHECKING:
+    from relaax.cli.run.plan import Plan
 
 
 def run(
@@ -67,20 +70,46 @@ def run(
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=sys.stderr)
     try:
-        from relaax.cli.run.experiment import experiment
         from relaax.cli.run.plan import make_plan
-        from relaax.cli.run.run_directory import RunDirectory
-        from relaax.server.configured import show, whole
 
         plan = make_plan(config, overrides)
-        directory = RunDirectory(run_dir if run_dir is not None else Path("runs") / plan.name)
+        place = run_dir if run_dir is not None else Path("runs") / plan.name
         if print_config or check_config:
-            show(config, whole(directory.settled(plan)), print_config)
+            _show(config, plan, place, print_config)
             raise typer.Exit(0)
-        code = experiment(plan, directory, fresh=fresh, progress=not no_progress, summary=summary)
+        code = _run(plan, place, fresh=fresh, progress=not no_progress, summary=summary)
     except (ConfigurationError, AddressError) as error:
         print(f"relaax run: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:  # before there was anything to end in order
         raise typer.Exit(130) from None
     raise typer.Exit(code)
+
+
+def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
+    """What a run would be started with. Raises ConfigurationError and AddressError."""
+    from relaax.cli.run.run_directory import RunDirectory
+    from relaax.server.configured import show, whole
+
+    show(config, whole(RunDirectory(place).settled(plan)), print_config)
+
+
+def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path | None) -> int:
+    """The exit code of a run. Raises ConfigurationError.
+
+    While an environment is tried, this process imports what it needs itself.
+    """
+    from relaax.cli.run.environment_check import EnvironmentCheck
+    from relaax.cli.run.process import StartError
+
+    with EnvironmentCheck(plan) as check:
+        if progress:
+            print(plan.title, flush=True)
+        from relaax.cli.run.experiment import experiment
+        from relaax.cli.run.run_directory import RunDirectory
+
+        try:
+            return experiment(plan, RunDirectory(place), check, fresh=fresh, progress=progress, summary=summary)
+        except StartError as error:  # nothing was started
+            print(f"relaax run: {error}", file=sys.stderr)
+            return 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError, manifest_key
+from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.panel import View
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import StartError
@@ -26,6 +27,7 @@ POLL_SECONDS = 0.2
 IMPATIENCE_SECONDS = 3.0
 EXIT_CODES = {"target_reached": 0, "max_steps": 0, "max_time": 0, "interrupted": 130, "failed": 1}
 MISSED_TARGET = 3
+_COMPILES = "(the first time on a machine it compiles its kernels)"
 
 
 class Interrupted:
@@ -50,21 +52,32 @@ class Interrupted:
             self._supervisor.kill()
 
 
-def experiment(plan: Plan, directory: RunDirectory, *, fresh: bool, progress: bool, summary: Path | None) -> int:
-    """Run it. Returns the exit code. Raises ConfigurationError before anything is started."""
-    opened = directory.open(fresh, plan.max_steps, plan.task)
-    directory.write_configuration(plan)
-    if summary is not None:
-        directory.promise_summary(summary)
-    supervisor = Supervisor(plan, directory)
-    interrupted = Interrupted(supervisor)
-    reader = ProgressReader(run_tokens(plan).status)
+def experiment(
+    plan: Plan, directory: RunDirectory, check: EnvironmentCheck, *, fresh: bool, progress: bool, summary: Path | None
+) -> int:
+    """Run it. Returns the exit code.
+
+    Raises ConfigurationError and StartError for what is known before anything is started: the directory is as it was.
+    """
+    tokens = run_tokens(plan)
     refused = None
     with View(plan, progress) as view:
-        view.say(opened)
+        view.step(f"making one {plan.environment_name}, to see that it can be made")
+        check.wait()
+        if summary is not None:
+            directory.promise_summary(summary)
+        view.say(directory.open(fresh, plan.max_steps, plan.task))
+        directory.write_configuration(plan)
+        supervisor = Supervisor(plan, directory)
+        interrupted = Interrupted(supervisor)
+        reader = ProgressReader(tokens.status)
         try:
-            supervisor.start_servers()
+            view.step(f"starting the parameter server {_COMPILES}")
+            supervisor.start_parameter_server()
+            view.step(f"starting the RLX server {_COMPILES}")
+            supervisor.start_rlx_server()
             reader.poll(supervisor.parameter_server_address)
+            view.step(f"starting {plan.run.clients} environment program{'s' * (plan.run.clients > 1)}")
             supervisor.start_clients()
             view.say(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
             status = _watch(plan, supervisor, reader, interrupted, view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -12,11 +13,14 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
 
 LINE_SECONDS = 10.0
+STEP_SECONDS = 2.0
+"""A step of the start that takes longer is told of where there is no terminal."""
 
 
 class View:
@@ -30,6 +34,7 @@ class View:
             Live(console=self._console, refresh_per_second=5) if enabled and self._console.is_terminal else None
         )
         self._line_at = 0.0
+        self._late: threading.Timer | None = None
 
     def __enter__(self) -> View:
         if self._live:
@@ -37,6 +42,7 @@ class View:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._step_is_over()
         if self._live:
             self._live.stop()
 
@@ -45,11 +51,28 @@ class View:
         if self._enabled:
             self._console.print(sentence, highlight=False, soft_wrap=True)
 
+    def step(self, what: str) -> None:
+        """What is being done, until the next step or the first numbers."""
+        self._step_is_over()
+        if self._live:
+            self._live.update(Text(f"{what} ..."))
+        elif self._enabled:
+            self._late = threading.Timer(STEP_SECONDS, self.say, [f"still {what}"])
+            self._late.daemon = True
+            self._late.start()
+
+    def _step_is_over(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+
     def show(self, progress: Progress) -> None:
-        """The newest numbers."""
+        """The newest numbers, once there is a connection."""
+        if not progress.seconds:
+            return
+        self._step_is_over()
         if self._live:
             self._live.update(_panel(self._plan, progress))
-        elif self._enabled and time.monotonic() - self._line_at > LINE_SECONDS and progress.seconds:
+        elif self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
             self._line_at = time.monotonic()
             self.say(_line(progress))
 
@@ -128,5 +151,4 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
     outer.add_row(table)
     if end:
         outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
-    title = f"{plan.name}: {plan.environment_name} by {plan.algorithm.stem}"
-    return Panel(outer, title=title, expand=False, padding=(0, 1))
+    return Panel(outer, title=plan.title, expand=False, padding=(0, 1))

@@ -52,6 +52,11 @@ class Plan:
     environment_name: str
 
     @property
+    def title(self) -> str:
+        """The experiment in a few words."""
+        return f"{self.name}: {self.environment_name} by {self.algorithm.stem}"
+
+    @property
     def task(self) -> dict[str, str]:
         """What is trained on what, in the words of the configuration."""
         return {
@@ -110,12 +115,17 @@ class Plan:
 
 
 def make_plan(config: str, overrides: Sequence[str]) -> Plan:
-    """Read and check everything that can be checked before anything is started. Raises ConfigurationError."""
-    path = find_configuration(config)
+    """Read and check everything that can be checked without starting anything. Raises ConfigurationError."""
     configuration = configured(config, overrides)
     for key, reason in DECIDED.items():  # in a file they are for others; whoever types them expects an effect
         if configuration.origins.get(key) == COMMAND_LINE:
-            raise ConfigurationError(f"--set {'.'.join(key)}: has no effect here: {reason}")
+            raise ConfigurationError(f"--set {'.'.join(key)}: has no effect: {reason}")
+    return plan_of(config, configuration)
+
+
+def plan_of(config: str, configuration: Configuration) -> Plan:
+    """The plan of a configuration that was read. Raises ConfigurationError."""
+    path = find_configuration(config)
     algorithm = find_algorithm(configuration.algorithm_path, configuration.folder)
     run = configuration.run
     if run.environment is None or run.name is None:

@@ -38,6 +38,19 @@ class StartError(Exception):
         self.refused = refused
 
 
+def tethered(command: Sequence[str]) -> list[str]:
+    """The same command, for a process that ends with this one."""
+    return [sys.executable, "-S", "-E", str(_TETHER), str(os.getpid()), *command]
+
+
+def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
+    """Variables for a process of a run: with `secrets` in place of this process's tokens, unless that is None."""
+    inherited = without_variables(os.environ)
+    if secrets is None:
+        return {**_ENVIRONMENT, **inherited}
+    return {**_ENVIRONMENT, **without_tokens(inherited), **secrets}
+
+
 class Process:
     """A command whose output goes to a log file, in a session of its own so that Ctrl-C does not reach it.
 
@@ -66,23 +79,17 @@ class Process:
         self._started_at = time.monotonic()
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
-                [sys.executable, "-S", "-E", str(_TETHER), str(os.getpid()), *command],
+                tethered(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if self._server else log,
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env=self._environment(),
+                env=environment_of(self._secrets),
             )
         if self._server:
             reader = (self._popen, self._ready)
             threading.Thread(target=self._read, args=reader, name=self.name, daemon=True).start()
-
-    def _environment(self) -> dict[str, str]:
-        inherited = without_variables(os.environ)
-        if self._secrets is None:
-            return {**_ENVIRONMENT, **inherited}
-        return {**_ENVIRONMENT, **without_tokens(inherited), **self._secrets}
 
     def _read(self, popen: subprocess.Popen[str], ready: threading.Event) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relaax.checkpoint import lease
 from relaax.cli.run.plan import Plan
 from relaax.configuration import (
     Configuration,
@@ -53,8 +54,9 @@ class RunDirectory:
         """Make it ready: resume an unfinished run, move a finished one aside, or any with `fresh`.
 
         A run that stopped at its limit of steps is unfinished if `max_steps`, this run's limit, lies beyond; one that
-        stopped at its limit of time always is, because each start has its own time. `task` is what is
-        to be trained on (`Plan.task`), where that is to be compared.
+        stopped at its limit of time always is, because each start has its own time. One without a checkpoint has
+        nothing to resume: another begins in its place. `task` is what is to be trained on (`Plan.task`), where that
+        is to be compared.
 
         Returns a sentence for the user. Raises ConfigurationError where another run uses it, or an unfinished run of
         another task is there.
@@ -65,7 +67,7 @@ class RunDirectory:
             if fresh or self._finished(max_steps):
                 sentence = f"{sentence} (the run before is now {self._move_aside()})"
                 self._take_lock()
-            else:
+            elif self._has_checkpoint():
                 self._require_same(task or {})
                 sentence = f"{sentence} (resuming)"
         for folder in (self.logs, self.checkpoints, self.metrics):
@@ -93,6 +95,10 @@ class RunDirectory:
     def close(self) -> None:
         """Let go of the lock."""
         self._lock.close()
+
+    def _has_checkpoint(self) -> bool:
+        """Whether there is anything but a lease: what is damaged counts, the parameter server has its say about it."""
+        return self.checkpoints.is_dir() and any(path.name != lease.KEY for path in self.checkpoints.iterdir())
 
     def _finished(self, max_steps: int) -> bool:
         try:
@@ -167,9 +173,12 @@ class RunDirectory:
 
     def promise_summary(self, path: Path) -> None:
         """Make sure, before the run, that its summary can be written there. Raises ConfigurationError."""
+        is_new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("a").close()
+            if is_new:
+                path.unlink()
         except OSError as error:
             raise ConfigurationError(f"--summary {path}: {error.strerror}") from None
 

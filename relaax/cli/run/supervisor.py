@@ -54,8 +54,7 @@ class Supervisor:
     def start_servers(self) -> None:
         """Raises StartError."""
         self.start_parameter_server()
-        self.rlx_server.start(self._rlx_server_command())
-        self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+        self.start_rlx_server()
 
     def start_parameter_server(self) -> None:
         """The first shard, whose address the others are told, then those together. Raises StartError."""
@@ -66,6 +65,11 @@ class Supervisor:
             process.start(self._shard_command(shard))
         for process in others:
             process.wait_ready(START_SECONDS, self.stopping)
+
+    def start_rlx_server(self) -> None:
+        """Once the parameter server is there. Raises StartError."""
+        self.rlx_server.start(self._rlx_server_command())
+        self.rlx_server.wait_ready(START_SECONDS, self.stopping)
 
     def start_clients(self) -> None:
         """Connect the environments."""

@@ -1,0 +1,36 @@
+"""The environments that `relaax run` would start on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from relaax.cli.doctor.finding import Finding, Patient, ok, warning
+from relaax.cli.run.environment_check import SECONDS, EnvironmentCheck
+from relaax.cli.run.plan import plan_of
+from relaax.cli.run.process import StartError
+from relaax.configuration import ConfigurationError
+
+
+def environment(patient: Patient) -> Iterator[Finding]:
+    """Whether one can be made, where the configuration names any.
+
+    Never worse than a warning: servers do without, and theirs may be on other machines.
+    """
+    run = patient.configuration.run
+    if run.environment is None or run.name is None:
+        return
+    try:
+        plan = plan_of(patient.name, patient.configuration)
+        with EnvironmentCheck(plan) as check:
+            spaces = check.wait()
+    except (ConfigurationError, StartError) as error:
+        way_out = "mend what is named; servers alone run without"
+        yield warning(f"`relaax run` cannot start its environments: {error}", way_out)
+        return
+    if spaces is not None:
+        yield ok(f"{run.name} can be made: {spaces}")
+    elif not check.is_possible:
+        yield ok(f"{plan.environment_main} is a program of your own, and was not started")
+    else:
+        sentence = f"whether {run.name} can be made was not found out within {SECONDS:g} s"
+        yield warning(sentence, f"try `{plan.environment_main} check {run.name}`")

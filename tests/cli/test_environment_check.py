@@ -1,0 +1,70 @@
+"""What is wrong with an environment is known before anything is started. The programs are the real ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relaax.cli.run.environment_check import EnvironmentCheck
+from relaax.cli.run.plan import Plan, make_plan
+from relaax.cli.run.process import StartError
+from relaax.configuration import ConfigurationError
+from support.run import PATIENCE
+
+CARTPOLE = "da3c_gym_cartpole"
+
+
+def plan_of_ones_own(folder: Path, program: str) -> Plan:
+    (folder / "mine.py").write_text(program)
+    (folder / "mine.yaml").write_text("relaax-run: {environment: mine.py, name: small}\nalgorithm: {path: da3c}\n")
+    return make_plan(str(folder / "mine.yaml"), [])
+
+
+def test_what_an_environment_observes_and_does() -> None:
+    with EnvironmentCheck(make_plan(CARTPOLE, ["run.clients=3"])) as check:
+        assert check.wait(PATIENCE) == "observations Box(float32, [4]), actions Discrete(2)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["run.name=CartPoel-v1"], "OpenAI_Gym/main: gymnasium has no environment 'CartPoel-v1'; the nearest is"),
+        (["run.arguments=[--sticky, '0.5']"], "OpenAI_Gym/main: --sticky is for Atari games, which CartPole-v1 is not"),
+        (["run.arguments=[--slowly]"], "OpenAI_Gym/main: error: unrecognized arguments: --slowly"),
+        (["run.environment=ALE", "run.name=boxin"], "ALE/main: the Arcade Learning Environment has no game 'boxin'"),
+    ],
+)  # fmt: skip
+def test_what_its_program_refuses_is_its_one_sentence(overrides: list[str], sentence: str) -> None:
+    with EnvironmentCheck(make_plan(CARTPOLE, overrides)) as check, pytest.raises(ConfigurationError) as refused:
+        check.wait(PATIENCE)
+    assert str(refused.value).startswith(sentence)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does whose library is there, and broken."""
+    (tmp_path / "gymnasium.py").write_text("raise RuntimeError('half installed')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        EnvironmentCheck(make_plan(CARTPOLE, [])) as check,
+        pytest.raises(StartError, match="CartPole-v1 could not") as e,
+    ):
+        check.wait(PATIENCE)
+    assert str(e.value).endswith("\n  RuntimeError: half installed")
+
+
+def test_what_takes_longer_than_it_is_waited_for_has_ended_before_anything_else_begins() -> None:
+    with EnvironmentCheck(make_plan(CARTPOLE, [])) as check:
+        (process,) = psutil.Process().children()
+        assert check.wait(0.0) is None
+    assert not process.is_running()
+
+
+def test_a_program_of_ones_own_is_never_started(tmp_path: Path) -> None:
+    """It may not know what it is asked, and its simulator may bear no second start."""
+    with EnvironmentCheck(plan_of_ones_own(tmp_path, "")) as check:
+        assert not check.is_possible
+        assert psutil.Process().children() == []
+        assert check.wait(0.0) is None
