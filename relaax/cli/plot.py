@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from relaax.digits import shown
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 
 Curve = list[tuple[int, float, float]]
@@ -67,13 +68,8 @@ def plot(
         _refuse(str(error))
     for run in drawn:
         step, seconds, value = run.curve[-1]
-        print(f"{run.name}: {scalar} {_short(value)} at step {step:,} after {seconds / 60:.1f} minutes")
+        print(f"{run.name}: {scalar} {shown(value)} at step {step:,} after {seconds / 60:.1f} minutes")
     print(f"drawn into {output}")
-
-
-def _short(value: float) -> str:
-    """One decimal, and three digits of what is small."""
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -25,6 +25,7 @@ from relaax.client.scalars import check_name
 from relaax.client.side_by_side import leave, side_by_side, under_way
 from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
+from relaax.digits import shown
 from relaax.extras import missing, named
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
@@ -244,5 +245,5 @@ def _described(summary: RunSummary) -> str:
         return summary.spaces
     text = f"{summary.steps} steps, {summary.episodes} episodes"
     if summary.mean_return is not None:
-        text += f", mean return {summary.mean_return:.1f} of the last {len(summary.returns)}"
+        text += f", mean return {shown(summary.mean_return)} of the last {len(summary.returns)}"
     return text if summary.training_finished is None else f"training finished: {summary.training_finished}; {text}"

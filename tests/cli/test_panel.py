@@ -160,3 +160,10 @@ def test_a_terminal_shows_each_step_in_the_panels_place(
         view.show(PROGRESS)
     shown = capsys.readouterr().out
     assert "12,000" in shown
+
+
+def test_returns_below_one_are_told_apart() -> None:
+    small = dataclasses.replace(PROGRESS, mean_return_100=0.744, best_mean_return_100=0.0133)
+    assert "0.744 of 475" in rendered(small)
+    assert "0.0133" in rendered(small)
+    assert "mean return 0.744" in panel._line(small)

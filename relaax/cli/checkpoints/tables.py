@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from relaax.cli.checkpoints.catalogue import Entry, best, newest
+from relaax.digits import shown
 
 _WIDTH = 130  # where there is no terminal
 
@@ -65,7 +66,7 @@ def progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], Non
 
 def _cells(entry: Entry) -> list[str]:
     saved = "" if entry.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-    mean = "" if entry.mean_return is None else f"{entry.mean_return:.1f}"
+    mean = "" if entry.mean_return is None else shown(entry.mean_return)
     counts = ["" if count is None else f"{count:,}" for count in (entry.global_step, entry.updates)]
     return [saved, *counts, mean, "" if entry.shards is None else str(entry.shards), _size(entry.size)]
 

@@ -20,6 +20,7 @@ from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
+from relaax.digits import shown
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str
 
 def _conclusion(result: dict[str, Any], plan: Plan) -> str:
     mean = result["mean_return_100"]
-    reached = "no episode has ended" if mean is None else f"mean return of the last 100 episodes {mean:.1f}"
+    reached = "no episode has ended" if mean is None else f"mean return of the last 100 episodes {shown(mean)}"
     if plan.target_return is not None:
         reached += f" (target {plan.target_return:g})"
     lines = [

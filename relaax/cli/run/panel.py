@@ -17,6 +17,7 @@ from rich.text import Text
 
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
+from relaax.digits import shown
 
 LINE_SECONDS = 10.0
 STEP_SECONDS = 2.0
@@ -77,8 +78,8 @@ class View:
             self.say(_line(progress))
 
 
-def _number(value: float | None, form: str = ",.1f") -> str:
-    return "–" if value is None else format(value, form)
+def _number(value: float | None) -> str:
+    return "–" if value is None else shown(value)
 
 
 def _numbers(values: Iterable[int]) -> str:
