@@ -47,16 +47,26 @@ def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
         raise ValueError(f"not a fingerprint: {error!r}") from None
 
 
-def first_difference(theirs: str, ours: str) -> str | None:
-    """Where two fingerprints differ first, as `key: X there, Y here`; None where they agree."""
-    return _difference(json.loads(theirs), json.loads(ours), "")
+def first_difference(
+    theirs: str, ours: str, at_theirs: str = "at the worker", at_ours: str = "at the parameter server"
+) -> str | None:
+    """Where two fingerprints differ first, as `key: X at the worker, Y at the parameter server`; None where they agree.
+
+    `at_theirs`, `at_ours`: the words for where each is from.
+    """
+    found = _difference(json.loads(theirs), json.loads(ours), "")
+    if found is None:
+        return None
+    path, there, here = found
+    return f"{path}: {there!r} {at_theirs}, {here!r} {at_ours}"
 
 
-def _difference(theirs: Any, ours: Any, path: str) -> str | None:
+def _difference(theirs: Any, ours: Any, path: str) -> tuple[str, Any, Any] | None:
+    """The path of the key, and its two values."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in sorted(set(theirs) | set(ours)):
             found = _difference(theirs.get(key), ours.get(key), f"{path}.{key}" if path else str(key))
             if found:
                 return found
         return None
-    return None if theirs == ours else f"{path}: {theirs!r} there, {ours!r} here"
+    return None if theirs == ours else (path, theirs, ours)

@@ -26,7 +26,7 @@ class Changed:
     here: Any
 
     def __str__(self) -> str:
-        return f"{self.key} is {_shown(self.there)} there, {_shown(self.here)} here"
+        return f"{self.key} is {_shown(self.there)} in the checkpoint, {_shown(self.here)} in the configuration"
 
 
 def changed_keys(there: Mapping[str, Any], config: ConfigBase) -> list[Changed]:

@@ -45,7 +45,7 @@ def live_shard(memory: SharedMemory, asker: pb.PullRequest) -> tuple[LiveShard, 
     message, parameters = memory.live(0, asker)
     fused = kernels.FUSED.get(message.optimizer)
     if fused is None or message.vectors != 2 or len(message.numbers) != fused[1]:
-        raise NoSharedMemory(f"its optimizer {message.optimizer!r} is not known here", Trouble.LASTING)
+        raise NoSharedMemory(f"this worker does not know its optimizer {message.optimizer!r}", Trouble.LASTING)
     _, slot = memory.live(1, asker)
     numbers = [np.float32(number) for number in message.numbers]
     return LiveShard(parameters, slot, kernels.fused(fused[0]), numbers), message.learning_rate

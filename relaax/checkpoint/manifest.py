@@ -123,7 +123,7 @@ def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
     except pydantic.ValidationError as error:
         raise Damaged(_sentence(error)) from None
     if read.id != checkpoint_id:
-        raise Damaged(f"the manifest is that of {_shown(read.id)}, and was put here")
+        raise Damaged(f"the manifest is that of {_shown(read.id)}, in the folder of {checkpoint_id}")
     for name, part in read.parts.items():
         if part.key != part_key(checkpoint_id, name):
             raise Damaged(f"the manifest's parts.{name}.key is {_shown(part.key)}, not {part_key(checkpoint_id, name)}")

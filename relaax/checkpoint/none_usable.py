@@ -25,7 +25,7 @@ def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
                 f"none of the {len(ids)} checkpoints in {location} can be used, and none is deleted:",
                 *named,
                 "Put back what is damaged from a copy; or begin anew at another checkpoint location; or, to begin anew "
-                f"here, remove them: relaax checkpoints remove {location} {' '.join(ids)}",
+                f"at this one, remove them: relaax checkpoints remove {location} {' '.join(ids)}",
             ]
         )
     )

@@ -34,7 +34,7 @@ def plot(
     ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its name in TensorBoard.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")] = Path("plot.png"),
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the numbers here as well.")] = None,
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="A file for the numbers, too.")] = None,
     x: Annotated[str, typer.Option(help="'steps' (the global step) or 'minutes'.")] = "steps",
     title: Annotated[str | None, typer.Option(help="Above the picture.")] = None,
     target: Annotated[float | None, typer.Option(help="A dashed line at this height.")] = None,

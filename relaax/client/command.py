@@ -74,7 +74,9 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
         metavar="FILE",
         help=f"connect over TLS, by the authority (PEM) in this file (else the variable {CA_VARIABLE})",
     )
-    result.add_argument("--measure", type=Path, metavar="FILE", help="write how fast it goes there, as JSON lines")
+    result.add_argument(
+        "--measure", type=Path, metavar="FILE", help="write how fast it goes to this file, as JSON lines"
+    )
     result.add_argument(
         "--metric",
         metavar="NAME",

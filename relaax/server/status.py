@@ -24,7 +24,7 @@ from relaax.server.address import name_of
 
 MAX_REQUESTS = 16
 REQUEST_SECONDS = 10.0
-_PATHS = "/healthz and /metrics are what is here"
+_PATHS = "this port serves /healthz and /metrics"
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the server serves, and what more there is to say of it. Called by any thread."""

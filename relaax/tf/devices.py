@@ -58,9 +58,13 @@ def chosen(device: str, gpus: Sequence[Gpu]) -> Gpu:
     if index < len(gpus):
         return gpus[index]
     if not gpus:
-        raise NoSuchDevice(f"{device} was asked for, but TensorFlow finds no GPU here, only the CPU: {_WAY_OUT}")
-    there = ", ".join(f"gpu:{i}" for i in range(len(gpus)))
-    raise NoSuchDevice(f"{device} was asked for, but TensorFlow finds only {there} here: use one of these, or cpu")
+        raise NoSuchDevice(
+            f"{device} was asked for, but TensorFlow finds no GPU on this machine, only the CPU: {_WAY_OUT}"
+        )
+    found = ", ".join(f"gpu:{i}" for i in range(len(gpus)))
+    raise NoSuchDevice(
+        f"{device} was asked for, but TensorFlow finds only {found} on this machine: use one of these, or cpu"
+    )
 
 
 def _hide_gpus() -> None:

@@ -70,10 +70,13 @@ def test_what_is_no_fingerprint_is_a_value_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("theirs", "difference"),
     [
-        ({"rewards_gamma": 0.9}, "configuration.rewards_gamma: 0.9 there, 0.99 here"),
-        ({"RMSProp": {"decay": 0.5}}, "configuration.RMSProp.decay: 0.5 there, 0.99 here"),
-        ({"network": {"dense": [8]}}, "configuration.network.dense: [8] there, None here"),
-        ({"network": {"dense": [8]}, "entropy_beta": 0.0}, "configuration.entropy_beta: 0.0 there, 0.01 here"),
+        ({"rewards_gamma": 0.9}, "configuration.rewards_gamma: 0.9 at the worker, 0.99 at the parameter server"),
+        ({"RMSProp": {"decay": 0.5}}, "configuration.RMSProp.decay: 0.5 at the worker, 0.99 at the parameter server"),
+        ({"network": {"dense": [8]}}, "configuration.network.dense: [8] at the worker, None at the parameter server"),
+        (
+            {"network": {"dense": [8]}, "entropy_beta": 0.0},
+            "configuration.entropy_beta: 0.0 at the worker, 0.01 at the parameter server",
+        ),
     ],
 )
 def test_the_first_difference_is_named(theirs: dict[str, Any], difference: str) -> None:
@@ -93,5 +96,5 @@ def test_spaces_that_differ() -> None:
 def test_another_algorithm() -> None:
     ours = make()
     assert first_difference(ours.replace('"algorithm":"da3c"', '"algorithm":"dqn"'), ours) == (
-        "algorithm: 'dqn' there, 'da3c' here"
+        "algorithm: 'dqn' at the worker, 'da3c' at the parameter server"
     )

@@ -58,10 +58,10 @@ def test_every_difference_in_a_fixed_key_is_named_with_both_values() -> None:
     there = Parent(path="x", rate=3.0, history=4, layer=Layer(width=3, name="a"), optional=Layer())
     here = Parent(path="y", rate=4.0, history=2, layer=Layer(width=7, name="b"), seed=9, optimizer="adam")
     assert differences(there, here) == [
-        'algorithm.optimizer is "rms_prop" there, "adam" here',
-        "algorithm.history is 4 there, 2 here",
-        "algorithm.layer.width is 3 there, 7 here",
-        'algorithm.optional is {"width": 3, "name": "a"} there, null here',
+        'algorithm.optimizer is "rms_prop" in the checkpoint, "adam" in the configuration',
+        "algorithm.history is 4 in the checkpoint, 2 in the configuration",
+        "algorithm.layer.width is 3 in the checkpoint, 7 in the configuration",
+        'algorithm.optional is {"width": 3, "name": "a"} in the checkpoint, null in the configuration',
     ]
 
 
@@ -69,7 +69,7 @@ def test_what_an_older_checkpoint_has_no_word_of_is_compared_by_its_default() ->
     assert changed_keys({}, Parent(path="x")) == []
     assert changed_keys({"layer": None, "history": 4}, Parent(path="x")) == []
     assert [str(changed) for changed in changed_keys({"layer": {}}, Parent(path="x", layer=Layer(width=7)))] == [
-        "algorithm.layer.width is 3 there, 7 here"
+        "algorithm.layer.width is 3 in the checkpoint, 7 in the configuration"
     ]
 
 
@@ -112,5 +112,6 @@ def test_a_configuration_of_a_file_reads_the_same() -> None:
     )
     assert differences(there, there) == []
     assert differences(there, config(path="da3c")) == [
-        'algorithm.network.convolutions is [{"filters": 1, "kernel": 2, "stride": 3}] there, null here'
+        'algorithm.network.convolutions is [{"filters": 1, "kernel": 2, "stride": 3}] in the checkpoint, '
+        "null in the configuration"
     ]

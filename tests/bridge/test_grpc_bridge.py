@@ -157,7 +157,7 @@ def test_an_exploit_worker_pulls_and_cannot_push(way: Way) -> None:
 def test_another_configuration_is_refused_with_the_first_difference() -> None:
     with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
         first.register(registration())
-        with pytest.raises(BridgeError, match=r"configuration\.gamma: 0\.9 there, 0\.99 here"):
+        with pytest.raises(BridgeError, match=r"configuration\.gamma: 0\.9 at the worker, 0\.99 at the param"):
             second.register(registration(fingerprint=fingerprint(gamma=0.9)))
         assert server.core.status().workers == 1
 

@@ -398,7 +398,7 @@ def test_memory_that_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.Monkey
             usual = only(found(by_itself, "shared memory"), Level.WARNING)
             needed = only(found(always, "shared memory"), Level.WRONG)
         assert f"workers reach a parameter server by gRPC: {why}" in usual
-        assert f"bridge is hogwild, and processes cannot share memory here: {why}" in needed
+        assert f"bridge is hogwild, and processes cannot share memory on this machine: {why}" in needed
 
 
 def test_an_algorithm_that_cannot_do_with_the_bridge(tmp_path: Path) -> None:
@@ -446,7 +446,9 @@ def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes
         algorithm={"rewards_gamma": 0.5},
     )
     findings = found(other, "parameter server")
-    assert "is set up otherwise: configuration.rewards_gamma: 0.99 there, 0.5 here" in only(findings, Level.WRONG)
+    assert "is set up otherwise: configuration.rewards_gamma: 0.99 at the server, 0.5 in this configuration" in only(
+        findings, Level.WRONG
+    )
     server.stop()
     assert "is away: Connection refused" in only(found(other, "parameter server"), Level.WARNING)
 

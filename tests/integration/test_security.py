@@ -233,7 +233,7 @@ def test_shards_join_with_their_servers_certificate(processes: Processes, tmp_pa
         *PARAMETER_SERVER,
         *("--config", config, "--shard", "1/2", "--set", f"relaax-parameter-server.first_shard={address}"),
     )
-    wait_until(lambda: "all 2 shards are here" in first.stderr, "both serve", 120)
+    wait_until(lambda: "all 2 shards have joined" in first.stderr, "both serve", 120)
     assert second.stop() == first.stop() == 0
 
 

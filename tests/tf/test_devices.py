@@ -47,8 +47,8 @@ print(computes_on_gpu())
 @pytest.mark.parametrize(
     ("device", "gpus", "said"),
     [
-        ("gpu", [], ["gpu was asked for", "no GPU here", "use cpu", "driver"]),
-        ("gpu:1", [], ["gpu:1 was asked for", "no GPU here"]),
+        ("gpu", [], ["gpu was asked for", "no GPU on this machine", "use cpu", "driver"]),
+        ("gpu:1", [], ["gpu:1 was asked for", "no GPU on this machine"]),
         ("gpu:2", ["a", "b"], ["gpu:2 was asked for", "gpu:0, gpu:1", "or cpu"]),
     ],
 )

@@ -34,7 +34,7 @@ def bench(
     envs_per_client: EnvironmentsOption = None,
     connections_per_client: ConnectionsOption = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures, windows and facts there.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all figures, windows and facts to this file.")
     ] = None,
     updates: Annotated[
         int, typer.Option(min=1, help="Updates that each worker has made when its memory is measured.")

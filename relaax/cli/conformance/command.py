@@ -48,7 +48,7 @@ def conformance(
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the server listens.")] = None,
     only: Annotated[str, typer.Option(metavar="PATTERN", help="Rules by name, as in 'step_*'.")] = "*",
     list_: Annotated[bool, typer.Option("--list", help="Name the rules, and check nothing.")] = False,
-    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report here as well.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="A file for the report, too.")] = None,
     deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for what is due.")] = 20.0,
     jobs: Annotated[int, typer.Option(min=1, help="Clients: how many to run at a time.")] = 1,
     token_file: Annotated[Path | None, typer.Option(help="Servers: a file with the token.")] = None,

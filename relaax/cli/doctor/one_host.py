@@ -24,10 +24,10 @@ def shared_memory(patient: Patient) -> Iterator[Finding]:
     if why is None:
         yield ok(f"a worker and a parameter server of this machine can share memory (bridge: {bridge})")
     elif bridge == "auto":
-        sentence = f"processes cannot share memory here, workers reach a parameter server by gRPC: {why}"
+        sentence = f"processes cannot share memory on this machine, workers reach a parameter server by gRPC: {why}"
         yield warning(sentence, "where that is as it should be, set relaax-rlx-server.bridge to grpc")
     else:
-        sentence = f"bridge is {bridge}, and processes cannot share memory here: {why}"
+        sentence = f"bridge is {bridge}, and processes cannot share memory on this machine: {why}"
         yield wrong(sentence, "another machine, or set relaax-rlx-server.bridge to auto or grpc")
 
 

@@ -79,7 +79,8 @@ def _agreement(patient: Patient, where: str, status: pb.GetStatusResponse) -> It
         )
     difference = None
     if status.description and patient.config is not None:
-        difference = first_difference(status.description, description(patient.algorithm.name, patient.config))
+        ours = description(patient.algorithm.name, patient.config)
+        difference = first_difference(status.description, ours, "at the server", "in this configuration")
     if difference is not None:
         yield wrong(
             f"{where} is set up otherwise: {difference}", "start both servers with the same section `algorithm`"

@@ -143,7 +143,7 @@ class _Average(Combiner):
         if slots.keys() == SLOTS:
             found = slots["pending_sum"]
             if found.shape != self._sum.shape:
-                raise ValueError(f"a mean of {len(self._sum)} numbers is pending here, of {len(found)} there")
+                raise ValueError(f"a pending mean has {len(self._sum)} numbers, that of the checkpoint {len(found)}")
             self._sum += found
             self._count = int(slots["pending_count"][0])
 

@@ -57,7 +57,7 @@ def restore_shard(shard: Shard, place: Place, parameters: int, checkpoint: Check
     check_parts(checkpoint, "parameters")
     try:
         if length(manifest) != parameters:
-            raise ValueError(f"the vector has {parameters} elements here, {length(manifest)} there")
+            raise ValueError(f"the model has {parameters} parameters, the checkpoint {length(manifest)}")
         if len(manifest["shards"]) == place.count:
             snapshot = _snapshot(manifest["shards"][place.index], place.range(parameters), checkpoint)
         else:

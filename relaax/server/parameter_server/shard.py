@@ -248,13 +248,13 @@ class Shard:
         Raises ValueError where its lengths, slots or statistics are not this shard's.
         """
         if snapshot.parameters.shape != (self.size,):
-            raise ValueError(f"the vector has {self.size} elements here, {len(snapshot.parameters)} there")
-        here, there = (
+            raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")
+        ours, theirs = (
             {name: moments.size for name, moments in statistics.items()}
             for statistics in (self._statistics, snapshot.statistics)
         )
-        if here != there:
-            raise ValueError(f"the statistics are {here} here, {there} there")
+        if ours != theirs:
+            raise ValueError(f"the statistics are {ours}, those of the checkpoint {theirs}")
         slots, pending = (
             {name: slot for name, slot in snapshot.slots.items() if (name in SLOTS) is combiners}
             for combiners in (False, True)
@@ -266,7 +266,7 @@ class Shard:
             self._combiner.begin(snapshot.counters.version, self._parameters)
             self._counters = replace(snapshot.counters, pending=self._combiner.pending)
             self._ledger.restore(snapshot.ledger)
-            self._statistics = MappingProxyType({name: _usable(name, snapshot.statistics[name]) for name in here})
+            self._statistics = MappingProxyType({name: _usable(name, snapshot.statistics[name]) for name in ours})
 
     def _copies(self) -> Copies:
         with self._lock:

@@ -313,7 +313,9 @@ class Worker:
             if to_flush is not None:
                 self._meanwhile(to_flush.flush)
             if session.episode_ended and time.monotonic() > ends_at:
-                self._peer.refuse(ErrorCode.REBALANCING, f"connections last {timeout:g} s here; please connect anew")
+                self._peer.refuse(
+                    ErrorCode.REBALANCING, f"this server ends connections after {timeout:g} s: connect anew"
+                )
                 break
             message = self._receive(environments)
         return EXIT_DONE

@@ -188,5 +188,5 @@ def test_a_smaller_window_closes_with_the_next_gradient() -> None:
 def test_a_pending_mean_of_another_length_is_refused() -> None:
     snapshot = shard(Average(2)).snapshot()
     snapshot.slots["pending_sum"] = np.zeros(3, np.float32)
-    with pytest.raises(ValueError, match="a mean of 2 numbers is pending here, of 3 there"):
+    with pytest.raises(ValueError, match="a pending mean has 2 numbers, that of the checkpoint 3"):
         shard(Average(2)).restore(snapshot)

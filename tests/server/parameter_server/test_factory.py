@@ -77,7 +77,8 @@ def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> N
     other = fingerprint("x", ConfigBase(path="y"), *spaces)
     sentence = (
         "checkpoint 00000007-10 was made with another configuration, and what differs is fixed when a run is resumed: "
-        'algorithm.optimizer is "rms_prop" there, "adam" here. Use the values that it was made with, or begin anew'
+        'algorithm.optimizer is "rms_prop" in the checkpoint, "adam" in the configuration. Use the values that '
+        "it was made with, or begin anew"
     )
     with pytest.raises(ModelRefused, match=re.escape(sentence)):
         models.for_checkpoint({"id": "00000007-10", "fingerprint": json.loads(other)})

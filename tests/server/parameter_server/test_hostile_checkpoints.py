@@ -141,7 +141,7 @@ def test_a_manifest_in_the_place_of_a_newer_one_is_not_resumed_from(
     server, address = start(processes, config)
     with bridge_to(address) as bridge:
         assert bridge.register(worker(config)).global_step == 20
-    assert f"the manifest is that of '{oldest.name}', and was put here" in server.stderr
+    assert f"the manifest is that of '{oldest.name}', in the folder of " in server.stderr
     assert server.stop() == 0
     assert json.loads((newest / "damaged.json").read_text())["damaged"].startswith("the manifest is that of")
     assert (middle / "manifest.json").exists()

@@ -170,7 +170,10 @@ def test_the_end_of_training_ends_the_process(processes: Processes, config: Path
 
 def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, config: Path) -> None:
     _, address = start(processes, config)
-    with bridge_to(address) as bridge, pytest.raises(BridgeError, match=r"rewards_gamma: 0\.5 there, 0\.99 here"):
+    with (
+        bridge_to(address) as bridge,
+        pytest.raises(BridgeError, match=r"rewards_gamma: 0\.5 at the worker, 0\.99 at the param"),
+    ):
         bridge.register(worker(config, ("algorithm.rewards_gamma=0.5",)))
     with bridge_to(address) as bridge:
         bridge.register(worker(config))
@@ -187,7 +190,8 @@ def test_a_checkpoint_of_another_network_ends_the_start_with_a_sentence(processe
     other = processes.start("relaax-parameter-server", "--config", config, *changed)
     assert other.wait(120) == 2
     assert (
-        'algorithm.optimizer is "rms_prop" there, "adam" here; algorithm.network.dense is [16] there, [17] here. '
+        'algorithm.optimizer is "rms_prop" in the checkpoint, "adam" in the configuration; '
+        "algorithm.network.dense is [16] in the checkpoint, [17] in the configuration. "
         "Use the values that it was made with, or begin anew at another checkpoint location"
     ) in other.stderr
     assert "Traceback" not in other.stderr

@@ -183,7 +183,7 @@ class Follower:
         elif what == "prepare":
             self._prepare(order.prepare, answer)
         else:
-            answer.failure, answer.sentence = pb.FAILURE_BROKEN, "this order is not known here"
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, "the shard does not know this order"
         self._says.put(pb.JoinRequest(answer=answer))
 
     def _restore(self, order: pb.Restore, answer: pb.Answer) -> None:

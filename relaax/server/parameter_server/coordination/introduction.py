@@ -36,16 +36,16 @@ def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
     if theirs.shards != ours.shards:
         return f"{who}: shard 0 was started as one of {ours.shards}; give all of them the same number"
     if not 1 <= theirs.shard < ours.shards:
-        return f"{who}: there are shards 0 to {ours.shards - 1}, and shard 0 is here already"
+        return f"{who}: there are shards 0 to {ours.shards - 1}, and this is shard 0"
     try:
-        difference = first_difference(theirs.description, ours.description)
+        difference = first_difference(theirs.description, ours.description, f"at shard {theirs.shard}", "at shard 0")
     except (ValueError, RecursionError):
         return f"{who}: its description is no JSON"
     if difference:
         return f"{who}: it is configured otherwise than shard 0: {difference}"
     if theirs.location != ours.location:
-        here, there = (location or "no checkpoints" for location in (ours.location, theirs.location))
-        return f"{who}: it keeps {_kept(there)}, shard 0 keeps {_kept(here)}; all shards need the same location"
+        first, other = (location or "no checkpoints" for location in (ours.location, theirs.location))
+        return f"{who}: it keeps {_kept(other)}, shard 0 keeps {_kept(first)}; all shards need the same location"
     return None
 
 

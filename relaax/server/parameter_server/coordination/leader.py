@@ -293,7 +293,7 @@ class Leader:
             self._tell(resume=pb.Resume())
             self.on_serving(True)
         origin = f"checkpoint {checkpoint_id}" if checkpoint_id else "no checkpoint"
-        _log.info("all %d shards are here, at global step %d, from %s", core.place.count, core.global_step, origin)
+        _log.info("all %d shards have joined, at global step %d, from %s", core.place.count, core.global_step, origin)
 
     def _use(self, checkpoint: Checkpoint | None) -> None:
         """Return to it here, under an incarnation that is higher than any before. Raises ModelRefused and Damaged."""

@@ -76,9 +76,9 @@ def written(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[st
     ("introduction", "sentence"),
     [
         ({"shards": 3}, "shard 1 of 3 cannot join: shard 0 was started as one of 2"),
-        ({"shard": 0}, "shard 0 of 2 cannot join: there are shards 0 to 1, and shard 0 is here already"),
+        ({"shard": 0}, "shard 0 of 2 cannot join: there are shards 0 to 1, and this is shard 0"),
         ({"shard": 2}, "shard 2 of 2 cannot join"),
-        ({"description": '{"seed": 1}'}, "configured otherwise than shard 0: seed: 1 there, None here"),
+        ({"description": '{"seed": 1}'}, "configured otherwise than shard 0: seed: 1 at shard 1, None at shard 0"),
         ({"description": "{"}, "its description is no JSON"),
         ({"location": ""}, "it keeps no checkpoints, shard 0 keeps checkpoints in "),
         ({"location": "/elsewhere"}, "all shards need the same location"),
