@@ -10,7 +10,7 @@ import typer.core
 import typer.main
 
 from relaax import __version__
-from relaax.server.options import command_app
+from relaax.server.options import VersionOption, command_app
 
 # Name, and where it is: a function, or a Typer application with subcommands of its own. Their modules are imported for
 # `relaax --help` too: what takes long to load (TensorFlow, gRPC) they import when they run.
@@ -64,7 +64,7 @@ app = command_app(
 
 
 @app.callback()
-def _relaax() -> None:
+def _relaax(version_: VersionOption = False) -> None:
     """A group, however few commands are declared here."""
 
 

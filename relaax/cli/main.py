@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 from relaax.extras import named
@@ -28,6 +29,16 @@ def _importing() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _asks_for_versions() -> bool:
+    """Whether that was all; then it is answered, before a server's libraries are imported or missed."""
+    asked = sys.argv[1:] == ["--version"]
+    if asked:
+        from relaax.server.options import versions
+
+        print(versions())
+    return asked
+
+
 def main() -> None:
     """`relaax`."""
     with named("relaax"):
@@ -40,6 +51,8 @@ def main() -> None:
 def parameter_server() -> None:
     """`relaax-parameter-server`."""
     with named("relaax-parameter-server"):
+        if _asks_for_versions():
+            return
         with _importing():
             from relaax.server.parameter_server.main import main as serve
 
@@ -49,6 +62,8 @@ def parameter_server() -> None:
 def rlx_server() -> None:
     """`relaax-rlx-server`."""
     with named("relaax-rlx-server"):
+        if _asks_for_versions():
+            return
         with _importing():
             from relaax.server.rlx_server.main import main as serve
 

@@ -15,6 +15,19 @@ KeyPath = tuple[str, ...]
 Models = Mapping[str, type[pydantic.BaseModel]]
 """The model of each section by the section's name."""
 
+_SYNONYMS = {
+    "initial_learning_rate": ("learning_rate", "lr"),
+    "rewards_gamma": ("gamma", "discount"),
+    "gae_lambda": ("lambda",),
+    "entropy_beta": ("entropy_coef", "ent_coef"),
+    "value_loss_weight": ("value_coef", "vf_coef"),
+    "episode_len": ("n_steps", "num_steps", "rollout_length", "t_max", "batch_size"),
+    "max_global_step": ("total_timesteps",),
+    "envs_per_client": ("num_envs", "n_envs"),
+}
+"""What keys are called elsewhere, where their letters alone would lead astray or nowhere."""
+_CALLED = {word: key for key, words in _SYNONYMS.items() for word in words}
+
 _SURE = 0.8  # how near, of 1, a key of another section must come to be suggested
 
 
@@ -88,12 +101,13 @@ def unknown_key(word: str, known: Iterable[str], models: Models) -> str:
     `known` are the keys of the place where it stands.
     """
     names = list(known)
-    same = word.lower()
-    if same not in (name.lower() for name in names):
-        places = [path for path in all_paths(models) if path[-1].lower() == same]
-        if not places and nearest(word, names) is None:
-            guess = nearest(word, (path[-1] for path in all_paths(models)), _SURE)
-            places = [path for path in all_paths(models) if path[-1] == guess]
-        if places:
-            return f"unknown key {word!r}; did you mean {' or '.join(repr('.'.join(path)) for path in places)}?"
+    meant = _CALLED.get(word.lower(), word.lower())
+    places: list[KeyPath] = [(name,) for name in names if name.lower() == meant]
+    if not places:
+        places = [path for path in all_paths(models) if path[-1].lower() == meant]
+    if not places and nearest(word, names) is None:
+        guess = nearest(word, (path[-1] for path in all_paths(models)), _SURE)
+        places = [path for path in all_paths(models) if path[-1] == guess]
+    if places:
+        return f"unknown key {word!r}; did you mean {' or '.join(repr('.'.join(path)) for path in places)}?"
     return unknown("key", word, names)

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Annotated, Any
 
 import typer
+
+from relaax import __version__
+
+
+def versions() -> str:
+    """Of RELAAX, the protocol and Python, in a line."""
+    from relaax.rlx import PROTOCOL_VERSION
+
+    return f"relaax {__version__}, RLX {PROTOCOL_VERSION}, Python {platform.python_version()}"
+
+
+def _print_versions(asked: bool) -> None:
+    if asked:
+        print(versions())
+        raise typer.Exit(0)
+
 
 ConfigOption = Annotated[str, typer.Option(help="The YAML file of the experiment, or the name of a bundled one.")]
 LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
@@ -19,6 +36,10 @@ SetOption = Annotated[
 ]
 PrintConfigOption = Annotated[
     bool, typer.Option("--print-config", help="Print the effective configuration, and where each value is from; end.")
+]
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", is_eager=True, callback=_print_versions, help="Print the versions of RELAAX and Python."),
 ]
 CheckConfigOption = Annotated[
     bool, typer.Option("--check-config", help="Check the configuration and start nothing: exit code 0, or 2 and why.")

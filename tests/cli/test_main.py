@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +12,12 @@ import typer
 import typer.main
 from typer.testing import CliRunner
 
+from relaax import __version__
 from relaax.bundled import bundled_names
 from relaax.cli.app import app as relaax_app
 from relaax.server.parameter_server.main import app as parameter_server_app
 from relaax.server.rlx_server.main import app as rlx_server_app
-from support.processes import Processes
+from support.processes import Processes, project_command
 from support.programs import ROOT
 
 WITHOUT = """
@@ -48,6 +50,19 @@ def test_an_interrupt_while_libraries_are_imported_is_silent(processes: Processe
     running = processes.start_python(INTERRUPTED_WHILE_IMPORTING, command)
     assert running.wait(60) == 130, running.report()
     assert running.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["relaax", "relaax-parameter-server", "relaax-rlx-server"])
+def test_every_command_tells_its_version(processes: Processes, command: str) -> None:
+    running = processes.start(project_command(command), "--version")
+    assert running.wait(60) == 0, running.report()
+    assert running.lines == [f"relaax {__version__}, RLX 1, Python {platform.python_version()}"]
+
+
+@pytest.mark.parametrize("app", [relaax_app, parameter_server_app, rlx_server_app])
+def test_the_version_is_an_option_that_needs_no_other(app: typer.Typer) -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output.startswith(f"relaax {__version__}, ")) == (0, True), done.output
 
 
 @pytest.mark.parametrize("library", ["typer", "pydantic"])

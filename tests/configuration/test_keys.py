@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from relaax.algorithm_base.config_class import config_class
-from relaax.configuration import ConfigurationError, load_configuration
+from relaax.configuration import SECTIONS, ConfigurationError, load_configuration
+from relaax.configuration.keys import _SYNONYMS, all_paths
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,12 @@ from relaax.configuration import ConfigurationError, load_configuration
         ("algorithm.RMSProp.entropy_beta=0", "algorithm.RMSProp: unknown key 'entropy_beta'; did you mean 'algorithm."),
         ("algorithm.adam.beta1=0.5", "algorithm: unknown key 'adam'; did you mean 'Adam'?"),
         ("algorithm.rms_prop.decay=0.5", "algorithm: unknown key 'rms_prop'; did you mean 'RMSProp'?"),
+        ("algorithm.learning_rate=1", "algorithm: unknown key 'learning_rate'; did you mean 'initial_learning_rate'?"),
+        ("algorithm.lr=1", "algorithm: unknown key 'lr'; did you mean 'initial_learning_rate'?"),
+        ("algorithm.n_steps=1", "algorithm: unknown key 'n_steps'; did you mean 'episode_len'?"),
+        ("algorithm.vf_coef=1", "algorithm: unknown key 'vf_coef'; did you mean 'value_loss_weight'?"),
+        ("run.num_envs=1", "relaax-run: unknown key 'num_envs'; did you mean 'envs_per_client'?"),
+        ("algorithm.num_envs=1", "algorithm: unknown key 'num_envs'; did you mean 'relaax-run.envs_per_client'?"),
         ("algorithm.network.dens=[8]", "algorithm.network: unknown key 'dens'; did you mean 'dense'?"),
     ],
 )
@@ -48,3 +55,8 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         "relaax-run.clients",
         "algorithm",
     ]
+
+
+def test_what_keys_are_called_elsewhere_is_told_of_keys_that_are() -> None:
+    models = {**SECTIONS, "algorithm": config_class("da3c", Path())}
+    assert _SYNONYMS.keys() <= {path[-1] for path in all_paths(models)}

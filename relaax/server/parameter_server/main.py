@@ -38,6 +38,7 @@ from relaax.server.options import (
     PrintConfigOption,
     SetOption,
     StatusBindOption,
+    VersionOption,
     command_app,
 )
 from relaax.server.parameter_server.reason import Ends, Reason
@@ -87,6 +88,7 @@ def serve(
     set_: SetOption = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
+    version: VersionOption = False,
 ) -> None:
     """Hold the parameters that workers train, and save them.
 

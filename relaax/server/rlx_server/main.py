@@ -31,6 +31,7 @@ from relaax.server.options import (
     PrintConfigOption,
     SetOption,
     StatusBindOption,
+    VersionOption,
     command_app,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
@@ -81,6 +82,7 @@ def serve(
     set_: SetOption = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
+    version: VersionOption = False,
 ) -> None:
     """Accept environments over RLX and run one worker agent for each connection.
 
