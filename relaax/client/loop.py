@@ -153,11 +153,19 @@ def _run_vector(
 ) -> None:
     mode = autoreset_of(env)
     with agent as client:
-        states, _ = env.reset(seed=seed)
+        try:
+            states, _ = env.reset(seed=seed)
+        except ValueError as error:
+            _explain(error, env)
+            raise
         actions = client.init(states)
         first = np.zeros(env.num_envs, np.bool_)
         while not tally.enough:
-            states, rewards, terminated, truncated, infos = env.step(actions)
+            try:
+                states, rewards, terminated, truncated, infos = env.step(actions)
+            except ValueError as error:
+                _explain(error, env)
+                raise
             report(infos)
             terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
             ended = terminated | truncated
@@ -174,3 +182,18 @@ def _run_vector(
             ends = (terminated, truncated) if some else ()  # most steps: none, and nothing to look at again
             actions = client.step(rewards, states, *ends, final_states=final, first=begins, episodes=whole)
             first = ended
+
+
+def _explain(error: ValueError, env: Any) -> None:
+    """Of a vector's step or reset: raise an error that names the observation which does not fit its space, if any does.
+
+    gymnasium's SyncVectorEnv only says that an array has the wrong shape, and still has what its environments gave it.
+    """
+    made = getattr(env, "unwrapped", env)
+    for index, observation in enumerate(getattr(made, "_env_obs", ())):
+        if observation is not None:
+            try:
+                values_of(made.single_observation_space).leaves(observation, 0)
+            except ValueError as misfit:
+                what = f"the observation of environment {index} of {made.num_envs} is not in its space"
+                raise ValueError(f"{what}: {misfit}") from error

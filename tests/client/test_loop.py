@@ -232,6 +232,40 @@ def test_the_autoreset_mode_is_read_from_the_metadata(mode, expected):
     assert autoreset_of(Env()) == expected
 
 
+class Growing(gymnasium.Env):
+    """Environment `which` gives a number more from its second step on."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, grows, error=None):
+        self.steps, self.grows, self.error = 0, grows, error
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.error and self.steps > 1:
+            raise self.error
+        return np.zeros(4 if self.grows and self.steps > 1 else 3, np.float32), 0.0, False, False, {}
+
+
+def test_an_observation_that_changes_its_shape_is_named():
+    env = SyncVectorEnv([lambda: Growing(False), lambda: Growing(True), lambda: Growing(False)])
+    with pytest.raises(ValueError, match="the observation of environment 1 of 3 is not in its space: shape") as raised:
+        run(env, "random", steps=30)
+    assert str(raised.value).endswith("shape [4] does not fit Box(float32, [3], -1..1)")
+
+
+def test_an_error_of_the_environments_own_stays_what_it_is():
+    error = ValueError("the simulator is out of fuel")
+    env = SyncVectorEnv([lambda: Growing(False), lambda: Growing(False, error)])
+    with pytest.raises(ValueError, match="out of fuel") as raised:
+        run(env, "random", steps=30)
+    assert raised.value is error
+
+
 def test_a_vector_that_does_not_say_how_it_resets_is_refused():
     class Env:
         metadata: dict[str, str] = {}  # noqa: RUF012
