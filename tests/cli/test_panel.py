@@ -135,11 +135,14 @@ def test_a_step_of_the_start_that_takes_long_is_told_once(
     assert "12,000 steps" in line, "nothing was shown before there was a connection"
 
 
-def test_steps_of_a_quick_start_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_of_a_quick_start_are_not_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "STEP_SECONDS", 600)
     with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         view.step("starting the parameter server")
         view.step("starting the RLX server")
-        view.show(dataclasses.replace(PROGRESS))
+        view.show(PROGRESS)
         assert view._late is not None
         view._late.join(10)
         assert not view._late.is_alive(), "it waits no more"
