@@ -10,6 +10,7 @@ import pytest
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
+from relaax.cli.run import environment_check
 from relaax.client import base, scalars
 from relaax.configuration import ParameterServerSection, RlxServerSection
 from relaax.metrics import copying
@@ -47,6 +48,7 @@ CONSTANTS: dict[str, float] = {
     "NEW_SECONDS": connections.NEW_SECONDS,
     "MAX_REQUESTS": status.MAX_REQUESTS,
     "REQUEST_SECONDS": status.REQUEST_SECONDS,
+    "CHECK_SECONDS": environment_check.CHECK_SECONDS,
     "HANDSHAKE_FRAME_BYTES": framing.HANDSHAKE_FRAME_BYTES,
     "MAX_ENVIRONMENTS": messages.MAX_ENVIRONMENTS,
     "MAX_FRAME_SKIP": messages.MAX_FRAME_SKIP,

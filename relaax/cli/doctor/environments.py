@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Patient, ok, warning
-from relaax.cli.run.environment_check import SECONDS, EnvironmentCheck
+from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck
 from relaax.cli.run.plan import plan_of
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
@@ -32,5 +32,5 @@ def environment(patient: Patient) -> Iterator[Finding]:
     elif not check.is_possible:
         yield ok(f"{plan.environment_main} is a program of your own, and was not started")
     else:
-        sentence = f"whether {run.name} can be made was not found out within {SECONDS:g} s"
+        sentence = f"whether {run.name} can be made was not found out within {CHECK_SECONDS:g} s"
         yield warning(sentence, f"try `{plan.environment_main} check {run.name}`")

@@ -14,7 +14,7 @@ from relaax.cli.run.process import EXIT_REFUSED, StartError, environment_of, tet
 from relaax.client.address import CHECK
 from relaax.configuration import ConfigurationError
 
-SECONDS = 10.0
+CHECK_SECONDS = 10.0
 """For which it is waited for. Whoever takes longer is ended: there are never two environments where one was meant."""
 _LINES = 10
 
@@ -55,7 +55,7 @@ class EnvironmentCheck:
         """Whether the program is one that can be asked."""
         return self._popen is not None
 
-    def wait(self, seconds: float = SECONDS) -> str | None:
+    def wait(self, seconds: float = CHECK_SECONDS) -> str | None:
         """What the environment observes and does; None if that was not to be found out, or not in time.
 
         Raises ConfigurationError if its program refuses it, and StartError if it fails.
