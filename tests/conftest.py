@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from support.disks import Disk, small_disk
 from support.processes import Processes
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 def short(request: pytest.FixtureRequest) -> bool:
     """Whether a slow test should do less of the same."""
     return bool(request.config.getoption("--short"))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """A file system of 256 kB."""
+    with small_disk(tmp_path / "disk") as made:
+        yield made
 
 
 @pytest.fixture

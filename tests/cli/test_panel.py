@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -12,8 +13,10 @@ from relaax.cli.run import panel
 from relaax.cli.run.panel import View, _panel, step_limit, time_left
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
-from support.processes import wait_until
+from support.processes import Processes, wait_until
 
+NOW = time.time()
+LATE = "cannot write checkpoints/00000003-12000-f1/shard-0.safetensors: No space left on device"
 PROGRESS = Progress(
     global_step=12_000,
     updates=600,
@@ -24,6 +27,7 @@ PROGRESS = Progress(
     staleness=2.5,
     learning_rate=6.5e-4,
     checkpoint_global_step=10_000,
+    checkpoint_time=NOW - 130,
     max_global_step=100_000,
     act_ms_p50=0.4321,
     act_ms_p99=12.5,
@@ -53,7 +57,7 @@ def test_the_panel_has_all_that_tells_how_it_goes() -> None:
         "12.5 ms",
         "0:00:12",
         "0:02:56",
-        "step 10,000",
+        "step 10,000, 0:02:",
     ):
         assert words in text, words
     assert "da3c_gym_cartpole: CartPole-v1 by da3c" in text
@@ -170,3 +174,49 @@ def test_returns_below_one_are_told_apart() -> None:
     assert "0.744 of 475" in rendered(small)
     assert "0.0133" in rendered(small)
     assert "mean return 0.744" in panel._line(small)
+
+
+def test_a_checkpoint_that_is_late_stands_in_the_panel() -> None:
+    assert "late" not in rendered(PROGRESS)
+    text = " ".join(rendered(dataclasses.replace(PROGRESS, checkpoint_error=LATE)).replace("│", "").split())
+    assert "the checkpoint is late (the last: step 10,000, 0:02:" in text
+    assert f"training goes on: {LATE}" in text
+    none_yet = dataclasses.replace(PROGRESS, checkpoint_error=LATE, checkpoint_global_step=None)
+    assert "late (there is none yet)" in rendered(none_yet)
+
+
+def test_a_checkpoint_that_is_late_is_said_once_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+        for error in ("", LATE, LATE.replace("12000", "15000"), LATE.replace("No space left on device", "Broken"), ""):
+            view.show(dataclasses.replace(PROGRESS, checkpoint_error=error))
+    said = [line for line in capsys.readouterr().out.splitlines() if "checkpoint" in line]
+    assert [line.partition(" (")[0] for line in said[:2]] == ["the checkpoint is late"] * 2
+    assert said[1].endswith(": Broken")
+    assert said[2:] == [f"checkpoints are written again: step 10,000, {said[2].rpartition(', ')[2]}"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_output_that_goes_away_takes_nothing_with_it(processes: Processes, terminal: bool) -> None:
+    """A pipe that is closed, as by `| head -1`, and a terminal window that is."""
+    command = processes.start_python(
+        f"""
+import os, pty, sys
+reading, writing = pty.openpty() if {terminal} else os.pipe()
+os.dup2(writing, 1)
+os.close(writing)
+from relaax.cli.run.panel import View
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.progress import Progress
+with View(make_plan("da3c_gym_cartpole", []), True) as view:
+    assert (view._live is not None) == {terminal}
+    view.say("hello")
+    os.close(reading)
+    for steps in range(100):
+        view.say("is anybody there?")
+        view.show(Progress(global_step=steps, seconds=1.0))
+view.say("no")
+""",
+        env={"TERM": "xterm"},
+    )
+    assert command.wait(60) == 0, command.report()
+    assert command.stderr == ""

@@ -27,6 +27,8 @@ SUMMARY_KEYS = {
     "seed",
     "checkpoint",
     "run_dir",
+    "lost_steps",
+    "error",
 }
 
 
@@ -45,6 +47,7 @@ def test_a_run_from_the_command_to_the_summary(runs: Runs, tmp_path: Path) -> No
     assert summary.keys() == SUMMARY_KEYS
     assert summary == json.loads((tmp_path / "summary.json").read_text())
     assert summary["status"] == "max_steps"
+    assert (summary["lost_steps"], summary["error"]) == (0, None)
     assert 3000 <= summary["env_steps"] == summary["frames"] < 100_000
     assert summary["updates"] == pytest.approx(summary["env_steps"] / 10, rel=0.25)  # 2 environments, 5 steps
     assert summary["episodes"] > 10
@@ -185,7 +188,7 @@ def test_a_run_that_is_killed_leaves_no_process(runs: Runs) -> None:
     assert manifests(run.directory), "the parameter server was told to end, and saved"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_while_everything_starts_ends_it_all_the_same(runs: Runs, number: int) -> None:
     run = runs.start(*SMALL)
     wait_until(lambda: (run.directory / "configuration.yaml").exists(), "it has begun", PATIENCE)
@@ -194,6 +197,33 @@ def test_an_interrupt_while_everything_starts_ends_it_all_the_same(runs: Runs, n
     assert run.running.wait(60) == 130, run.running.report()
     run.expect_nothing_left()
     assert run.summary["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("reader", ["| head -1", pytest.param("2>&1 | head -1", marks=pytest.mark.slow)])
+def test_an_output_that_nobody_reads_ends_no_run(processes: Processes, tmp_path: Path, reader: str) -> None:
+    script = f'"$@" {reader}; exit "${{PIPESTATUS[0]}}"'
+    options = ("--clients", "1", *NO_TARGET, "--max-steps", "500", "--run-dir", tmp_path / "run")
+    command = processes.start("bash", "-c", script, "bash", *RELAAX, "run", "da3c_gym_cartpole", *options)
+    assert command.wait(150) == 0, command.report()
+    assert command.lines == [f"run directory {tmp_path}/run"]
+    assert command.stderr == ""
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "max_steps"
+
+
+def test_a_refusal_that_cannot_be_said_is_one_all_the_same(processes: Processes) -> None:
+    command = processes.start("bash", "-c", '"$@" 2>/dev/full', "bash", *RELAAX, "run", "missing/file.yaml")
+    assert command.wait(60) == 2
+
+
+@pytest.mark.slow
+def test_behind_nohup_a_run_does_without_its_terminal(processes: Processes, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    options = ("--clients", "1", *NO_TARGET, "--max-time", "3", "--run-dir", directory)
+    command = processes.start("nohup", *RELAAX, "run", "da3c_gym_cartpole", *options)
+    command.wait_for_line("environments connect", PATIENCE)
+    command.send_signal(signal.SIGHUP)
+    assert command.wait(150) == 0, command.report()
+    assert json.loads((directory / "summary.json").read_text())["status"] == "max_time"
 
 
 @pytest.mark.slow

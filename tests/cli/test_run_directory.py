@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.configuration import ConfigurationError, load_configuration
 
 CONFIG = "da3c_gym_cartpole"
@@ -175,5 +175,32 @@ def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> 
     assert json.loads((tmp_path / "new" / "summary.json").read_text()) == {"status": "failed"}
     assert json.loads(directory.summary.read_text()) == {"status": "failed"}
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="--summary .*file/summary.json"):
-        directory.write_summary({}, tmp_path / "file" / "summary.json")
+    with pytest.raises(NotWritten, match=r"cannot be written to .*file/summary.json: File exists"):
+        directory.write_summary({"status": "interrupted"}, tmp_path / "file" / "summary.json")
+    assert json.loads(directory.summary.read_text()) == {"status": "interrupted"}, "the other one is written"
+
+
+def test_a_summary_that_was_promised_leaves_no_empty_file_and_changes_none(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.promise_summary(tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+    (tmp_path / "old.json").write_text("{}")
+    directory.promise_summary(tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "{}"
+
+
+def test_a_summary_goes_through_a_link_and_into_what_is_no_plain_file(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    (tmp_path / "link.json").symlink_to("file.json")
+    directory.write_summary({"status": "failed"}, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "file.json").read_text()) == {"status": "failed"}
+    directory.write_summary({"status": "failed"}, Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("summary", ["[]", "{}", '{"status": "max_steps", "env_steps": null}'])
+def test_a_summary_that_is_none_finishes_no_run(tmp_path: Path, summary: str) -> None:
+    a_run(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").write_text(summary)
+    assert is_resumed(tmp_path / "run")

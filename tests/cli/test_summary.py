@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.cli.run.experiment import _conclusion, _summary
+from relaax.cli.run.experiment import _conclusion, _lost, _summary
 from relaax.cli.run.plan import make_plan
+from relaax.cli.run.process import Process
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.run_directory import RunDirectory
 
@@ -48,6 +51,64 @@ def test_a_checkpoint_that_cannot_be_read_is_not_named(
     assert "cannot be read: the manifest is not whole" in caplog.text
     summary = _summary(make_plan("da3c_gym_cartpole", []), directory, "failed", LAST_ASKED, LAST_ASKED)
     assert summary["checkpoint"] is None
+
+
+def test_of_several_checkpoints_the_newest_that_can_be_read_counts(directory: RunDirectory) -> None:
+    manager = CheckpointManager(LocalStore(directory.checkpoints))
+    manager.save(80, {"shard-0": {"parameters": np.zeros(1, np.float32)}}, {"frames": 320, "updates": 8})
+    assert counters(directory, LAST_ASKED) == (80, 320, 8)
+    max(directory.checkpoints.rglob("manifest.json")).write_text("{")
+    assert counters(directory, LAST_ASKED) == (50, 200, 5)
+
+
+def lost(
+    directory: RunDirectory,
+    tmp_path: Path,
+    last_words: str,
+    steps: int,
+    final: Progress = LAST_ASKED,
+    fresh: bool = False,
+) -> str | None:
+    """What is said of a parameter server that ended so after so many steps."""
+    server = Process("parameter-server", tmp_path / "log", server=True)
+    server.start([sys.executable, "-c", f"import os, sys; {last_words}"])
+    assert server.wait(60)
+    final = dataclasses.replace(final, global_step=steps)
+    return _lost(
+        _summary(make_plan("da3c_gym_cartpole", []), directory, "max_steps", final, final), final, server, fresh
+    )
+
+
+def test_steps_that_are_lost_are_said_with_the_reason_and_the_way_out(directory: RunDirectory, tmp_path: Path) -> None:
+    assert lost(directory, tmp_path, "sys.exit(0)", 50) is None
+    failed = "print('parameter-server last checkpoint failed: cannot write x: No space left on device'); sys.exit(1)"
+    sentence = lost(directory, tmp_path, failed, 130_050)
+    assert sentence == (
+        "130,000 of 130,050 steps are lost, because the last checkpoint could not be written: cannot write x: No space "
+        f"left on device. Mend that (make room in {directory.path}, if it is full), and give the same command again: "
+        f"it goes on at step 50, from {directory.checkpoints}/00000001-50/manifest.json"
+    )
+    assert "the same command without --fresh again" in str(lost(directory, tmp_path, failed, 130_050, fresh=True))
+
+
+def test_a_parameter_server_that_was_killed_at_the_very_end_may_have_lost_steps(
+    directory: RunDirectory, tmp_path: Path
+) -> None:
+    killed = "os.kill(os.getpid(), 9)"
+    late = dataclasses.replace(LAST_ASKED, checkpoint_error="it was full")
+    sentence = str(lost(directory, tmp_path, killed, 70, late))
+    assert "20 of 70 steps are lost" in sentence
+    assert "the parameter server ended with SIGKILL, and before: it was full" in sentence
+    sentence = str(lost(directory, tmp_path, killed, 50))
+    assert sentence.startswith("steps may be lost, because")
+
+
+def test_a_checkpoint_that_is_written_and_cannot_be_read_is_lost(directory: RunDirectory, tmp_path: Path) -> None:
+    for manifest in directory.checkpoints.rglob("manifest.json"):
+        manifest.write_text("{")
+    sentence = str(lost(directory, tmp_path, "sys.exit(0)", 50))
+    assert "50 of 50 steps are lost" in sentence
+    assert sentence.endswith("there is no checkpoint before, so that it begins anew")
 
 
 def test_the_conclusion_names_what_is_there(directory: RunDirectory) -> None:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from relaax.metrics import MetricsWriter, writer
+from support.disks import Disk
 from support.processes import wait_until
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class Steps:
@@ -39,61 +25,53 @@ class Steps:
         return self.asked, {"a": 1.0}
 
 
-def fill(disk: Path) -> Path:
-    path = disk / "something else"
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    return path
-
-
 def steps(folder: Path) -> list[int]:
     paths = sorted(folder.glob("events.out.tfevents.*"))
     found = [event for path in paths for event in EventFileLoader(str(path)).Load()]
     return [event.step for event in found if event.summary.value]
 
 
-def events(disk: Path) -> list[int]:
-    return [path.stat().st_size for path in disk.rglob("events.out.tfevents.*")]
+def events(disk: Disk) -> list[int]:
+    return [path.stat().st_size for path in disk.path.rglob("events.out.tfevents.*")]
 
 
 def test_a_full_disk_leaves_no_empty_files_and_metrics_go_on_when_there_is_room(
-    disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.5)
     caplog.set_level(logging.INFO)
     source = Steps()
-    metrics = MetricsWriter(disk / "run", source, interval=0.01)
-    (disk / "run").mkdir()
-    path = fill(disk)
+    metrics = MetricsWriter(disk.path / "run", source, interval=0.01)
+    (disk.path / "run").mkdir()
+    disk.fill()
     metrics.start()
     try:
         wait_until(lambda: source.asked > 6, "it tries again", timeout=120)
         assert len([record for record in caplog.records if "cannot be written" in record.message]) == 1
         assert events(disk) == [], "no file is left of an attempt"
-        path.unlink()
+        disk.free()
         wait_until(lambda: "are written to" in caplog.text, "it goes on", timeout=120)
     finally:
         metrics.close()
     assert len(events(disk)) == 1
-    assert steps(disk / "run")
+    assert steps(disk.path / "run")
 
 
 def test_a_disk_that_fills_up_keeps_what_was_written_and_nothing_empty(
-    disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.5)
     caplog.set_level(logging.INFO)
     source = Steps()
-    metrics = MetricsWriter(disk / "run", source, interval=0.01)
+    metrics = MetricsWriter(disk.path / "run", source, interval=0.01)
     metrics.start()
     try:
         wait_until(lambda: source.asked > 3, "it writes", timeout=120)
-        path = fill(disk)
+        disk.fill()
         wait_until(lambda: "cannot be written" in caplog.text, "the disk is full", timeout=120)
         asked = source.asked
         wait_until(lambda: source.asked > asked + 4, "it tries again", timeout=120)
-        path.unlink()
+        disk.free()
         wait_until(lambda: "are written to" in caplog.text, "it goes on", timeout=120)
         asked = source.asked
         wait_until(lambda: source.asked > asked + 2, "it goes on", timeout=120)
@@ -101,8 +79,8 @@ def test_a_disk_that_fills_up_keeps_what_was_written_and_nothing_empty(
         metrics.close()
     assert len(events(disk)) == 2
     assert all(size > 0 for size in events(disk))
-    assert min(steps(disk / "run")) == 1
-    assert max(steps(disk / "run")) == source.asked
+    assert min(steps(disk.path / "run")) == 1
+    assert max(steps(disk.path / "run")) == source.asked
 
 
 def test_pauses_between_attempts_grow(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

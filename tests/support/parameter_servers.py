@@ -97,7 +97,13 @@ class Running:
                 self.core.resume(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]))
             core = self.core
             checkpointer = Checkpointer(
-                self.manager, core.cut, interval, core.checkpoint_saved, mark=core.mark, saved=core.mark()
+                self.manager,
+                core.cut,
+                interval,
+                core.checkpoint_saved,
+                mark=core.mark,
+                saved=core.mark(),
+                on_late=core.checkpoint_late,
             )
         timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         try:

@@ -128,8 +128,10 @@ class Runs:
         self._folder = folder
         self._runs: list[Run] = []
 
-    def start(self, *options: str | Path, config: str | Path = "da3c_gym_cartpole") -> Run:
-        directory = self._folder / "run"
+    def start(
+        self, *options: str | Path, config: str | Path = "da3c_gym_cartpole", directory: Path | None = None
+    ) -> Run:
+        directory = directory or self._folder / "run"
         command = (*RELAAX, "run", config, "--run-dir", directory, *options)
         self._runs.append(Run(lambda: self._processes.start(*command), directory))
         return self._runs[-1]

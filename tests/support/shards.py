@@ -62,7 +62,8 @@ class OneShard:
         else:
             self.shards = leader = Leader(self.core, own, fingerprints, self.manager)
             if self.manager is not None:
-                self.checkpointer = Checkpointer(leader, leader.cut, 1000.0, self.core.checkpoint_saved, retry=0.1)
+                told = (self.core.checkpoint_saved, 0.1)
+                self.checkpointer = Checkpointer(leader, leader.cut, 1000.0, *told, on_late=self.core.checkpoint_late)
         timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         self.server = Server(
             self.core, address, parameters, self.ends, self.checkpointer, timing=timing, shards=self.shards

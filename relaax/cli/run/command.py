@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
+from relaax.cli.run.lasting import lasting
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.server.address import AddressError
 from relaax.server.options import CheckConfigOption, PrintConfigOption
@@ -68,7 +69,7 @@ def run(
     }
     overrides = [*(set_ or []), *overrides_of(given)]
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=lasting(sys.stderr))
     try:
         from relaax.cli.run.plan import make_plan
 
@@ -79,7 +80,7 @@ def run(
             raise typer.Exit(0)
         code = _run(plan, place, fresh=fresh, progress=not no_progress, summary=summary)
     except (ConfigurationError, AddressError) as error:
-        print(f"relaax run: {error}", file=sys.stderr)
+        print(f"relaax run: {error}", file=lasting(sys.stderr))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:  # before there was anything to end in order
         raise typer.Exit(130) from None

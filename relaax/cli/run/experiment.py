@@ -14,9 +14,9 @@ from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.panel import View
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import StartError
+from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.progress import Progress, ProgressReader
-from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
@@ -32,7 +32,7 @@ _COMPILES = "(the first time on a machine it compiles its kernels)"
 
 
 class Interrupted:
-    """Remembers the first SIGINT or SIGTERM. Another one, some seconds later, kills.
+    """Remembers the first SIGINT, SIGTERM or SIGHUP. Another one, some seconds later, kills.
 
     Not at once: wrappers such as `timeout` pass on a signal that the terminal has sent to everybody already, and that
     must not cost the last checkpoint.
@@ -42,14 +42,18 @@ class Interrupted:
         self.event = supervisor.stopping
         self._supervisor = supervisor
         self._since = 0.0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        self.killed = False
+        """Whether another one has killed."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as behind nohup
+                signal.signal(number, self._on_signal)
 
     def _on_signal(self, *_: object) -> None:
         if not self.event.is_set():
             self._since = time.monotonic()
             self.event.set()
         elif time.monotonic() - self._since > IMPATIENCE_SECONDS:
+            self.killed = True
             self._supervisor.kill()
 
 
@@ -94,17 +98,62 @@ def experiment(
         else:
             final = decided
         view.show(final)
+        if final.checkpoint_error:
+            _log.warning("the last checkpoint is tried for up to a minute more; so far: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
         reader.close()
     result = _summary(plan, directory, status, decided, final)
-    directory.write_summary(result, summary)
+    lost = _lost(result, final, supervisor.parameter_server, fresh) if reader.heard else None
+    if lost is not None:
+        _log.error("%s", lost)
+        result["error"] = lost
+        if not interrupted.killed:  # who kills wants no last checkpoint
+            result["status"] = "failed"
+    code = _exit_code(plan, result["status"])
+    try:
+        directory.write_summary(result, summary)
+    except NotWritten as error:
+        _log.error("%s", error)
+        code = code or EXIT_CODES["failed"]
     directory.close()
     if progress:
         view.say(_conclusion(result, plan))
     if refused:
         raise ConfigurationError(refused)
+    return code
+
+
+def _exit_code(plan: Plan, status: str) -> int:
     missed = status in ("max_steps", "max_time") and plan.target_return is not None
     return MISSED_TARGET if missed else EXIT_CODES[status]
+
+
+def _lost(result: dict[str, Any], final: Progress, server: Process, fresh: bool) -> str | None:
+    """What is lost, why, and the way out; None where every step is in the last checkpoint."""
+    code, steps = server.exit_code(), result["lost_steps"]
+    if not steps and code == 0:
+        return None
+    if code == 0 or server.failed:
+        why = server.failed or final.checkpoint_error or "it cannot be read"
+    else:
+        how = "was not there any more" if code is None else f"ended with {_ending(code)}"
+        why = f"the parameter server {how}" + (
+            f", and before: {final.checkpoint_error}" if final.checkpoint_error else ""
+        )
+    lost = f"{steps:,} of {result['env_steps']:,} steps are lost" if steps else "steps may be lost"
+    if result["checkpoint"] is None:
+        goes_on = "there is no checkpoint before, so that it begins anew"
+    else:
+        goes_on = f"it goes on at step {result['env_steps'] - steps:,}, from {result['checkpoint']}"
+    again = "the same command without --fresh" if fresh else "the same command"
+    return (
+        f"{lost}, because the last checkpoint could not be written: {why}. Mend that (make room in "
+        f"{result['run_dir']}, if it is full), and give {again} again: {goes_on}"
+    )
+
+
+def _ending(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
 def _watch(plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupted: Interrupted, view: View) -> str:
@@ -135,7 +184,8 @@ def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress
     Only the checkpoint knows what was counted after the parameter server was last asked.
     """
     checkpoint, manifest = _newest_checkpoint(directory)
-    if manifest.get("global_step", 0) > final.global_step:
+    saved = manifest.get("global_step", 0)
+    if saved > final.global_step:
         counted = {key: manifest[key] for key in ("global_step", "frames", "updates") if key in manifest}
         final = replace(final, **counted)
     return {
@@ -151,17 +201,25 @@ def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress
         "seed": plan.seed,
         "checkpoint": checkpoint,
         "run_dir": str(directory.path),
+        "lost_steps": final.global_step - saved,
+        "error": None,
     }
 
 
 def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str, Any]]:
-    """Where its manifest is, and what it says. None, and nothing, where there is none that can be read."""
+    """Where its manifest is, and what it says. None, and nothing, where there is none that can be read.
+
+    The next start takes the newest that can be read, too.
+    """
     manager = CheckpointManager(LocalStore(directory.checkpoints))
     try:
-        for newest in manager.published()[:1]:
-            return str(directory.checkpoints / manifest_key(newest)), manager.manifest(newest)
-    except (Damaged, StoreError) as error:
-        _log.warning("the last checkpoint cannot be read: %s", error)
+        for checkpoint_id in manager.published():
+            try:
+                return str(directory.checkpoints / manifest_key(checkpoint_id)), manager.manifest(checkpoint_id)
+            except Damaged as damage:
+                _log.warning("the last checkpoint cannot be read: %s", damage)
+    except StoreError as error:
+        _log.warning("the checkpoints cannot be read: %s", error)
     return None, {}
 
 

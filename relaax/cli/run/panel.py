@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from relaax.cli.run.lasting import lasting
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
 from relaax.digits import shown
@@ -29,13 +30,14 @@ class View:
 
     def __init__(self, plan: Plan, enabled: bool) -> None:
         self._plan = plan
-        self._console = Console(file=sys.stdout)
+        self._console = Console(file=lasting(sys.stdout))
         self._enabled = enabled
         self._live = (
             Live(console=self._console, refresh_per_second=5) if enabled and self._console.is_terminal else None
         )
         self._line_at = 0.0
         self._late: threading.Timer | None = None
+        self._trouble = ""
 
     def __enter__(self) -> View:
         if self._live:
@@ -73,7 +75,12 @@ class View:
         self._step_is_over()
         if self._live:
             self._live.update(_panel(self._plan, progress))
-        elif self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
+            return
+        trouble = progress.checkpoint_error.rpartition(": ")[2]  # before it stands which checkpoint: another each time
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.say(_late(progress) if trouble else f"checkpoints are written again: {_checkpoint(progress)}")
+        if self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
             self._line_at = time.monotonic()
             self.say(_line(progress))
 
@@ -91,6 +98,18 @@ def _line(progress: Progress) -> str:
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
         f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {progress.workers} workers"
     )
+
+
+def _checkpoint(progress: Progress) -> str:
+    if progress.checkpoint_global_step is None or progress.checkpoint_time is None:
+        return "–"
+    age = max(0.0, time.time() - progress.checkpoint_time)
+    return f"step {progress.checkpoint_global_step:,}, {_duration(age)} ago"
+
+
+def _late(progress: Progress) -> str:
+    last = "there is none yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
+    return f"the checkpoint is late ({last}), training goes on: {progress.checkpoint_error}"
 
 
 def _milliseconds(value: float | None) -> str:
@@ -128,7 +147,6 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         table.add_column(style="dim", no_wrap=True)
         table.add_column(justify="right", no_wrap=True, min_width=12)
     mean = _number(progress.mean_return_100) + (f" of {target:g}" if target is not None else "")
-    checkpoint = "–" if progress.checkpoint_global_step is None else f"step {progress.checkpoint_global_step:,}"
     rows = [
         ("steps", f"{progress.global_step:,}", "steps/s", f"{progress.steps_per_second:,.0f}"),
         ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
@@ -141,7 +159,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
             _milliseconds(progress.act_ms_p99),
         ),
         ("time", _duration(progress.seconds), "left, at most", _duration(left)),
-        ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", checkpoint),
+        ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", _checkpoint(progress)),
     ]
     if progress.discarded:
         reasons = progress.discarded_stale, progress.discarded_not_finite, progress.discarded_loss
@@ -150,6 +168,8 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         table.add_row(*row)
     outer = Table.grid()
     outer.add_row(table)
+    if progress.checkpoint_error:
+        outer.add_row(Text(_late(progress), style="red"))
     if end:
         outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
     return Panel(outer, title=plan.title, expand=False, padding=(0, 1))

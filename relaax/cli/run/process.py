@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -11,13 +12,18 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from relaax.configuration import without_variables
 from relaax.server.tokens import without_tokens
 
+_log = logging.getLogger(__name__)
+
 _TETHER = Path(__file__).with_name("tethered.py")
 READY = " listening on "
+FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
+READ_SECONDS = 1.0  # to take in the last words of one that has ended: its children may hold its output open
 QUICK_FAILURE_SECONDS = 20.0
 MAX_QUICK_FAILURES = 3
 EXIT_REFUSED = 2
@@ -54,7 +60,8 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
 class Process:
     """A command whose output goes to a log file, in a session of its own so that Ctrl-C does not reach it.
 
-    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` has it.
+    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` has it. Where the log
+    cannot be written, what it says is lost, and it goes on.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
@@ -63,9 +70,13 @@ class Process:
         self._secrets = secrets
         self.log = log
         self.address: str | None = None
+        self.failed = ""
+        """Of a parameter server, why it could not write its last checkpoint, if it could not."""
         self.restarts = 0
         self._server = server
-        self._popen: subprocess.Popen[str] | None = None
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._complained = False
         self._started_at = 0.0
         self._log_begins = log.stat().st_size if log.exists() else 0
         self._quick_failures = 0
@@ -77,32 +88,54 @@ class Process:
         self._ready = threading.Event()
         self._announced = False
         self._started_at = time.monotonic()
-        with self.log.open("ab") as log:
+        self.failed = ""
+        with self._open_log() as log:
             self._popen = subprocess.Popen(
                 tethered(command),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if self._server else log,
-                stderr=log,
-                text=True,
+                stdout=subprocess.PIPE,
+                # What a server cannot write to its log it does without. A program that prints would end with an error.
+                stderr=log if self._server else subprocess.STDOUT,
                 start_new_session=True,
                 env=environment_of(self._secrets),
             )
-        if self._server:
-            reader = (self._popen, self._ready)
-            threading.Thread(target=self._read, args=reader, name=self.name, daemon=True).start()
+        reader = (self._popen, self._ready)
+        self._reader = threading.Thread(target=self._read, args=reader, name=self.name, daemon=True)
+        self._reader.start()
 
-    def _read(self, popen: subprocess.Popen[str], ready: threading.Event) -> None:
+    def _open_log(self) -> BinaryIO:
+        try:
+            return self.log.open("ab", buffering=0)
+        except OSError as error:
+            self._complain(error)
+            return open(os.devnull, "ab", buffering=0)
+
+    def _complain(self, error: OSError) -> None:
+        """Once: it may be full for long, and for every line."""
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s cannot be written: %s; what %s says is lost", self.log, error.strerror, self.name)
+
+    def _read(self, popen: subprocess.Popen[bytes], ready: threading.Event) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.
         assert popen.stdout is not None
-        with popen.stdout as output, self.log.open("a", encoding="utf-8") as log:
+        with popen.stdout as output, self._open_log() as log:
             for line in output:
-                if READY in line and popen is self._popen and not self._announced:
-                    self._announced = True
-                    self.address = line.rpartition(READY)[2].strip()
-                    ready.set()
-                log.write(line)
-                log.flush()
+                if self._server and popen is self._popen:
+                    self._hear(line.decode(errors="replace"), ready)
+                try:
+                    log.write(line)
+                except OSError as error:  # a pipe that nobody reads would stop the process
+                    self._complain(error)
         ready.set()
+
+    def _hear(self, line: str, ready: threading.Event) -> None:
+        if READY in line and not self._announced:
+            self._announced = True
+            self.address = line.rpartition(READY)[2].strip()
+            ready.set()
+        elif FAILED in line:
+            self.failed = line.partition(FAILED)[2].strip()
 
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
         """The server's address. Raises StartError where it ends, says nothing, or `stopping` is set."""
@@ -162,7 +195,13 @@ class Process:
             self._popen.wait(max(0.0, timeout))
         except subprocess.TimeoutExpired:
             return False
+        self._take_in()
         return True
+
+    def _take_in(self) -> None:
+        """All that it has said before it ended."""
+        if self._reader is not None and self.exit_code() is not None:
+            self._reader.join(READ_SECONDS)
 
     def start_error(self, what: str) -> StartError:
         """What to raise where it did not start or has ended: `what`, and the end of its log."""
@@ -172,8 +211,12 @@ class Process:
 
     def last_words(self, lines: int = _LINES) -> str:
         """The end of its log, without what earlier runs have written to it."""
+        self._take_in()
         try:
             text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
-        except OSError:
-            return "(no log)"
+            if not text.strip():
+                with self.log.open("ab", buffering=0) as log:
+                    log.write(b"\n")  # it may have had no room for any
+        except OSError as error:
+            return f"  (no log: {self.log}: {error.strerror})"
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])

@@ -33,6 +33,10 @@ class Progress:
     staleness: float = 0.0
     learning_rate: float = 0.0
     checkpoint_global_step: int | None = None
+    checkpoint_time: float | None = None
+    """Unix time of the last checkpoint, in seconds."""
+    checkpoint_error: str = ""
+    """Why the last attempt at one failed, if it did."""
     max_global_step: int = 0
     finished: bool = False
     act_ms_p50: float | None = None
@@ -63,6 +67,11 @@ class ProgressReader:
         self._channel: grpc.Channel | None = None
         self._started_at: float | None = None
         self._steps_at_start: int | None = None
+
+    @property
+    def heard(self) -> bool:
+        """Whether it has answered at all."""
+        return self._steps_at_start is not None
 
     def poll(self, address: str) -> Progress:
         """The newest progress, from the parameter server at `address`."""
@@ -112,6 +121,8 @@ def _progress(status: pb.GetStatusResponse) -> Progress:
         staleness=status.mean_staleness,
         learning_rate=status.learning_rate,
         checkpoint_global_step=status.checkpoint_global_step if status.checkpoint else None,
+        checkpoint_time=status.checkpoint_time if status.checkpoint else None,
+        checkpoint_error=status.checkpoint_error,
         max_global_step=status.max_global_step,
         finished=status.finished,
         act_ms_p50=status.act_ms_p50 if status.HasField("act_ms_p50") else None,

@@ -21,6 +21,7 @@ from typing import Any
 
 from relaax.checkpoint import lease
 from relaax.cli.run.plan import Plan
+from relaax.cli.run.whole_file import write_whole
 from relaax.configuration import (
     Configuration,
     ConfigurationError,
@@ -36,6 +37,10 @@ _TLS_KEYS = (
     *("tls_certificate", "tls_key", "tls_client_ca", "tls_ca"),
     *("parameter_server_ca", "parameter_server_certificate", "parameter_server_key"),
 )
+
+
+class NotWritten(Exception):
+    """A file that was promised is not there. The message says which, and why."""
 
 
 class RunDirectory:
@@ -63,16 +68,20 @@ class RunDirectory:
         """
         self._take_lock()
         sentence = f"run directory {self.path}"
-        if self.configuration.exists():
-            if fresh or self._finished(max_steps):
-                sentence = f"{sentence} (the run before is now {self._move_aside()})"
-                self._take_lock()
-            elif self._has_checkpoint():
-                self._require_same(task or {})
-                sentence = f"{sentence} (resuming)"
-        for folder in (self.logs, self.checkpoints, self.metrics):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.summary.unlink(missing_ok=True)
+        try:
+            if self.configuration.exists():
+                if fresh or self._finished(max_steps):
+                    sentence = f"{sentence} (the run before is now {self._move_aside()})"
+                    self._take_lock()
+                elif self._has_checkpoint():
+                    self._require_same(task or {})
+                    sentence = f"{sentence} (resuming)"
+            for folder in (self.logs, self.checkpoints, self.metrics):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.summary.unlink(missing_ok=True)
+        except OSError as error:
+            self.close()
+            raise ConfigurationError(f"run directory {self.path}: {error.strerror or error}") from None
         return sentence
 
     def _take_lock(self) -> None:
@@ -103,11 +112,11 @@ class RunDirectory:
     def _finished(self, max_steps: int) -> bool:
         try:
             summary = json.loads(self.summary.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            if summary["status"] == "max_steps":
+                return int(summary["env_steps"]) >= max_steps
+            return bool(summary["status"] == "target_reached")
+        except (OSError, ValueError, TypeError, KeyError):
             return False
-        if summary.get("status") == "max_steps":
-            return int(summary.get("env_steps", 0)) >= max_steps
-        return bool(summary.get("status") == "target_reached")
 
     def _require_same(self, task: Mapping[str, str]) -> None:
         """A checkpoint of another task may have reached this one's target without a step."""
@@ -165,11 +174,15 @@ class RunDirectory:
         )
 
     def write_configuration(self, plan: Plan) -> None:
-        """The effective configuration, which the servers read. It may hold secrets: nobody else may read it."""
+        """The effective configuration, which the servers read. It may hold secrets: nobody else may read it.
+
+        Raises ConfigurationError.
+        """
         settled = self.settled(plan)
-        self.configuration.touch(0o600)
-        self.configuration.chmod(0o600)  # that of an older run too
-        self.configuration.write_text(printed(settled.as_dict(), settled.origins), encoding="utf-8")
+        try:
+            write_whole(self.configuration, printed(settled.as_dict(), settled.origins), 0o600)
+        except OSError as error:
+            raise ConfigurationError(f"{self.configuration} cannot be written: {error.strerror}") from None
 
     def promise_summary(self, path: Path) -> None:
         """Make sure, before the run, that its summary can be written there. Raises ConfigurationError."""
@@ -177,21 +190,23 @@ class RunDirectory:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.open("a").close()
-            if is_new:
+            if is_new:  # an empty file would look like a summary
                 path.unlink()
         except OSError as error:
             raise ConfigurationError(f"--summary {path}: {error.strerror}") from None
 
     def write_summary(self, summary: dict[str, Any], also: Path | None) -> None:
-        """`summary.json`, and a copy where the user wants one. Raises ConfigurationError where that is impossible."""
+        """`summary.json`, and a copy where the user wants one. Raises NotWritten, after it has tried both."""
         text = json.dumps(summary, indent=2) + "\n"
-        self.summary.write_text(text, encoding="utf-8")
-        if also is not None:
+        missing = []
+        for path in (self.summary, *([] if also is None else [also])):
             try:
-                also.parent.mkdir(parents=True, exist_ok=True)
-                also.write_text(text, encoding="utf-8")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, text)
             except OSError as error:
-                raise ConfigurationError(f"--summary {also}: {error.strerror}") from None
+                missing.append(f"the summary cannot be written to {path}: {error.strerror}")
+        if missing:
+            raise NotWritten("; ".join(missing))
 
 
 def _without_tls(section: ParameterServerSection | RlxServerSection) -> dict[str, None]:

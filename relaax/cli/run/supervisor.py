@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 START_SECONDS = 90.0
 CLIENT_SECONDS = 2.0
 RLX_SERVER_SECONDS = 10.0  # it gives its workers 5 s itself (listener.STOP_SECONDS), and ends at once without any
-CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SECONDS = 120.0  # it tries for a minute (checkpointing.LAST_SECONDS), and the last attempt takes its time
 
 
 class Supervisor:

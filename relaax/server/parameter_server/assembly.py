@@ -76,13 +76,17 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
     elif place.count > 1:
         shards = Leader(core, own, models.for_checkpoint, manager)
     if manager is not None and place.index == 0:
-        interval, on_saved = section.checkpoint_interval, core.checkpoint_saved
+        told = partial(
+            Checkpointer,
+            interval=section.checkpoint_interval,
+            on_saved=core.checkpoint_saved,
+            on_late=core.checkpoint_late,
+            made=made,
+        )
         if isinstance(shards, Leader):
-            checkpointer = Checkpointer(shards, shards.cut, interval, on_saved, made=made)
+            checkpointer = told(shards, shards.cut)
         else:
-            checkpointer = Checkpointer(
-                manager, core.cut, interval, on_saved, mark=core.mark, saved=core.mark(), made=made, spool=spool
-            )
+            checkpointer = told(manager, core.cut, mark=core.mark, saved=core.mark(), spool=spool)
     metrics = None
     folder = metrics_folder(section, closing) if place.index == 0 else None
     if folder is not None:

@@ -89,8 +89,11 @@ class Checkpointer:
         made: int = 0,
         wait: Callable[[float], bool] | None = None,
         spool: Spool | None = None,
+        on_late: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """`wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
+        """`on_late` is told why an attempt failed.
+
+        `wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
 
         `spool` keeps the last checkpoint where the store does not take it.
         """
@@ -99,6 +102,7 @@ class Checkpointer:
         self._interval = interval
         self._retry = min(retry, interval)
         self._on_saved = on_saved
+        self._on_late = on_late
         self._mark = mark
         self._saved_mark = saved
         self._made = made
@@ -158,6 +162,7 @@ class Checkpointer:
         try:
             return self._save_taken(begun, last)
         except Late as late:
+            self._on_late(str(late))
             self._complain(begun, logging.WARNING, "the checkpoint is late: %s", late)
             return _Outcome.LATE
 
@@ -172,13 +177,15 @@ class Checkpointer:
         except StoreError as error:
             self.failures += 1
             self._failing = True
+            self._on_late(str(error))
             if last:
                 self._keep(state)
             self._complain(
                 begun, logging.ERROR, "the checkpoint at global step %d is late: %s", state.global_step, error
             )
             return _Outcome.REFUSED
-        except LeaseLost:
+        except LeaseLost as lost:
+            self._on_late(str(lost))
             return _Outcome.LATE  # the lease has said why
         self._complained.clear()
         self._failing = False
@@ -209,6 +216,7 @@ class Checkpointer:
         while not self._wait(wait):
             try:
                 wait = self._until_next() if self.save() else self._retry
-            except Exception:  # a mistake in saving must not end saving
+            except Exception as error:  # a mistake in saving must not end saving
+                self._on_late(repr(error))
                 _log.exception("the checkpoint failed")
                 wait = self._retry

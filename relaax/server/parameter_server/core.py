@@ -84,6 +84,7 @@ class ParameterServer:
         self._begun: float | None = None
         self._model: Model | None = None
         self._saved: Saved | None = None
+        self._not_saved = ""
         self._repeated: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -143,6 +144,7 @@ class ParameterServer:
                     self.metrics.restore_returns(checkpoint.manifest["returns"])
             self.incarnation = incarnation
             self._model = model
+            self._not_saved = ""  # what was not saved is no more
             self._began_finished = self._began_finished and self.finished  # of an older checkpoint training goes on
             for worker_id in self.registry.clear():
                 self.figures.forget(worker_id)
@@ -204,7 +206,11 @@ class ParameterServer:
 
     def checkpoint_saved(self, saved: Saved) -> None:
         """The newest checkpoint is this one."""
-        self._saved = saved
+        self._saved, self._not_saved = saved, ""
+
+    def checkpoint_late(self, why: str) -> None:
+        """The last attempt at a checkpoint failed."""
+        self._not_saved = why
 
     def scalars(self) -> tuple[int, dict[str, float]]:
         """The global step and what is to be written at it: nothing where nothing happened. For one caller."""
@@ -243,6 +249,7 @@ class ParameterServer:
             act_ms=self.figures.act_ms(),
             staleness_p95=self.metrics.staleness_p95(),
             dropped_samples=model.shard.dropped_samples if model else 0,
+            checkpoint_error=self._not_saved,
         )
 
     def mark(self) -> object | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -145,6 +146,8 @@ def _run(configuration: Configuration) -> int:
     algorithm = _load(configuration)  # may take seconds, in which a signal simply ends the process
     ends = Ends()
     reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
+        reasons[signal.SIGHUP] = Reason.TERMINATED  # its terminal has gone
     # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
     with ends.signals(reasons, afterwards=signal.SIG_IGN), ExitStack() as closing:
         server = _assemble(configuration, algorithm, ends, closing)
@@ -161,7 +164,10 @@ def _run(configuration: Configuration) -> int:
         _log.error("the last checkpoint could not be written where it belongs: it waits on this machine")
         return 1
     if not safe:
-        _log.error("the last checkpoint could not be written: what was learned since the one before is lost")
+        why = server.not_saved
+        _log.error("the last checkpoint could not be written: %s; what was learned since the one before is lost", why)
+        with contextlib.suppress(OSError):
+            print(f"relaax-parameter-server last checkpoint failed: {why}", flush=True)  # for `relaax run`
         return 1
     return 130 if reason is Reason.INTERRUPTED else 0
 

@@ -13,6 +13,7 @@ class Status:
     """How training goes. `training_seconds` is counted from this process's first registration.
 
     `dropped_samples`: of statistics, which could not be merged, in this process's life.
+    `checkpoint_error`: why the last attempt at a checkpoint failed, if it did.
     `act_ms`: median and 99th percentile of the time from a step to its answer, lately.
     """
 
@@ -31,3 +32,4 @@ class Status:
     act_ms: tuple[float | None, float | None] = (None, None)
     staleness_p95: float = 0.0
     dropped_samples: int = 0
+    checkpoint_error: str = ""

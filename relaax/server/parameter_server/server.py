@@ -198,6 +198,11 @@ class Server:
         return self._checkpointer is not None and self._checkpointer.kept
 
     @property
+    def not_saved(self) -> str:
+        """Why the last attempt at a checkpoint failed, if it did."""
+        return self._core.status().checkpoint_error or "shard 0 has not written it"
+
+    @property
     def refusal(self) -> str:
         """Why shard 0 does not take this shard, or cannot go on itself, where that was the reason to end."""
         return self._shards.refusal if self._shards else ""

@@ -130,6 +130,7 @@ class Service:
             version=__version__,
             description=self._core.description,
             workers_by_shared_memory=self._offers.connected() if self._offers else 0,
+            checkpoint_error=status.checkpoint_error,
         )
 
     @contextlib.contextmanager

@@ -12,9 +12,10 @@ import pytest
 
 from relaax.bridge import BridgeError, TrainingEnded
 from relaax.checkpoint import CheckpointManager, LocalStore
+from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
-from support.processes import Processes, wait_until
+from support.processes import Processes, project_command, wait_until
 
 
 @pytest.fixture
@@ -246,3 +247,38 @@ def test_the_manifest_says_with_what_it_was_made(processes: Processes, config: P
     assert {"python", "relaax", "grpc", "numpy"} <= set(manifest["versions"])
     assert "tensorflow" not in manifest["versions"], "it was not used"
     assert manifest["fingerprint"]["algorithm"] == "da3c"
+
+
+@pytest.mark.slow
+def test_a_last_checkpoint_that_finds_no_room_ends_it_with_1_and_the_reason(
+    processes: Processes, config: Path, disk: Disk
+) -> None:
+    server, address = start(processes, config, "--checkpoint-dir", str(disk.path / "c"))
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 1)
+        disk.fill()
+        assert server.stop(signal.SIGTERM, 120) == 1
+    why = server.lines[-1].partition("relaax-parameter-server last checkpoint failed: ")[2]
+    assert why.startswith(f"cannot write {disk.path}/c/")
+    assert why.endswith("No space left on device")
+    assert f"the last checkpoint could not be written: {why}; what was learned since the one before" in server.stderr
+    assert "Traceback" not in server.stderr
+
+
+def test_a_terminal_that_goes_away_ends_it_in_order(processes: Processes, config: Path, tmp_path: Path) -> None:
+    server, address = start(processes, config, "--checkpoint-dir", str(tmp_path / "c"))
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 1)
+        assert server.stop(signal.SIGHUP) == 0
+    assert newest_step(tmp_path / "c") == 10
+
+
+def test_behind_nohup_it_goes_on(processes: Processes, config: Path) -> None:
+    server, address = processes.start_server("nohup", project_command("relaax-parameter-server"), "--config", config)
+    server.send_signal(signal.SIGHUP)
+    with bridge_to(address) as bridge:
+        bridge.register(worker(config))
+        trained(bridge, 1)
+    assert server.stop(signal.SIGTERM) == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import grpc
@@ -15,7 +16,10 @@ from relaax.server.parameter_server.actors import MAX_KEPT
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.reason import Reason
 from relaax.tf.optimizers import Adam, RMSProp
+from support.disks import Disk
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
+from support.processes import wait_until
+from support.service import status_of
 
 
 def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
@@ -167,3 +171,20 @@ def test_the_most_environments_that_a_hundred_sessions_can_have_take_no_room_in_
         server.stop()
     (manifest,) = tmp_path.rglob("manifest.json")
     assert manifest.stat().st_size < 20_000
+
+
+def test_why_a_checkpoint_is_late_is_in_the_status_until_there_is_one(disk: Disk) -> None:
+    with running(directory=disk.path / "checkpoints", interval=0.05) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.push(None, env_steps=1)
+        wait_until(lambda: status_of(server.address).checkpoint_global_step == 1, "there is a checkpoint")
+        disk.fill()
+        bridge.push(None, env_steps=1)
+        wait_until(lambda: status_of(server.address).checkpoint_error, "the next one is late")
+        status = status_of(server.address)
+        assert (status.global_step, status.checkpoint_global_step) == (2, 1)
+        assert re.fullmatch(r"cannot write .*/checkpoints/.*: No space left on device", status.checkpoint_error)
+        assert server.server.not_saved == status.checkpoint_error
+        disk.free()
+        wait_until(lambda: not status_of(server.address).checkpoint_error, "it is made up for")
+        assert status_of(server.address).checkpoint_global_step == 2

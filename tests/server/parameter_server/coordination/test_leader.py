@@ -295,6 +295,7 @@ def test_a_part_that_cannot_be_written_makes_a_checkpoint_late_and_training_goes
     wait_until(lambda: outcome, "the checkpoint is given up")
     assert outcome == [False]
     assert "is late: shard 1 of 2: no space left" in caplog.text
+    assert leader.core.status().checkpoint_error == "shard 1 of 2: no space left"
     assert not leader.core.gate.closed
     assert CheckpointManager(LocalStore(tmp_path)).published() == []
     # It is tried again, with a cut of its own.
@@ -304,6 +305,7 @@ def test_a_part_that_cannot_be_written_makes_a_checkpoint_late_and_training_goes
     wait_until(lambda: outcome, "the checkpoint is there")
     assert outcome == [True]
     assert len(CheckpointManager(LocalStore(tmp_path)).published()) == 1
+    assert leader.core.status().checkpoint_error == ""
     # Nothing new: no other one.
     outcome = save(leader)
     raw.answer(raw.order("prepare"), state="raw")  # and nobody is held

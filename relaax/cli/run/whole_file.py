@@ -1,0 +1,29 @@
+"""Files that are there whole or not at all, whatever the disk does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
+    """Put `text` in the place of what `path` holds, which stays if that fails. Raises OSError.
+
+    What is no plain file, such as /dev/stdout, is written as it is; so is one in a folder where none can be made.
+    """
+    target = path.resolve()  # of a link, the file that it leads to
+    if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
+        path.write_text(text, encoding="utf-8")
+        return
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise

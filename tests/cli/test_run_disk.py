@@ -1,0 +1,207 @@
+"""What `relaax run` makes of a disk that takes nothing more: full, read-only, or with a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.process import Process
+from relaax.cli.run.run_directory import NotWritten, RunDirectory
+from relaax.configuration import ConfigurationError
+from support.disks import BreakingDisk, Disk, breaking_disk, small_disk
+from support.processes import wait_until
+from support.run import PATIENCE, Run, Runs
+
+CONFIG = "da3c_gym_cartpole"
+Trouble = Callable[[], None]
+
+
+@pytest.fixture(params=["No space left on device", "Read-only file system", "File too large"])
+def trouble(request: pytest.FixtureRequest, disk: Disk) -> Iterator[tuple[str, Trouble]]:
+    """What the system says, and what brings it about on `disk`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    causes = {
+        "No space left on device": disk.fill,
+        "Read-only file system": disk.protect,
+        "File too large": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1])),
+    }
+    yield request.param, causes[request.param]
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_summary_that_cannot_be_written_leaves_what_was_there(disk: Disk, trouble: tuple[str, Trouble]) -> None:
+    words, cause = trouble
+    directory, also = RunDirectory(disk.path / "run"), disk.path / "summary.json"
+    directory.path.mkdir()
+    directory.write_summary({"status": "interrupted"}, also)
+    before = files(disk.path)
+    cause()
+    with pytest.raises(NotWritten) as error:
+        directory.write_summary({"status": "max_steps"}, also)
+    for path in (directory.summary, also):
+        assert f"the summary cannot be written to {path}: {words}" in str(error.value)
+        assert json.loads(path.read_text()) == {"status": "interrupted"}
+    assert files(disk.path) - {"something else"} == before, "nothing is left aside"
+
+
+def test_a_configuration_that_cannot_be_written_leaves_what_was_there(disk: Disk, trouble: tuple[str, Trouble]) -> None:
+    words, cause = trouble
+    directory = RunDirectory(disk.path)
+    directory.write_configuration(make_plan(CONFIG, []))
+    before = directory.configuration.read_text()
+    cause()
+    with pytest.raises(ConfigurationError, match=f"configuration.yaml cannot be written: {words}"):
+        directory.write_configuration(make_plan(CONFIG, ["run.clients=7"]))
+    assert directory.configuration.read_text() == before
+    assert files(disk.path) - {"something else"} == {"configuration.yaml"}
+
+
+def test_a_run_directory_on_a_disk_that_is_read_only_is_refused_in_a_sentence(disk: Disk) -> None:
+    directory = RunDirectory(disk.path / "run")
+    directory.open(fresh=False, max_steps=1)
+    directory.write_summary({"status": "interrupted"}, None)
+    directory.close()
+    disk.protect()
+    with pytest.raises(ConfigurationError, match=r"run directory .*/run: Read-only file system"):
+        RunDirectory(disk.path / "run").open(fresh=False, max_steps=1)
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_a_process_whose_log_is_full_goes_on(disk: Disk, server: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """One that prints to a full disk would end with an error, or wait for ever for somebody who reads."""
+    process = Process("it", disk.path / "it.log", server=server)
+    disk.fill()
+    code = "print('it listening on 1.1.1.1:1')\nfor line in range(3000): print('x' * 99)\nopen('/dev/stdin').read()"
+    process.start([sys.executable, "-c", code])
+    assert process.wait(60)
+    assert process.exit_code() == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{disk.path}/it.log cannot be written: No space left on device; what it says is lost"
+    ]
+    assert process.address == ("1.1.1.1:1" if server else None)
+    disk.free()
+    process.start([sys.executable, "-c", "print('there is room')"])
+    assert process.wait(60)
+    assert process.last_words().endswith("there is room")
+
+
+def test_a_process_starts_although_its_log_cannot(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    disk.protect()
+    process = Process("it", disk.path / "it.log")
+    process.start([sys.executable, "-c", "print('hello')"])
+    assert process.wait(60)
+    assert process.exit_code() == 0
+    assert process.last_words() == f"  (no log: {disk.path}/it.log: No such file or directory)"
+    assert "Read-only file system; what it says is lost" in caplog.text
+
+
+def test_last_words_that_found_no_room_are_not_passed_over(disk: Disk) -> None:
+    process = Process("it", disk.path / "it.log", server=True)
+    disk.fill()
+    process.start([sys.executable, "-c", "raise SystemExit('why it ended')"])
+    assert process.wait(60)
+    assert process.last_words() == f"  (no log: {disk.path}/it.log: No space left on device)"
+
+
+def manifests(run: Run) -> list[int]:
+    return [json.loads(path.read_text())["global_step"] for path in run.directory.rglob("manifest.json")]
+
+
+def expect_lost(run: Run, code: int, words: str) -> str:
+    """The outcome says what is lost and why, and fails; the sentence."""
+    assert run.running.wait(300) == code, run.running.report()
+    run.expect_nothing_left()
+    assert "Traceback" not in run.running.stderr
+    (sentence,) = [line for line in run.running.stderr.splitlines() if "steps are lost" in line]
+    assert f"because the last checkpoint could not be written: cannot write {run.directory}/checkpoints/" in sentence
+    assert words in sentence
+    assert f"it goes on at step {max(manifests(run)):,}, from {run.directory}/checkpoints/" in sentence
+    return sentence
+
+
+def expect_resumed(runs: Runs, run: Run, *options: str) -> None:
+    """The same command goes on at the last checkpoint, and comes to its end."""
+    saved = max(manifests(run))
+    again = runs.start(*options, directory=run.directory)
+    assert again.running.wait(300) == 0, again.running.report()
+    assert f"at global step {saved}" in again.log("parameter-server")
+    assert again.summary["env_steps"] > saved
+    assert (again.summary["lost_steps"], again.summary["error"]) == (0, None)
+    assert not list(run.directory.parent.glob("run.*")), "nothing was moved aside"
+
+
+@pytest.mark.slow
+def test_a_run_that_reaches_its_end_on_a_full_disk_has_failed_and_is_resumed(runs: Runs, tmp_path: Path) -> None:
+    options = ("--clients", "1", "--set", "run.target_return=null", "--set", "run.checkpoint_interval=1")
+    with small_disk(tmp_path / "disk", "250k") as disk:  # room for two checkpoints
+        run = runs.start(*options, "--max-time", "8", directory=disk.path / "run")
+        sentence = expect_lost(run, 1, "No space left on device")
+        late = [line for line in run.running.lines if line.startswith("the checkpoint is late (the last: step ")]
+        assert len(late) == 1
+        assert late[0].endswith("No space left on device")
+        (outcome,) = [line for line in run.running.lines if line.startswith("failed: ")]
+        if (run.directory / "summary.json").exists():  # it may have found room
+            assert run.summary["status"] == "failed"
+            assert sentence.endswith(run.summary["error"])
+            assert f"{run.summary['env_steps']:,} steps" in outcome
+        disk.grow("8m")
+        expect_resumed(runs, run, *options, "--max-time", "2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["full", "read-only", "limit"])
+def test_a_disk_that_takes_no_more_in_the_middle(runs: Runs, tmp_path: Path, how: str) -> None:
+    """The run trains on, says so when it is interrupted, and is resumed when the disk is well again."""
+    options = ("--clients", "1", "--set", "run.target_return=null", "--set", "run.checkpoint_interval=1")
+    with contextlib.ExitStack() as stack:
+        disk = stack.enter_context(
+            breaking_disk(tmp_path / "disk") if how == "read-only" else small_disk(tmp_path / "disk", "16m")
+        )
+        run = runs.start(*options, directory=disk.path / "run")
+        run.wait_for(lambda status: status.checkpoint_global_step, "there is a checkpoint")
+        if isinstance(disk, BreakingDisk):
+            disk.break_down()
+            words = "Read-only file system"
+        elif how == "full":
+            disk.fill()
+            words = "No space left on device"
+        else:
+            (server,) = run.of("parameter-server")
+            server.rlimit(psutil.RLIMIT_FSIZE, (10_000, 10_000))
+            words = "File too large"
+        late = run.wait_for(lambda status: words in status.checkpoint_error, "the checkpoint is late")
+        run.wait_for_steps(late.global_step + 500)
+        run.running.send_signal(signal.SIGTERM)
+        expect_lost(run, 1, words)
+        if isinstance(disk, BreakingDisk):
+            disk.repair()
+        elif how == "full":
+            disk.free()
+        expect_resumed(runs, run, *options, "--max-time", "2")
+
+
+@pytest.mark.slow
+def test_room_that_is_made_in_the_last_minute_loses_nothing(runs: Runs, disk: Disk) -> None:
+    run = runs.start("--clients", "1", "--set", "run.checkpoint_interval=1", directory=disk.path / "run")
+    run.wait_for(lambda status: status.global_step > 500, "it trains")
+    disk.fill()
+    run.wait_for(lambda status: status.checkpoint_error, "the checkpoint is late")
+    run.running.send_signal(signal.SIGTERM)
+    wait_until(lambda: "is tried for up to a minute more" in run.running.stderr, "it says so", PATIENCE)
+    disk.free()
+    assert run.running.wait(60) == 130, run.running.report()
+    assert run.summary["lost_steps"] == 0
+    assert max(manifests(run)) == run.summary["env_steps"]
