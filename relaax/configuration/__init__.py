@@ -3,6 +3,7 @@
 from relaax.configuration.configuration import (
     ALGORITHM,
     COMMAND_LINE,
+    HERE,
     Configuration,
     find_configuration,
     load_configuration,
@@ -23,6 +24,7 @@ __all__ = [
     "ConfigurationError",
     "Fixed",
     "Free",
+    "HERE",
     "KeyPath",
     "ParameterServerSection",
     "Resume",

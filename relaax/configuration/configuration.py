@@ -20,6 +20,8 @@ from relaax.configuration.yaml_file import read_yaml
 
 ALGORITHM = "algorithm"
 COMMAND_LINE = "command line"
+HERE = "${here}"
+"""At the beginning of a path in the servers' sections, the folder of the file."""
 _NAMES = (*SECTIONS, ALGORITHM)
 
 ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
@@ -110,6 +112,8 @@ def load_configuration(
         layers.put(target, value_of(text, target, models, variable), variable)
     for target, text, override in given:
         layers.put(target, value_of(text, target, models, f"--set {override}"), COMMAND_LINE)
+    for section in ("relaax-parameter-server", "relaax-rlx-server"):
+        layers.data[section] = {key: _placed(value, folder) for key, value in layers.data[section].items()}
     checked: dict[str, Any] = {}
     wrong: list[str] = []
     for section, model in models.items() if is_known else SECTIONS.items():
@@ -167,6 +171,13 @@ def _target(override: str) -> tuple[KeyPath, str, str]:
     if section not in _NAMES:
         raise ConfigurationError(f"--set {override}: {unknown('section', first, _NAMES)}")
     return (section, *(key.replace("-", "_") for key in keys)), text, override
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    """A value in which `HERE` stands for `folder`."""
+    if isinstance(value, str) and Path(value).parts[:1] == (HERE,):
+        return str(folder.joinpath(*Path(value).parts[1:]))
+    return value
 
 
 def _config(

@@ -11,7 +11,7 @@ import pytest
 
 from support.processes import Processes, wait_until
 from support.run import PATIENCE, SMALL, Runs
-from support.service import RELAAX
+from support.service import PARAMETER_SERVER, RELAAX
 
 NO_TARGET = ("--set", "run.target_return=null")
 SUMMARY_KEYS = {
@@ -122,7 +122,7 @@ def test_a_run_over_two_shards_survives_each_of_them_and_goes_on_with_one(runs: 
 
 
 @pytest.mark.slow
-def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs) -> None:
+def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs, processes: Processes, tmp_path: Path) -> None:
     reached = runs.start(*SMALL, "--target-return", "9")
     assert reached.running.wait(120) == 0, reached.running.report()
     assert reached.summary["status"] == "target_reached"
@@ -135,6 +135,12 @@ def test_a_target_that_was_reached_and_one_that_was_missed(runs: Runs) -> None:
     assert steps < 20_000, "the finished run was not resumed"
     (aside,) = missed.directory.parent.glob("run.*")
     assert json.loads((aside / "summary.json").read_text())["status"] == "target_reached"
+    config, elsewhere = aside / "configuration.yaml", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    server = processes.start(*PARAMETER_SERVER, "--config", config, cwd=elsewhere)
+    server.wait_for_address()
+    assert server.stop() == 0
+    assert f"resuming from {aside}/checkpoints/" in server.stderr, "it serves its own checkpoints, and no other run's"
     fresh = runs.start(*SMALL, *NO_TARGET, "--max-steps", "1000", "--fresh")
     assert fresh.running.wait(120) == 0, fresh.running.report()
     (first, *_) = sorted((fresh.directory / "checkpoints").glob("[0-9]*"))

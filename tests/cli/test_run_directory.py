@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from relaax.algorithm_base import find_algorithm
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.configuration import ConfigurationError, load_configuration
@@ -165,6 +169,38 @@ def test_the_servers_read_what_the_run_was_asked_for(tmp_path: Path) -> None:
     assert written.algorithm["seed"] == 5
     assert written.run == plan.run
     assert yaml.safe_load(directory.configuration.read_text())["algorithm"]["path"] == str(plan.algorithm)
+
+
+@pytest.mark.parametrize("how", [shutil.move, shutil.copytree])
+def test_a_run_that_was_moved_or_copied_names_its_own_folders(
+    tmp_path: Path, how: Callable[[Path, Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(tmp_path / "run", "target_reached")
+    how(tmp_path / "run", tmp_path / "another")
+    monkeypatch.chdir("/")
+    server = load_configuration(tmp_path / "another" / "configuration.yaml").parameter_server
+    assert server.checkpoint_dir == str(tmp_path / "another" / "checkpoints")
+    assert server.metrics_dir == str(tmp_path / "another" / "metrics")
+    assert str(tmp_path) not in (tmp_path / "another" / "configuration.yaml").read_text()
+
+
+def test_an_algorithm_in_the_run_directory_goes_with_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    algorithm = tmp_path / "run" / "mine.py"
+    algorithm.touch()
+    directory = RunDirectory(tmp_path / "run")
+    directory.write_configuration(make_plan(CONFIG, [f"algorithm.path={algorithm}"]))
+    found = load_configuration(directory.configuration)
+    assert found.algorithm_path == "mine.py"
+    assert find_algorithm(found.algorithm_path, found.folder) == algorithm
+
+
+def test_a_run_directory_of_before_that_names_whole_paths_is_resumed(tmp_path: Path) -> None:
+    a_run(tmp_path / "run")
+    configuration = tmp_path / "run" / "configuration.yaml"
+    configuration.write_text(configuration.read_text().replace("${here}", str(tmp_path / "run")))
+    assert load_configuration(configuration).parameter_server.checkpoint_dir == str(tmp_path / "run" / "checkpoints")
+    assert is_resumed(tmp_path / "run")
 
 
 def test_the_summary_is_written_where_the_user_wants_one_too(tmp_path: Path) -> None:

@@ -225,6 +225,20 @@ def test_folders_may_be_in_the_home_directory(file: Path, monkeypatch: pytest.Mo
     assert found.parameter_server.metrics_dir == "./~"
 
 
+def test_here_is_the_folder_of_the_file_and_other_paths_are_the_working_directorys(
+    file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = load_configuration(file, ["parameter_server.metrics_dir=${here}/m", "rlx_server.token_file=${here}"])
+    assert found.parameter_server.metrics_dir == str(file.parent / "m")
+    assert found.rlx_server.token_file == str(file.parent)
+    assert found.parameter_server.checkpoint_dir == "checkpoints/x", "as it was written"
+    for text in ("./x", "${here}x", "x/${here}"):
+        found = load_configuration(file, [f"parameter_server.metrics_dir={text}"])
+        assert found.parameter_server.metrics_dir == text
+
+
 def test_as_dict_is_a_file_that_means_the_same(file: Path, tmp_path: Path) -> None:
     import yaml
 

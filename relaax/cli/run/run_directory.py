@@ -23,6 +23,7 @@ from relaax.checkpoint import lease
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.whole_file import write_whole
 from relaax.configuration import (
+    HERE,
     Configuration,
     ConfigurationError,
     KeyPath,
@@ -176,11 +177,17 @@ class RunDirectory:
     def write_configuration(self, plan: Plan) -> None:
         """The effective configuration, which the servers read. It may hold secrets: nobody else may read it.
 
+        What is in this directory it names by its place in here: a run that is moved or copied is another one.
         Raises ConfigurationError.
         """
         settled = self.settled(plan)
+        document, path = settled.as_dict(), self.path.resolve()
+        document["relaax-parameter-server"]["checkpoint_dir"] = f"{HERE}/{self.checkpoints.name}"
+        document["relaax-parameter-server"]["metrics_dir"] = f"{HERE}/{self.metrics.name}"
+        if plan.algorithm.is_relative_to(path):  # it is looked for beside the file
+            document["algorithm"]["path"] = str(plan.algorithm.relative_to(path))
         try:
-            write_whole(self.configuration, printed(settled.as_dict(), settled.origins), 0o600)
+            write_whole(self.configuration, printed(document, settled.origins), 0o600)
         except OSError as error:
             raise ConfigurationError(f"{self.configuration} cannot be written: {error.strerror}") from None
 
