@@ -256,6 +256,11 @@ class RunSection(Section):
         "2h, 1h30m.",
     )
     checkpoint_interval: float = Field(60.0, gt=0, description="Seconds between checkpoints in `relaax run`.")
+    stop_timeout: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds that clients have to end, after SIGTERM, when the run stops; then they are killed.",
+    )
 
 
 SECTIONS: dict[str, type[Section]] = {

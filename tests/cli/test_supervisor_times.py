@@ -1,9 +1,20 @@
 from __future__ import annotations
 
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
 from relaax.cli.run import supervisor
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.supervisor import Supervisor
 from relaax.server.parameter_server import checkpointing
 from relaax.server.parameter_server.coordination import follower
 from relaax.server.rlx_server import listener, status
+from support.processes import Processes, wait_until
 
 
 def test_an_rlx_server_has_time_to_end_in_order() -> None:
@@ -13,3 +24,81 @@ def test_an_rlx_server_has_time_to_end_in_order() -> None:
 def test_a_parameter_server_has_time_for_its_last_attempt_at_a_checkpoint() -> None:
     assert supervisor.CHECKPOINT_SECONDS >= checkpointing.LAST_SECONDS + 30
     assert supervisor.CHECKPOINT_SECONDS >= follower.LEAVING + 30
+
+
+SLOW_TO_END = """
+import pathlib, signal, sys, time
+
+def end(*_):
+    time.sleep(float(sys.argv[1]))
+    pathlib.Path("video").write_text("whole")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def stopped(folder: Path, seconds_needed: float, stop_timeout: float | None = None) -> tuple[Supervisor, float]:
+    """A run whose one client takes so long to end, and in how many seconds it was stopped."""
+    given = [] if stop_timeout is None else [f"run.stop_timeout={stop_timeout}"]
+    directory = RunDirectory(folder / "run")
+    directory.logs.mkdir(parents=True)
+    run = Supervisor(make_plan("da3c_gym_cartpole", [*given, "run.clients=1"]), directory)
+    (client,) = run.clients
+    code = SLOW_TO_END.replace('"video"', repr(str(folder / "video")))
+    client.start([sys.executable, "-c", code, str(seconds_needed)])
+    wait_until(lambda: "ready" in client.last_words(), "the client is there")
+    begun = time.monotonic()
+    run.stop_training()
+    return run, time.monotonic() - begun
+
+
+def test_environments_have_time_to_write_what_they_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, seconds = stopped(tmp_path, 3.0)
+    assert (tmp_path / "video").read_text() == "whole"
+    assert run.clients[0].exit_code() == 0
+    assert caplog.text == ""
+    assert seconds < make_plan("da3c_gym_cartpole", []).run.stop_timeout, "nobody waits for what has ended"
+
+
+def test_an_environment_that_needs_longer_is_killed_and_the_key_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, _ = stopped(tmp_path, 3600, 0.2)
+    assert run.clients[0].exit_code() == -9
+    assert [record.getMessage() for record in caplog.records] == [
+        "client-0 has not ended within 0.2 s and is killed; relaax-run.stop-timeout gives clients longer"
+    ]
+
+
+def test_a_second_interrupt_waits_for_no_environment(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    run = processes.start_python(
+        f"""
+import sys, threading
+from pathlib import Path
+from relaax.cli.run import experiment
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.supervisor import Supervisor
+experiment.IMPATIENCE_SECONDS = 0
+plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"])
+supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})))
+interrupted = experiment.Interrupted(supervisor)
+supervisor.clients[0].start([sys.executable, "-c", {SLOW_TO_END!r}, "3600"])
+print("client", supervisor.clients[0].pid, flush=True)
+interrupted.event.wait()
+print("stopping", flush=True)
+supervisor.stop_training()
+print(interrupted.killed, supervisor.clients[0].exit_code(), flush=True)
+"""
+    )
+    run.wait_for_line("client ")
+    run.send_signal(signal.SIGINT)
+    run.wait_for_line("stopping")
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 0, run.report()
+    assert run.lines[-1].startswith("True -")

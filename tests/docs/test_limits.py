@@ -10,9 +10,9 @@ import pytest
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
-from relaax.cli.run import environment_check
+from relaax.cli.run import environment_check, supervisor
 from relaax.client import base, scalars
-from relaax.configuration import ParameterServerSection, RlxServerSection
+from relaax.configuration import ParameterServerSection, RlxServerSection, RunSection
 from relaax.metrics import copying
 from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages, space_wire
 from relaax.server import status, strikes, tokens
@@ -25,6 +25,7 @@ PAGE = (DOCS / "limits.md").read_text("utf-8")
 SECTIONS = {
     "relaax-rlx-server": RlxServerSection,
     "relaax-parameter-server": ParameterServerSection,
+    "relaax-run": RunSection,
     "algorithm": ConfigBase,
 }
 CONSTANTS: dict[str, float] = {
@@ -73,6 +74,7 @@ CONSTANTS: dict[str, float] = {
     "CONNECT_SECONDS": s3.CONNECT_SECONDS,
     "READ_SECONDS": s3.READ_SECONDS,
     "LAST_SECONDS": checkpointing.LAST_SECONDS,
+    "CHECKPOINT_SECONDS": supervisor.CHECKPOINT_SECONDS,
     "LAST_ATTEMPTS": checkpointing.LAST_ATTEMPTS,
     "CUT": core.CUT,
     "HOLD": introduction.HOLD,

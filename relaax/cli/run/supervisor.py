@@ -15,7 +15,6 @@ from relaax.cli.run.secrets import run_tokens
 _log = logging.getLogger(__name__)
 
 START_SECONDS = 90.0
-CLIENT_SECONDS = 2.0
 RLX_SERVER_SECONDS = 10.0  # it gives its workers 5 s itself (listener.STOP_SECONDS), and ends at once without any
 CHECKPOINT_SECONDS = 120.0  # it tries for a minute (checkpointing.LAST_SECONDS), and the last attempt takes its time
 
@@ -105,7 +104,7 @@ class Supervisor:
         """First the environments, then the workers with their server. The parameter server is still there."""
         for client in self.clients:
             client.terminate()
-        _end(self.clients, CLIENT_SECONDS)
+        _end(self.clients, self._plan.run.stop_timeout, "; relaax-run.stop-timeout gives clients longer")
         self.rlx_server.terminate()
         _end([self.rlx_server], RLX_SERVER_SECONDS)
 
@@ -145,10 +144,10 @@ class Supervisor:
         ]
 
 
-def _end(processes: list[Process], seconds: float) -> None:
+def _end(processes: list[Process], seconds: float, way_out: str = "") -> None:
     deadline = time.monotonic() + seconds
     for process in processes:
         if not process.wait(deadline - time.monotonic()):
-            _log.warning("%s does not end and is killed", process.name)
+            _log.warning("%s has not ended within %g s and is killed%s", process.name, seconds, way_out)
             process.kill()
             process.wait(1.0)
