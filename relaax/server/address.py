@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import ipaddress
 import socket
+from typing import Any
 
 
 class AddressError(Exception):
@@ -56,13 +59,43 @@ def require_private(address: str | None, allow_anonymous: bool) -> None:
         )
 
 
+def require_free(address: str) -> None:
+    """Refuse an address of whose meanings one is taken: of localhost:7000, 127.0.0.1:7000 or [::1]:7000.
+
+    Who listened at the other one would be found by some, and who has taken it by others. Raises AddressError.
+    """
+    host, port = split_address(address)
+    hosts = [host, "127.0.0.1", "::1"] if host == "localhost" else [host]
+    for name in hosts if port else []:
+        with contextlib.suppress(OSError):  # what this machine does not have cannot be taken
+            for family, kind, protocol, _, target in _resolved(name, port):
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    _require_free(probe, target, address)
+
+
+def _require_free(probe: socket.socket, target: Any, address: str) -> None:
+    try:
+        probe.bind(target)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            place = _name(*target[:2])
+            where = "" if place == address else f"{place}: "
+            raise AddressError(
+                f"{address} cannot be listened at: {where}{error.strerror}; another port, or 0 for a free one"
+            ) from None
+
+
+def _resolved(host: str, port: int) -> list[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+
 def listen(address: str, backlog: int = 1024) -> socket.socket:
     """A listening TCP socket; port 0 picks a free one. Raises AddressError."""
+    require_free(address)
     host, port = split_address(address)
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        family, kind, protocol, _, target = _resolved(host, port)[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise AddressError(f"{address} cannot be listened at: {error}") from None
@@ -80,5 +113,8 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
 
 def name_of(listener: socket.socket) -> str:
     """HOST:PORT that a listening socket is bound to."""
-    host, port = listener.getsockname()[:2]
+    return _name(*listener.getsockname()[:2])
+
+
+def _name(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
 
-from relaax.server.address import AddressError, is_loopback, listen, name_of, require_loopback, split_address
+from relaax.server.address import (
+    AddressError,
+    is_loopback,
+    listen,
+    name_of,
+    require_free,
+    require_loopback,
+    split_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +76,20 @@ def test_a_port_in_use_is_refused_with_a_way_out() -> None:
         address = name_of(listener)
         with pytest.raises(AddressError, match=f"{address} .*in use.*another port, or 0"):
             listen(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_name_of_which_one_address_is_taken_is_refused_with_that_address(host: str) -> None:
+    """Else clients of one name would find now one server, now the other."""
+    if host == "[::1]" and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with listen(f"{host}:0") as listener:
+        port = split_address(name_of(listener))[1]
+        for use in (listen, require_free):
+            with pytest.raises(AddressError, match=rf"localhost:{port} cannot .*: {re.escape(host)}:{port}: .*in use"):
+                use(f"localhost:{port}")
+    require_free(f"localhost:{port}")
+    listen(f"localhost:{port}").close()
 
 
 def test_a_host_that_does_not_exist_is_refused_by_name() -> None:

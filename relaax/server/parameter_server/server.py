@@ -13,7 +13,7 @@ import grpc
 from relaax.bridge.options import server_options
 from relaax.bridge.wire import add_to_server
 from relaax.metrics import MetricsWriter
-from relaax.server.address import AddressError, split_address
+from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.parameter_server.call_counter import ANY, CallCounter
 from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc
@@ -212,6 +212,7 @@ class Server:
             self._metrics.close()
 
     def _bind(self, address: str) -> str:
+        require_free(address)
         host, _ = split_address(address)
         try:
             tls = self._credentials.tls

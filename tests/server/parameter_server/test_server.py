@@ -150,6 +150,15 @@ def test_a_port_in_use_is_refused_in_a_sentence() -> None:
             pass
 
 
+def test_localhost_is_refused_where_one_of_its_addresses_is_taken() -> None:
+    """gRPC binds those that are free, and says nothing of the others."""
+    with running() as server:
+        port = server.address.rpartition(":")[2]
+        sentence = f"localhost:{port} cannot be listened at: 127.0.0.1:{port}: Address already in use; another port"
+        with pytest.raises(AddressError, match=sentence), running(address=f"localhost:{port}"):
+            pass
+
+
 def test_a_stopped_server_answers_no_more() -> None:
     with running() as server:
         server.stop(Reason.INTERRUPTED)
