@@ -205,3 +205,73 @@ def test_room_that_is_made_in_the_last_minute_loses_nothing(runs: Runs, disk: Di
     assert run.running.wait(60) == 130, run.running.report()
     assert run.summary["lost_steps"] == 0
     assert max(manifests(run)) == run.summary["env_steps"]
+
+
+@pytest.mark.slow
+def test_a_parameter_server_that_is_killed_at_the_very_end_has_lost_steps(runs: Runs, tmp_path: Path) -> None:
+    run = runs.start("--clients", "1", "--set", "run.checkpoint_interval=1")
+    status = run.wait_for(lambda status: status.checkpoint_global_step, "there is a checkpoint")
+    run.wait_for_steps(status.global_step + 500)
+    (server,) = run.of("parameter-server")
+    server.suspend()
+    run.running.send_signal(signal.SIGTERM)
+    wait_until(lambda: not run.of("client") and not run.of("rlx-server"), "the others have ended", PATIENCE)
+    server.kill()
+    assert run.running.wait(60) == 1, run.running.report()
+    assert run.summary["status"] == "failed"
+    assert (
+        "because the last checkpoint could not be written: the parameter server ended with SIGKILL"
+        in (run.running.stderr.strip().splitlines()[-1])
+    )
+    assert run.summary["env_steps"] - run.summary["lost_steps"] == max(manifests(run))
+    expect_resumed(runs, run, "--clients", "1", "--set", "run.target_return=null", "--max-time", "1")
+
+
+@pytest.mark.slow
+def test_a_summary_that_was_promised_and_cannot_be_written_is_a_failure(runs: Runs) -> None:
+    options = ("--clients", "1", "--set", "run.target_return=null", "--max-steps", "300", "--summary", "/dev/full")
+    run = runs.start(*options)
+    assert run.running.wait(150) == 1, run.running.report()
+    sentence = "relaax run: the summary cannot be written to /dev/full: No space left on device\n"
+    assert run.running.stderr == sentence
+    assert run.summary["status"] == "max_steps"
+    assert run.summary["env_steps"] == max(manifests(run))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pages", [0, 1, 2, 3])
+def test_a_run_that_begins_on_a_full_disk_says_so(runs: Runs, tmp_path: Path, pages: int) -> None:
+    """Wherever the room ends: at the configuration, at a log, at the lease."""
+    with small_disk(tmp_path / "disk", f"{4 * pages or 4}k") as disk:
+        if not pages:
+            disk.fill()
+        run = runs.start("--clients", "1", "--max-steps", "300", directory=disk.path / "run")
+        code = run.running.wait(150)
+        assert code in (1, 2), run.running.report()
+        assert "No space left on device" in run.running.stderr
+        assert "Traceback" not in run.running.stderr
+        assert not (disk.path / "run" / "summary.json").exists() or run.summary["status"] == "failed"
+        disk.grow("8m")
+        again = runs.start(
+            "--clients", "1", "--set", "run.target_return=null", "--max-steps", "300", directory=run.directory
+        )
+        assert again.running.wait(150) == 0, again.running.report()
+
+
+@pytest.mark.slow
+def test_a_shard_that_cannot_write_its_part_loses_the_steps_of_all(runs: Runs) -> None:
+    options = ("--clients", "1", "--set", "relaax-parameter-server.shards=2", "--set", "run.checkpoint_interval=1")
+    run = runs.start(*options)
+    run.wait_for(lambda status: status.checkpoint_global_step, "there is a checkpoint")
+    shard = max(run.of("parameter-server"), key=lambda process: process.create_time())
+    shard.rlimit(psutil.RLIMIT_FSIZE, (10_000, 10_000))
+    late = run.wait_for(lambda status: status.checkpoint_error, "the checkpoint is late")
+    assert "shard 1 of 2: cannot write" in late.checkpoint_error
+    run.wait_for_steps(late.global_step + 500)
+    run.running.send_signal(signal.SIGTERM)
+    assert run.running.wait(300) == 1, run.running.report()
+    run.expect_nothing_left()
+    (sentence,) = [line for line in run.running.stderr.splitlines() if "steps are lost" in line]
+    assert "File too large" in sentence
+    assert run.summary["env_steps"] - run.summary["lost_steps"] == max(manifests(run))
+    expect_resumed(runs, run, *options, "--set", "run.target_return=null", "--max-time", "2")

@@ -109,10 +109,11 @@ class Supervisor:
         _end([self.rlx_server], RLX_SERVER_SECONDS)
 
     def stop_parameter_server(self) -> None:
-        """Last: it writes the last checkpoint, which may take its time."""
-        for process in self._shards:
-            process.terminate()
-        _end(self._shards, CHECKPOINT_SECONDS)
+        """Last: it writes the last checkpoint, which may take its time. Shard 0 lets the others go, who wait for it."""
+        for shards in ([self.parameter_server], self._shards[1:]):
+            for process in shards:
+                process.terminate()
+            _end(shards, CHECKPOINT_SECONDS)
 
     def kill(self) -> None:
         """Now."""
