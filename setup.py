@@ -66,6 +66,8 @@ class BuildPy(build_py):
     def run(self) -> None:
         generate()
         super().run()
+        if not self.editable_mode:  # where docs/ looks for it
+            self.copy_file("CHANGELOG.md", f"{self.build_lib}/relaax/CHANGELOG.md")
 
 
 class Sdist(sdist):
@@ -84,14 +86,24 @@ def bundled_packages() -> dict[str, str]:
             inner = find_namespace_packages(str(ROOT / top), exclude=["*__pycache__*", "*.egg-info"])
             packages[f"relaax.{top}"] = top
             packages |= {f"relaax.{top}.{name}": f"{top}/{name.replace('.', '/')}" for name in inner}
-    # `relaax conformance` plays the golden conversations: with them comes the page that they are about.
-    return packages | {"relaax.protocol": "protocol", "relaax.protocol.vectors": "protocol/vectors"}
+    # `relaax conformance` plays the golden conversations: with them comes the page that they are about. `relaax docs`
+    # shows the others.
+    return packages | {
+        "relaax.protocol": "protocol",
+        "relaax.protocol.vectors": "protocol/vectors",
+        "relaax.docs": "docs",
+    }
 
 
 bundled = bundled_packages()
 setup(
     packages=[*find_namespace_packages(str(ROOT), include=["relaax", "relaax.*"], exclude=["*__pycache__*"]), *bundled],
     package_dir=bundled,
-    package_data={"relaax": ["py.typed"], "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "main"]},
+    package_data={
+        "relaax": ["py.typed"],
+        "relaax.protocol": ["rlx/v1/rlx.proto"],
+        "relaax.docs": ["*.svg", "images/*.png", "results/*"],
+        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "main"],
+    },
     cmdclass={"build_py": BuildPy, "sdist": Sdist},
 )

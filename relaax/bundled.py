@@ -1,4 +1,4 @@
-"""Where the algorithms, environments and configurations that come with RELAAX are."""
+"""Where the algorithms, environments, configurations and pages that come with RELAAX are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled_folder(kind: str) -> Path:
-    """The folder `kind`: algorithms, environments or config.
+    """The folder `kind`: algorithms, environments, config or docs.
 
     In a checkout it stands beside the package, in a wheel inside it.
     """

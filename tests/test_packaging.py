@@ -15,12 +15,11 @@ import numpy
 import pytest
 
 from relaax.algorithm_base import Box, Discrete
+from support.pages import broken_links
 from support.policy_files import bundled, write
 from support.processes import Processes
+from support.wheel import LEFT_OUT, ROOT, borrow, install, quick_wheel, run
 
-ROOT = Path(__file__).resolve().parent.parent
-# Other tests write into the folders of tools while this one copies.
-LEFT_OUT = (".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "build", "dist", "*.egg-info", "runs")
 NOT_SOURCE = shutil.ignore_patterns(*LEFT_OUT, "*_pb2*")
 COMMANDS = ("relaax", "relaax-parameter-server", "relaax-rlx-server")
 NEEDING_SERVER = (
@@ -44,14 +43,6 @@ print(action, sorted(tops & {"grpc", "numba", "safetensors", "tensorflow"}))
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    answer = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ""}
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return answer.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built as a release is: a source distribution from a copy of the checkout, a wheel from that."""
@@ -67,9 +58,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name.split("/")[0].split("-")[0] for name in names} == {"relaax"}
-    for folder in ("algorithms", "environments", "config", "protocol/vectors", "relaax/cli/new/templates"):
+    for folder in ("algorithms", "environments", "config", "docs", "protocol/vectors", "relaax/cli/new/templates"):
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and "__pycache__" not in path.parts and path.name != "retake.py":
                 assert f"relaax/{path.relative_to(ROOT).as_posix().removeprefix('relaax/')}" in names
     assert {
         "relaax/py.typed",
@@ -77,6 +68,8 @@ def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
         "relaax/rlx/rlx_pb2.pyi",
         "relaax/bridge/parameter_server_pb2.py",
         "relaax/bridge/parameter_server_pb2_grpc.py",
+        "relaax/protocol/rlx/v1/rlx.proto",
+        "relaax/CHANGELOG.md",
     } <= names
 
 
@@ -84,20 +77,8 @@ def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an environment that has the wheel, and the libraries of the one that runs the tests."""
     folder = tmp_path_factory.mktemp("installed")
-    site = install(wheel, folder)
-    # Not worth a download.
-    libraries = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "borrowed.pth").write_text("\n".join(libraries) + "\n")
+    borrow(install(wheel, folder))
     return folder
-
-
-def install(wheel: Path, folder: Path) -> Path:
-    """A new environment `folder/venv` with this wheel and nothing else; its site-packages."""
-    run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=folder)
-    python = folder / "venv/bin/python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder)
-    (site,) = (folder / "venv/lib").glob("python3.*/site-packages")
-    return site
 
 
 @pytest.mark.slow
@@ -111,6 +92,17 @@ def test_an_installed_wheel_finds_what_is_bundled(installed: Path) -> None:
         assert (installed / "venv/bin" / command).is_file()
     for main in (ROOT / "environments").glob("*/main"):
         assert os.access(site / "relaax" / main.relative_to(ROOT), os.X_OK)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_links_of_installed_pages_lead_somewhere(installed: Path) -> None:
+    (site,) = (installed / "venv/lib").glob("python3.*/site-packages")
+    pages = list((site / "relaax").rglob("*.md"))
+    assert len(pages) > 30
+    assert {page.name: wrong for page in pages if (wrong := broken_links(page))} == {}
+    listed = run(installed / "venv/bin/python", installed / "venv/bin/relaax", "docs", cwd=installed)
+    assert listed.endswith(f"The files are in {site / 'relaax/docs'}\n")
 
 
 @pytest.mark.slow
@@ -133,14 +125,10 @@ def test_an_installed_wheel_trains(installed: Path, processes: Processes, tmp_pa
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an environment that has what `pip install relaax` brings: the client, numpy and Protobuf.
 
-    The wheel is built with the tools that are here, and the two libraries are those that are here.
+    The two libraries are those that are here.
     """
     folder = tmp_path_factory.mktemp("bare")
-    shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    build = ("-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", folder / "dist")
-    run(sys.executable, *build, folder / "checkout", cwd=folder)
-    (built,) = (folder / "dist").glob("relaax-*.whl")
-    site = install(built, folder)
+    site = install(quick_wheel(folder), folder)
     (site / "google").mkdir()
     for library in (numpy, google.protobuf):
         here = Path(library.__file__).parent
@@ -149,7 +137,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
             target = site / ("google" if beside.name == "google" else "") / found.name
             if not target.exists():
                 target.symlink_to(found)
-    shutil.rmtree(folder / "checkout")
     return folder
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "doctor": "relaax.cli.doctor.command:doctor",
     "schema": "relaax.cli.schema:schema",
     "keys": "relaax.cli.keys:keys",
+    "docs": "relaax.cli.docs:docs",
     "conformance": "relaax.cli.conformance.command:conformance",
 }
 

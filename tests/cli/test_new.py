@@ -14,7 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from relaax.algorithm_base import Box, load_algorithm
+from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.app import app
+from relaax.cli.new.scaffold import EXAMPLES
+from relaax.cli.run.plan import make_plan
 from support.processes import Processes, project_command
 from support.run import Runs
 
@@ -28,8 +31,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "here")
 
 
-def new(kind: str, name: str) -> Result:
-    return CliRunner().invoke(app, ["new", kind, name], prog_name="relaax")
+def new(kind: str, name: str, *options: str) -> Result:
+    return CliRunner().invoke(app, ["new", kind, name, *options], prog_name="relaax")
 
 
 def files() -> dict[str, str]:
@@ -37,8 +40,8 @@ def files() -> dict[str, str]:
     return {path.as_posix(): path.read_text() for path in Path().rglob("*") if path.is_file()}
 
 
-def expect_refused(kind: str, name: str, sentence: str) -> None:
-    result = new(kind, name)
+def expect_refused(kind: str, name: str, sentence: str, *options: str) -> None:
+    result = new(kind, name, *options)
     assert result.exit_code == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
@@ -62,6 +65,45 @@ def test_an_algorithm() -> None:
     sentence = algorithm.Agent.refusal(config, Box(shape=(4,)), Box(shape=(1,)))
     assert sentence is not None
     assert sentence.startswith("mine cannot handle the action space")
+
+
+@pytest.mark.parametrize(
+    ("bundled", "environment"), [("da3c", "CartPole-v1"), ("da3c_cont", "Pendulum-v1")], ids=["da3c", "da3c_cont"]
+)
+def test_a_copy_of_a_bundled_algorithm(bundled: str, environment: str) -> None:
+    result = new("algorithm", "mine", "--from", bundled)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[0] == "wrote mine/, mine.yaml and mine.Procfile"
+    assert result.stdout.splitlines()[-1] == "  edit mine/                     the algorithm is in this directory"
+    written, source = files(), bundled_folder("algorithms") / bundled
+    for path in source.iterdir():
+        assert path.name == "__pycache__" or written.pop(f"mine/{path.name}") == path.read_text()
+    assert written.keys() == {"mine.yaml", "mine.Procfile"}
+    assert environment in written["mine.Procfile"]
+    plan = make_plan("mine.yaml", [])
+    assert (plan.environment_name, plan.configuration.parameter_server.checkpoint_dir) == (
+        environment,
+        "checkpoints/mine",
+    )
+    algorithm = load_algorithm(plan.configuration.algorithm_path, plan.configuration.folder)
+    assert (algorithm.name, algorithm.source) == ("mine", Path("mine").resolve())
+
+
+def test_every_bundled_algorithm_can_be_copied() -> None:
+    assert sorted(EXAMPLES) == bundled_names("algorithms")
+
+
+def test_of_a_misspelt_algorithm_there_is_no_copy() -> None:
+    expect_refused("algorithm", "mine", "unknown bundled algorithm 'da3'; did you mean 'da3c'?", "--from", "da3")
+    assert files() == {}
+
+
+@pytest.mark.parametrize("taken", ["mine/precious", "mine.yaml"])
+def test_a_copy_overwrites_nothing(taken: str) -> None:
+    Path(taken).parent.mkdir(exist_ok=True)
+    Path(taken).write_text("precious")
+    expect_refused("algorithm", "mine", "there is already mine.*, and nothing is overwritten", "--from", "da3c")
+    assert files() == {taken: "precious"}
 
 
 def test_an_environment() -> None:
@@ -106,9 +148,15 @@ def test_a_name_that_cannot_be_is_refused(kind: str, name: str, sentence: str) -
     assert files() == {}
 
 
-@pytest.mark.parametrize(("kind", "name"), [("algorithm", "da3c"), ("environment", "OpenAI_Gym")])
-def test_what_is_bundled_is_not_hidden(kind: str, name: str) -> None:
-    expect_refused(kind, name, rf"'{name}' is one of the bundled {kind}s.*`cp -r /.*/{kind}s/{name} \.`")
+@pytest.mark.parametrize(
+    ("kind", "name", "copy"),
+    [
+        ("algorithm", "da3c", "`relaax new algorithm my_da3c --from da3c`"),
+        ("environment", "OpenAI_Gym", r"`cp -r /.*/environments/OpenAI_Gym \.`"),
+    ],
+)
+def test_what_is_bundled_is_not_hidden(kind: str, name: str, copy: str) -> None:
+    expect_refused(kind, name, rf"'{name}' is one of the bundled {kind}s.*{copy}")
     assert files() == {}
 
 

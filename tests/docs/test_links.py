@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from support.pages import DOCS, ROOT, all_pages, anchors, links
+from support.pages import DOCS, ROOT, all_pages, broken_links, links
 
 PAGES = {str(page.relative_to(ROOT)): page for page in all_pages()}
 
 
-def broken(page: Path) -> list[str]:
-    """The links of a page that lead nowhere, each with the reason."""
-    wrong = []
-    for link in links(page):
-        parts = urlsplit(link)
-        if parts.scheme or parts.netloc:
-            continue
-        target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
-        if not target.exists():
-            wrong.append(f"{link}: there is no {parts.path}")
-        elif parts.fragment and target.suffix == ".md" and unquote(parts.fragment) not in anchors(target):
-            wrong.append(f"{link}: {target.name} has no heading {parts.fragment}")
-    return wrong
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str) -> None:
-    assert broken(PAGES[name]) == []
+    assert broken_links(PAGES[name]) == []
 
 
 def test_the_index_names_every_page() -> None:
@@ -45,4 +29,4 @@ def test_what_is_broken_is_found(tmp_path: Path) -> None:
         '[4](missing.md) ![5](https://example.org/a.png) <img src="gone.svg" alt="">\n`[6](code.md)`\n'
         "```sh\n[7](code.md)\n```\n"
     )
-    assert [line.partition(":")[0] for line in broken(page)] == ["#nowhere", "missing.md", "gone.svg"]
+    assert [line.partition(":")[0] for line in broken_links(page)] == ["#nowhere", "missing.md", "gone.svg"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -58,3 +59,18 @@ def anchors(page: Path) -> set[str]:
             unique = f"{name}-{number}"
         names.add(unique)
     return names
+
+
+def broken_links(page: Path) -> list[str]:
+    """The links of a page that lead nowhere, each with the reason."""
+    wrong = []
+    for link in links(page):
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc:
+            continue
+        target = page if not parts.path else (page.parent / unquote(parts.path)).resolve()
+        if not target.exists():
+            wrong.append(f"{link}: there is no {parts.path}")
+        elif parts.fragment and target.suffix == ".md" and unquote(parts.fragment) not in anchors(target):
+            wrong.append(f"{link}: {target.name} has no heading {parts.fragment}")
+    return wrong

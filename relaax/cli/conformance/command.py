@@ -17,7 +17,7 @@ from relaax.tls import client_context, reason_of
 if TYPE_CHECKING:
     from relaax.cli.conformance.adapted import Settings
 
-HELP = """Check a client or a server, in any language, against protocol/RLX.md, rule by rule.
+HELP = """Check a client or a server, in any language, against RLX, rule by rule. `relaax docs RLX` shows the rules.
 
 --server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors. What a server
 decides by itself stays open: session id, limits, actions within their space, the sentence of an error. Give it a

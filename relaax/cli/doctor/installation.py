@@ -59,7 +59,7 @@ def configuration(patient: Patient) -> Iterator[Finding]:
     try:
         require_private_ports(patient.found.parameter_server, patient.found.rlx_server)
     except AddressError as error:
-        yield wrong(str(error), "see docs/security.md")
+        yield wrong(str(error), "`relaax docs security` explains it")
     else:
         yield ok(f"{patient.name} can be used")
 

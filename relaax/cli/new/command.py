@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, Refused, check_name, filled, write
+from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, Refused, check_name, copied, filled, write
 
 new = typer.Typer(
     no_args_is_help=True,
@@ -19,25 +19,40 @@ new = typer.Typer(
 
 
 @new.command()
-def algorithm(name: Annotated[str, typer.Argument(help="What it is called: my_algorithm.")]) -> None:
-    """Write an algorithm in one file, which trains CartPole.
+def algorithm(
+    name: Annotated[str, typer.Argument(help="What it is called: my_algorithm.")],
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ALGORITHM", help="Copy this bundled algorithm instead: da3c or da3c_cont."),
+    ] = None,
+) -> None:
+    """Write an algorithm of your own, which trains CartPole.
 
-    NAME.py is REINFORCE (Williams 1992): a Config, a network, a ParameterServer that says what the model is, and an
-    Agent that acts and computes gradients. docs/write-an-algorithm.md explains it line by line. Change it into yours.
-    `relaax run NAME.yaml` trains it; NAME.Procfile is for honcho. To begin from a bundled algorithm instead, copy its
-    directory beside your YAML file: algorithm.path is looked for there first.
+    NAME.py is REINFORCE (Williams 1992) in one file: a Config, a network, a ParameterServer that says what the model
+    is, and an Agent that acts and computes gradients. `relaax docs write-an-algorithm` explains it line by line. Change
+    it into yours. `relaax run NAME.yaml` trains it; NAME.Procfile is for honcho.
+
+    With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains that: CartPole with da3c,
+    Pendulum with da3c_cont.
 
     Nothing is ever overwritten. Exit code 2: nothing was written, and a sentence says why.
     """
     try:
         check_name(name, "algorithms")
-        write({Path(f"{name}{suffix}"): filled(ALGORITHM, suffix, name) for suffix in (".py", ".yaml", ".Procfile")})
+        if source is None:
+            where = f"{name}.py"
+            write(
+                {Path(f"{name}{suffix}"): filled(ALGORITHM, suffix, name) for suffix in (".py", ".yaml", ".Procfile")}
+            )
+        else:
+            where = f"{name}/"
+            write(copied(source, name))
     except Refused as refused:
         _refuse("algorithm", refused)
-    print(f"wrote {name}.py, {name}.yaml and {name}.Procfile")
+    print(f"wrote {where}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
-        print("CartPole needs gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
-    _say_next(name, "the algorithm", f"{name}.py")
+        print("it trains in gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
+    _say_next(name, "the algorithm", where)
 
 
 @new.command()
@@ -72,7 +87,7 @@ def _say_next(name: str, what: str, file: str) -> None:
     lines = {
         f"relaax run {name}.yaml": "trains it on this machine and says how that goes",
         f"honcho -f {name}.Procfile start": "the same as servers and an environment of their own",
-        f"edit {file}": f"{what} is in this file",
+        f"edit {file}": f"{what} is in this {'directory' if file.endswith('/') else 'file'}",
     }
     print("next:")
     for line, meaning in lines.items():

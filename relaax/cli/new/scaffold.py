@@ -12,11 +12,16 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
+
 from relaax.bundled import bundled_folder, bundled_names
+from relaax.configuration import unknown
 
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 """The templates, by the names that they have in their own text."""
+EXAMPLES = {"da3c": "da3c_gym_cartpole", "da3c_cont": "da3cc_gym_pendulum"}
+"""Each bundled algorithm, with the bundled configuration that a copy of it begins with."""
 
 
 class Refused(Exception):
@@ -33,9 +38,12 @@ def check_name(name: str, kind: str) -> None:
             f" of Python{hint}"
         )
     if name in bundled_names(kind):
+        copy = f"`relaax new algorithm my_{name} --from {name}`"
+        if kind == "environments":
+            copy = f"`cp -r {bundled_folder(kind) / name} .`"
         raise Refused(
             f"{name!r} is one of the bundled {kind}, which the new one would hide: choose another name, or take a copy"
-            f" of it with `cp -r {bundled_folder(kind) / name} .`"
+            f" of it with {copy}"
         )
     if name in sys.stdlib_module_names or _is_installed(name):
         raise Refused(f"{name!r} is a module of Python, which the new file would hide: choose another name")
@@ -45,6 +53,28 @@ def filled(template: str, suffix: str, name: str) -> str:
     """The text of a template with `name` in it."""
     file = importlib.resources.files("relaax.cli.new.templates") / f"{template}{suffix}"
     return re.sub(rf"\b{template}\b", name, file.read_text(encoding="utf-8"))
+
+
+def copied(algorithm: str, name: str) -> dict[Path, str]:
+    """The files of a bundled algorithm in a directory `name`, and a configuration and a Procfile that train the copy.
+
+    Raises Refused where there is no such algorithm, or something has the directory's place.
+    """
+    if algorithm not in EXAMPLES:
+        raise Refused(unknown("bundled algorithm", algorithm, EXAMPLES))
+    if Path(name).exists():
+        raise Refused(f"there is already {name}, and nothing is overwritten: choose another name")
+    source = bundled_folder("algorithms") / algorithm
+    paths = sorted(path for path in source.rglob("*") if path.suffix in (".py", ".md"))
+    files = {Path(name) / path.relative_to(source): path.read_text(encoding="utf-8") for path in paths}
+
+    example = EXAMPLES[algorithm]
+    text = (bundled_folder("config") / f"{example}.yaml").read_text(encoding="utf-8")
+    text = re.sub(r"^# yaml-language-server: .*\n", "", text)  # the schema is not beside the copy
+    text = re.sub(r"(?m)^  path: .*$", f"  path: {name}", text).replace(example, name)
+    environment = yaml.safe_load(text)["relaax-run"]["name"]
+    procfile = filled(ALGORITHM, ".Procfile", name).replace("CartPole-v1", environment)
+    return {**files, Path(f"{name}.yaml"): text, Path(f"{name}.Procfile"): procfile}
 
 
 def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Mapping[Path, str] | None = None) -> None:

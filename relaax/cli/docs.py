@@ -1,0 +1,64 @@
+"""The command `relaax docs`: the pages of the documentation, which are installed with the package."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relaax.bundled import bundled_folder
+from relaax.configuration import unknown
+
+_ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
+
+
+def docs(
+    page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; without one, a list.")] = None,
+) -> None:
+    """Show a page of the documentation, or list the pages and say where their files are.
+
+    On a terminal a page is laid out and can be scrolled; into a file or a pipe it is written as Markdown. The pages are
+    those of the version that is installed. Exit code 2: there is no such page.
+    """
+    folder = bundled_folder("docs")
+    entries = {
+        _name(folder / target): (folder / target, about)
+        for target, about in _ENTRY.findall(_read(folder / "README.md"))
+    }
+    if page is None:
+        for name, (_, about) in entries.items():
+            print(f"{name:{max(map(len, entries))}}  {about}")
+        print(f"\n`relaax docs PAGE` shows one. The files are in {folder}")
+        return
+    pages = {name: path for name, (path, _) in entries.items()}
+    pages |= {f"results/{path.stem}": path for path in (folder / "results").glob("*.md") if path.stem != "README"}
+    name = page.removeprefix("docs/").removesuffix(".md")
+    if name not in pages:
+        print(f"relaax docs: {unknown('page', page, pages)}", file=sys.stderr)
+        raise typer.Exit(2)
+    _show(_read(pages[name]))
+
+
+def _name(path: Path) -> str:
+    return path.parent.name if path.stem == "README" else path.stem
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _show(text: str) -> None:
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    os.environ.setdefault("LESS", "FRX")  # colours, and no waiting at the end of a short page
+    console = Console()
+    with console.pager(styles=True):
+        console.print(Markdown(text, hyperlinks=False))

@@ -1,0 +1,63 @@
+"""`relaax docs`: every page is listed and can be read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import subprocess
+
+from typer.testing import CliRunner, Result
+
+from relaax.cli.app import app
+from support.pages import DOCS, ROOT
+from support.processes import project_command
+
+
+def docs(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["docs", *arguments], prog_name="relaax")
+
+
+def test_every_page_is_listed_with_what_it_is_about() -> None:
+    *lines, empty, last = docs().stdout.splitlines()
+    names = [line.split()[0] for line in lines]
+    expected = {page.stem for page in DOCS.glob("*.md") if page.stem != "README"}
+    assert set(names) == expected | {"results", "RLX", "da3c", "da3c_cont", "CHANGELOG"}
+    assert names[0] == "getting-started"
+    assert all(len(line.split(maxsplit=1)[1]) > 15 for line in lines)
+    assert (empty, last) == ("", f"`relaax docs PAGE` shows one. The files are in {DOCS}")
+
+
+def test_a_page_in_a_pipe_is_the_file() -> None:
+    for name in docs().stdout.split("\n\n")[0].splitlines():
+        assert docs(name.split()[0]).stdout.startswith("# ")
+    for name in ("seeds", "docs/seeds.md"):
+        assert docs(name).stdout == (DOCS / "seeds.md").read_text(encoding="utf-8")
+    assert docs("RLX").stdout == (ROOT / "protocol" / "RLX.md").read_text(encoding="utf-8")
+    assert docs("results/cartpole").stdout == (DOCS / "results" / "cartpole.md").read_text(encoding="utf-8")
+
+
+def test_on_a_terminal_it_is_laid_out() -> None:
+    """`cat` takes the place of the pager."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        shown = subprocess.Popen(
+            [project_command("relaax"), "docs", "seeds"],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            env={**os.environ, "PAGER": "cat", "TERM": "xterm"},
+        )
+        os.close(theirs)
+        text = bytearray()
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while data := terminal.read(4096):
+                text += data
+        assert shown.wait(60) == 0
+    assert "What a seed fixes" in text.decode()
+    assert "# What a seed fixes" not in text.decode()
+
+
+def test_of_a_misspelt_page_the_nearest_is_named() -> None:
+    result = docs("secrity")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "relaax docs: unknown page 'secrity'; did you mean 'security'?\n"
