@@ -1,12 +1,14 @@
 """Pages of docs/: their links and headings, and the blocks of code in them.
 
-A block's name stands behind its language: ```python single.py, ```sh train. Blocks of one name make one text.
+A block's name stands behind its language: ```python single.py, ```sh train. Blocks of one name make one text. A name
+with a dot is that of a file. Behind ```sh needs stands why no test runs the block.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +27,27 @@ def block(page: Path, name: str) -> str:
     found = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)\n```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert found, f"{page.name} has no block named {name}"
     return "\n".join(found) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language, what stands behind that, and its lines."""
+
+    language: str
+    name: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page, from top to bottom."""
+    found = re.findall(r"^```(\w*) *(.*)\n((?:.*\n)*?)```$", page.read_text("utf-8"), re.MULTILINE)
+    return [Block(*parts) for parts in found]
+
+
+def files(page: Path) -> dict[str, str]:
+    """The files that a page shows, by their names."""
+    names = [made.name for made in blocks(page) if made.language != "sh" and "." in made.name]
+    return {name: block(page, name) for name in names}
 
 
 def all_pages() -> list[Path]:

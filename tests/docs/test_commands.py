@@ -1,0 +1,201 @@
+"""Commands of all pages: each is followed in an empty folder with a wheel, or says why not, and all are in order."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from relaax.bundled import bundled_folder
+from relaax.cli.app import app
+from relaax.server.parameter_server import main as parameter_server
+from relaax.server.rlx_server import main as rlx_server
+from support.followed import Follower
+from support.pages import DOCS, ROOT, all_pages, blocks, files
+from support.processes import Processes
+from support.wheel import borrow, install, quick_wheel
+
+# Why no test runs a block: ```sh needs REASON.
+REASONS = {
+    "checkout": "what develops RELAAX is no part of a wheel",
+    "wheel": "it installs one; the tests do in their own way",
+    "servers": "another page starts them",
+    "machines": "addresses are the reader's",
+    "yours": "a program or a place of the reader's",
+    "S3": "a store",
+    "docker": "an engine for containers",
+    "GPU": "a device",
+    "time": "minutes or hours",
+}
+PAGES = {str(page.relative_to(ROOT)): page for page in all_pages() if "tests" not in page.relative_to(ROOT).parts}
+FOLLOWED = [
+    name
+    for name, page in PAGES.items()
+    if any(made.language == "sh" and not made.name.startswith("needs ") for made in blocks(page))
+]
+# What blocks print, by page and name; behind "long" where a training must not be cut short for that.
+EXPECTED = {
+    "README.md": {"watch": "http://.*connected"},
+    "docs/getting-started.md": {
+        "train": "target_reached",
+        "plot": "drawn into plot.png",
+        "resume": r"\(resuming\)",
+        "watch": "http://",
+        "exploit": "20 episodes, mean return [45].{4} ",
+        "play": r"^[1-5]\d\d",
+        "settings": "drawn into",
+        "mine": "target_reached",
+    },
+    "docs/environments.md": {"one": "return", "gymnasium": "steps=1000", "lives": "minutes", "slow": "answers in"},
+    "docs/operating.md": {"health": '"version"'},
+    "docs/seeds.md": {"one": "the same"},
+    "docs/write-an-algorithm.md": {"test": r"1\d passed"},
+}
+NEED_LEARNING = ("train", "exploit", "play", "mine")
+STEPS = 1000  # where a training must not take its time
+SHORTER = {"=20000": "=3000", "steps 20000": "steps 2000", "steps 40000": "steps 4000", "steps 100000": "steps 1000"}
+PROGRAMS = {"relaax-parameter-server": parameter_server.app, "relaax-rlx-server": rlx_server.app}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_block_is_followed_or_excused(name: str) -> None:
+    for made in blocks(PAGES[name]):
+        if made.language == "sh":
+            assert made.name, f"no test runs this, and nothing says why: {made.text}"
+            assert not made.name.startswith("needs ") or made.name.split(" ", 1)[1] in REASONS, made.name
+        elif made.language != "text":
+            commands = re.findall(r"(?m)^(?:relaax|relaax-\w+-server|python3?|pip|make|honcho) .*", made.text)
+            assert made.language or not commands, f"commands stand in ```sh: {commands}"
+        if made.language == "python":
+            compile(made.text if not made.text.startswith(" ") else f"class _:\n{made.text}", name, "exec")
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that pages show, and those that their commands write."""
+    folder = tmp_path_factory.mktemp("shown")
+    for page in PAGES.values():
+        for name, text in files(page).items():
+            (folder / name).write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        for line in ("algorithm my_algorithm", "algorithm my_da3c --from da3c", "environment my_world"):
+            assert CliRunner().invoke(app, ["new", *line.split()]).exit_code == 0
+    for run in ("da3c_gym_cartpole", "pong"):
+        (folder / "runs" / run).mkdir(parents=True)
+        text = (bundled_folder("config") / "da3c_gym_cartpole.yaml").read_text("utf-8")
+        (folder / "runs" / run / "configuration.yaml").write_text(text.replace("../algorithms/", ""), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_are_in_order(name: str, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs, files and options are there, and configurations with their overrides can be used."""
+    monkeypatch.chdir(shown)
+    for made in blocks(PAGES[name]):
+        if made.language == "sh" and made.name != "needs docker":
+            for words in commands_of(made.text):
+                check(words)
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The commands of a shell's text, each as words, without what a shell does with them."""
+    found: list[list[str]] = []
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        found.append([])
+        for word in lexer:
+            if set(word) <= set(";&|"):
+                found.append([])
+            elif found[-1] or not (word in ("do", "done", ".", "true") or re.match(r"[A-Z_]+=", word)):
+                found[-1].append(re.sub(r"\$\w+", "1", word))
+    return [words for words in found if words and words[0] != "for"]
+
+
+def check(words: list[str]) -> None:
+    program, *arguments = words
+    if program in PROGRAMS or words[:2] == ["relaax", "run"]:
+        if any(word.startswith("10.0.0.") for word in words):  # the page says what such addresses need
+            arguments.append("--allow-anonymous")
+        result = CliRunner().invoke(PROGRAMS.get(program, app), [*arguments, "--check-config"])
+        assert result.exit_code == 0, f"{shlex.join(words)}: {result.output}{result.stderr}"
+    elif program == "relaax":
+        parse(typer.main.get_command(app), arguments)
+    elif program.removeprefix(".venv/bin/") == "python" and arguments[0] == "-m":
+        if arguments[1].startswith("relaax.environments."):
+            importlib.import_module(arguments[1].removeprefix("relaax.")).parser().parse_args(arguments[2:])
+    elif program.removeprefix(".venv/bin/") == "python":
+        assert (ROOT / arguments[0]).is_file() or Path(arguments[0]).is_file(), shlex.join(words)
+    elif program == "make":
+        assert re.search(rf"(?m)^{arguments[0]}:", (ROOT / "Makefile").read_text("utf-8")), shlex.join(words)
+    elif program == "honcho":
+        assert (ROOT / arguments[1]).is_file(), shlex.join(words)
+    else:
+        known = ("activate", "pip", "tensorboard", "curl", "cmp", "echo", "mv", "python3", "pytest-benchmark")
+        assert Path(program).name in known, shlex.join(words)
+
+
+def parse(command: Any, words: list[str]) -> None:
+    """Take a command's words apart as it would, and start nothing."""
+    with command.make_context(command.name, list(words)) as context:
+        if hasattr(command, "resolve_command"):
+            _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+            parse(inner, rest)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "relaax run da3c_gym_cartpole --clints 4",
+        "relaax run da3c_gym_cartpole --set algorithm.entropy_bta=1",
+        "relaax plot runs --tilte x",
+        "relaax new algorithm",
+        "relaax docks",
+        "relaax-rlx-server --config room.yaml --bnd localhost:0",
+        "python -m relaax.environments.OpenAI_Gym.main localhost:7001 CartPole-v1 --expliot",
+        "python tests/gone.py",
+        "make luck",
+        "sudo rm",
+    ],
+)
+def test_what_is_not_in_order_is_found(words: str, shown: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shown)
+    with pytest.raises((Exception, SystemExit)):
+        check(shlex.split(words))
+
+
+def test_a_shells_text_is_taken_apart() -> None:
+    text = "for s in 1 2; do\n  A_B=1 relaax run x --seed $s \\\n    --fresh || true # why\ndone; cmp 'a#b' && echo c\n"
+    assert commands_of(text) == [["relaax", "run", "x", "--seed", "1", "--fresh"], ["cmp", "a#b"], ["echo", "c"]]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with a wheel of the checkout, and the libraries of the one that runs the tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    borrow(install(quick_wheel(folder), folder))
+    return folder / "venv"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_a_page_followed_in_an_empty_folder(
+    name: str, environment: Path, processes: Processes, tmp_path: Path, short: bool
+) -> None:
+    page = PAGES[name]
+    whole = not short and page == DOCS / "getting-started.md"
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    follower = Follower(folder, environment, processes, limit=None if whole else STEPS)
+    said = follower.follow(page, SHORTER if short else {})
+    for block, pattern in EXPECTED.get(name, {}).items():
+        if whole or block not in NEED_LEARNING:
+            assert re.search(pattern, said[block], re.MULTILINE | re.DOTALL), (block, said[block])
