@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from relaax.server.rlx_server import main as rlx_server
 from support.followed import Follower
 from support.pages import DOCS, ROOT, all_pages, blocks, files
 from support.processes import Processes
-from support.wheel import borrow, install, quick_wheel
+from support.wheel import borrow, install, quick_wheel, run
 
 # Why no test runs a block: ```sh needs REASON.
 REASONS = {
@@ -87,10 +90,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.chdir(folder)
         for line in ("algorithm my_algorithm", "algorithm my_da3c --from da3c", "environment my_world"):
             assert CliRunner().invoke(app, ["new", *line.split()]).exit_code == 0
-    for run in ("da3c_gym_cartpole", "pong"):
-        (folder / "runs" / run).mkdir(parents=True)
+    for name in ("da3c_gym_cartpole", "pong"):
+        (folder / "runs" / name).mkdir(parents=True)
         text = (bundled_folder("config") / "da3c_gym_cartpole.yaml").read_text("utf-8")
-        (folder / "runs" / run / "configuration.yaml").write_text(text.replace("../algorithms/", ""), encoding="utf-8")
+        (folder / "runs" / name / "configuration.yaml").write_text(text.replace("../algorithms/", ""), encoding="utf-8")
     return folder
 
 
@@ -176,11 +179,37 @@ def test_a_shells_text_is_taken_apart() -> None:
     assert commands_of(text) == [["relaax", "run", "x", "--seed", "1", "--fresh"], ["cmp", "a#b"], ["echo", "c"]]
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The short form follows pages with the Python that runs the tests; the long one with another one too."""
+    if "environment" in metafunc.fixturenames:
+        another = None if metafunc.config.getoption("--short") else another_python()
+        pythons = {"here": sys.executable} | ({"another_python": another} if another else {})
+        metafunc.parametrize("environment", pythons.values(), indirect=True, ids=pythons.keys())
+
+
+def another_python() -> str | None:
+    """The newest Python on the path that RELAAX supports and that is of another version than this one."""
+    for minor in (13, 12, 11, 10):
+        found = shutil.which(f"python3.{minor}")
+        if minor != sys.version_info.minor and found is not None:
+            if subprocess.run([found, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0:
+                return found
+    return None
+
+
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with a wheel of the checkout, and the libraries of the one that runs the tests."""
+def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with a wheel of the checkout.
+
+    Of the Python that runs the tests it has that one's libraries. Another one's are installed, as a user does.
+    """
     folder = tmp_path_factory.mktemp("wheel")
-    borrow(install(quick_wheel(folder), folder))
+    wheel = quick_wheel(folder)
+    if request.param == sys.executable:
+        borrow(install(wheel, folder))
+    else:
+        run(request.param, "-m", "venv", "venv", cwd=folder)
+        run("venv/bin/pip", "install", f"{wheel}[server,gym,plot]", cwd=folder)
     return folder / "venv"
 
 

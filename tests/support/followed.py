@@ -21,8 +21,8 @@ WATCH = "watch"
 PATIENCE = 600.0  # seconds: a training of the long form may take minutes
 PORTS = (7000, 7001, 9100, 9101)
 
-# What is different from the page. Libraries were borrowed, not installed, and so `pip` looks whether they are there;
-# other tests have TensorBoard's port; a training ends early, without its target, where $LIMIT says so.
+# What is different from the page. If libraries were borrowed, not installed, `pip` looks whether they are there; other
+# tests have TensorBoard's port; a training ends early, without its target, where $LIMIT says so.
 PRELUDE = """
 relaax() {
   local code=0
@@ -64,12 +64,13 @@ class Follower:
             "PATH": os.pathsep.join([str(environment / "bin"), str(here), os.environ["PATH"]]),
             "PYTHONPATH": "",
             "HOME": str(folder),
-            "PIP_NO_INDEX": "1",
             "LIMIT": "" if limit is None else f"--max-steps {limit}",
             "RELAAX_PARAMETER_SERVER__BIND": workers,
             "RELAAX_RLX_SERVER__PARAMETER_SERVER": workers,
             "RELAAX_RLX_SERVER__BIND": server,
         }
+        if not (environment / "bin" / "pip").exists():  # the libraries are borrowed
+            self._env["PIP_NO_INDEX"] = "1"
         self._servers: list[Running] = []
 
     def follow(self, page: Path, less: dict[str, str]) -> dict[str, str]:
