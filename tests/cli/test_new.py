@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import re
-import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.app import app
 from relaax.cli.new.scaffold import EXAMPLES
 from relaax.cli.run.plan import make_plan
+from support.followed import free_ports
 from support.processes import Processes, project_command
 from support.run import Runs
 
@@ -228,15 +226,8 @@ def test_the_procfile_trains_until_training_has_finished(kind: str, processes: P
 
 
 def give_free_ports(*paths: Path) -> None:
-    """A Procfile's environment must know the port before its server does: take two that were free a moment ago.
-
-    They are below those that systems give to whoever asks for any: other tests do so until the servers have loaded.
-    """
-    free: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 20):
-        with suppress(OSError), socket.create_server(("localhost", port)):
-            free.append(port)
-    names = dict(zip(("7000", "7001"), map(str, free), strict=False))
+    """A Procfile's environment must know the port before its server does: take two that were free a moment ago."""
+    names = dict(zip(("7000", "7001"), map(str, free_ports(2)), strict=True))
     for path in paths:
         path.write_text(re.sub("7000|7001", lambda port: names[port[0]], path.read_text()))
 
