@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from relaax.cli.new.scaffold import ALGORITHM, filled
-from support.processes import Processes
 from support.run import Runs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "write-an-algorithm.md"
@@ -26,8 +24,8 @@ def listing(name: str) -> str:
 
 @pytest.fixture
 def extracted(tmp_path: Path) -> Path:
-    """A folder with the files of the page."""
-    for name in ("reinforce.py", "reinforce.yaml", "test_reinforce.py"):
+    """A folder with the algorithm of the page."""
+    for name in ("reinforce.py", "reinforce.yaml"):
         (tmp_path / name).write_text(listing(name), encoding="utf-8")
     return tmp_path
 
@@ -39,14 +37,6 @@ def test_it_is_one_short_file() -> None:
 @pytest.mark.parametrize("suffix", [".py", ".yaml"])
 def test_it_is_what_relaax_new_writes(suffix: str) -> None:
     assert listing(f"reinforce{suffix}") == filled(ALGORITHM, suffix, "reinforce")
-
-
-@pytest.mark.slow
-def test_its_tests_pass(extracted: Path, processes: Processes) -> None:
-    options = ("-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(extracted))
-    pytest_run = processes.start(sys.executable, "-m", "pytest", *options, "test_reinforce.py", cwd=extracted)
-    assert pytest_run.wait(240) == 0, pytest_run.report()
-    assert re.search(r"\b1[0-9] passed", pytest_run.lines[-1]), pytest_run.lines
 
 
 @pytest.mark.slow
