@@ -8,6 +8,7 @@ from relaax.client.failure import Failure, TrainingFinished
 from relaax.client.loop import run
 from relaax.client.tally import RunSummary
 from relaax.client.vector_client import VectorClient
+from relaax.client.worlds import Worlds
 from relaax.rlx import Box, Dict, Discrete, Episode, MultiBinary, MultiDiscrete, Tuple
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "TrainingFinished",
     "Tuple",
     "VectorClient",
+    "Worlds",
     "run",
 ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from relaax import rlx
+from relaax.cli.app import app
+from relaax.client import command
 from support.pages import DOCS, block
 from support.processes import Processes
 from support.rlx_peer import Conversation, RlxPeer, serve
@@ -87,3 +92,20 @@ def test_slow_environments(tmp_path: Path, processes: Processes) -> None:
     (command,) = lines("slow")
     (talk,), printed = talks_of(command, tmp_path, processes)
     assert len(talk.of(rlx.Ping)) >= len(printed) >= 1
+
+
+def test_a_world_of_other_spaces_in_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, lines("family")[0][1:]).exit_code == 0
+    text = (tmp_path / "my_world" / "main.py").read_text(encoding="utf-8")
+    world, found = re.compile(r"class World:.*?(?=\n\n\n|\Z)", re.DOTALL), "from relaax.client import Box, Discrete,"
+    assert found in text
+    text = world.sub(lambda _: world.findall(block(PAGE, "my_spaces.py"))[0].rstrip(), text, count=1)
+    (tmp_path / "my_world" / "main.py").write_text(text.replace(found, found.replace(",", ", Dict,", 1)))
+    with RlxPeer() as peer:
+        line = command.parser("my_world/main", "", "").parse_args([peer.address, "robots", "3", "--steps", "600"])
+        summary = runpy.run_path("my_world/main.py")["main"](line)
+        (talk,) = peer.talks
+    assert summary.steps == 600
+    assert isinstance(talk.hello.observation_space, rlx.Dict)
+    assert len(talk.of(rlx.Step)) == 200

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax.client import Box, Discrete, RunSummary, command, run
+from relaax.client import Box, Discrete, RunSummary, Worlds, command, run
 
 STEPS = 100  # of an episode at most
 
@@ -20,8 +20,8 @@ class World:
     """A sledge on a rail is to be brought to a mark and kept there.
 
     Put your own simulator in the place of this class. What the rest of this file needs of it are the two spaces,
-    `restart` and `do`. Spaces, and what values of them look like, are those of gymnasium: Box, Discrete,
-    MultiDiscrete, MultiBinary, Tuple, Dict.
+    `restart` and `do`. Spaces, and what values of them look like, are those of gymnasium: Box, Discrete, MultiBinary,
+    Tuple, Dict. Where actions are a Box of real numbers, the algorithm in the YAML file is da3c_cont.
     """
 
     observation_space = Box(-2, 2, shape=(2,))  # distance from the mark, speed
@@ -55,35 +55,10 @@ class World:
         return np.clip([self._distance, 10 * self._speed], -2, 2).astype(np.float32)
 
 
-class Worlds:
-    """N worlds that are stepped together, as `relaax.client.run` knows them. Nothing is to be changed here."""
-
-    autoreset_mode = "disabled"  # `reset` with a mask begins the next episodes
-    single_observation_space = World.observation_space
-    single_action_space = World.action_space
-
-    def __init__(self, count: int, seed: int | None) -> None:
-        self.num_envs = count
-        self._worlds = [World(np.random.default_rng(None if seed is None else seed + i)) for i in range(count)]
-        self._observations: list[Any] = [None] * count
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        for i, world in enumerate(self._worlds):
-            if options is None or options["reset_mask"][i]:
-                self._observations[i] = world.restart()
-        return np.array(self._observations), {}
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        outcomes = [world.do(action) for world, action in zip(self._worlds, actions, strict=True)]
-        self._observations = [outcome[0] for outcome in outcomes]
-        rewards, terminated, truncated = (np.array([outcome[i] for outcome in outcomes]) for i in (1, 2, 3))
-        return np.array(self._observations), rewards, terminated, truncated, {}
-
-
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the worlds and let the agents behind the port act in them, until there was enough of it."""
     settings = command.settings(arguments)
-    worlds = Worlds(arguments.environments, arguments.seed)
+    worlds = Worlds(World, arguments.environments, arguments.seed)
     return run(worlds, environment=arguments.name, **settings)
 
 

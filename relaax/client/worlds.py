@@ -1,0 +1,71 @@
+"""Worlds of one's own, without gymnasium, for `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from relaax import rlx
+from relaax.client.values import values_of
+
+
+class World(Protocol):
+    """What `Worlds` needs of one world."""
+
+    @property
+    def observation_space(self) -> Any:
+        """Its space of observations."""
+
+    @property
+    def action_space(self) -> Any:
+        """Its space of actions."""
+
+    def restart(self) -> Any:
+        """Begin an episode; its first observation."""
+
+    def do(self, action: Any) -> tuple[Any, float, bool, bool]:
+        """Carry out an action: observation, reward, terminated, truncated."""
+
+
+class Worlds:
+    """N worlds that are stepped together: a vector of environments for `run`, of any spaces.
+
+    `make`: makes a world that draws its random numbers from this generator; `count`: N; `seed`: of the first world,
+    whose followers have the next ones. Observations and actions are values of one world's spaces: an int for Discrete,
+    an array for Box, MultiBinary and MultiDiscrete, a tuple or a dict of such for Tuple and Dict.
+
+    `reset` and `step` raise ValueError for an observation that is none of the space.
+    """
+
+    autoreset_mode = "disabled"  # `reset` with a mask begins the next episodes
+
+    def __init__(self, make: Callable[[np.random.Generator], World], count: int, seed: int | None = None) -> None:
+        self.num_envs = count
+        self._worlds = [make(np.random.default_rng(None if seed is None else seed + i)) for i in range(count)]
+        self.single_observation_space = self._worlds[0].observation_space
+        self.single_action_space = self._worlds[0].action_space
+        self._seen, self._act = values_of(self.single_observation_space), values_of(self.single_action_space)
+        self._leaves: list[rlx.Leaves] = [[]] * count
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every world, or where `options["reset_mask"]`, [N], is true; all observations."""
+        for i, world in enumerate(self._worlds):
+            if options is None or options["reset_mask"][i]:
+                self._leaves[i] = self._seen.leaves(world.restart(), 0)
+        return self._observations(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Carry out a batch of actions: observations, and rewards, terminated, truncated of shape [N]."""
+        batch = self._act.leaves(actions, 1)
+        outcomes: Sequence[tuple[Any, float, bool, bool]] = [
+            world.do(self._act.take(iter([leaf[i : i + 1] for leaf in batch]), True))
+            for i, world in enumerate(self._worlds)
+        ]
+        self._leaves = [self._seen.leaves(outcome[0], 0) for outcome in outcomes]
+        rewards, terminated, truncated = (np.array([outcome[i] for outcome in outcomes]) for i in (1, 2, 3))
+        return self._observations(), rewards, terminated, truncated, {}
+
+    def _observations(self) -> Any:
+        return self._seen.take(iter([np.stack(column) for column in zip(*self._leaves, strict=True)]), False)
