@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 """Run environments of gymnasium against an RLX server: `main HOST:PORT NAME [N]`.
 
-N environments are stepped together over one connection. An id of the Atari games gets the usual preprocessing:
-grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30 no-op starts. The ids of MinAtar
-(MinAtar/Breakout-v1) are there if the package minatar is installed.
+N environments are stepped together over one connection. NAME is an id, or MODULE:ID as for gymnasium.make. An id of
+the Atari games gets the usual preprocessing: grayscale 84x84, frame skip 4 with the maximum over the last two frames,
+up to 30 no-op starts. The ids of MinAtar (MinAtar/Breakout-v1) are there if the package minatar is installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
-import importlib.util
-import threading
+import importlib
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 try:
@@ -27,26 +26,26 @@ ATARI_FRAME_SKIP = 4
 VECTOR_PAYS = 4
 """Environments from which on an environment's own vector form is used. CartPole's takes 33 us a step however many there
 are, those of gymnasium's SyncVectorEnv 7 us and 7 us more for each."""
-MINATAR = "MinAtar/"
 PROGRAM = "OpenAI_Gym/main"
-_REGISTERING = threading.Lock()  # connections of one program find their environments side by side
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the environments, run them, close them."""
     settings = command.settings(arguments)
-    spec = find(arguments.name)
+    spec = find(arguments)
     atari = is_atari(spec)
     if not atari:
         for option in ("life_loss", "sticky"):
             if getattr(arguments, option):
                 raise command.UsageError(f"--{option.replace('_', '-')} is for Atari games, which {spec.id} is not")
-    env = make(spec, arguments.environments, atari, arguments)
+    wrapping = command.beside(__package__, "wrapping")
+    wrappers = [wrapping.wrapper_of(name, kwargs) for name, kwargs in arguments.wrapper]
+    env = make(spec, atari, wrappers, arguments)
     try:
         summary = run(
             env,
             environment=spec.id,
-            frame_skip=ATARI_FRAME_SKIP if atari else 1,
+            frame_skip=(ATARI_FRAME_SKIP if atari else 1) * wrapping.frame_skip(wrappers),
             whole_episodes=command.beside(__package__, "life_loss").whole_games if arguments.life_loss else None,
             **settings,
         )
@@ -57,38 +56,12 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     return summary
 
 
-def find(name: str) -> Any:
-    """Gymnasium's description of an environment. Raises command.UsageError where there is none of this name."""
-    import gymnasium
-
-    if importlib.util.find_spec("ale_py") is not None:
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
-    elif name.startswith("ALE/") or "NoFrameskip-v" in name:
-        raise command.UsageError("ale-py is not installed; pip install 'relaax[atari]'")
-    if name.startswith(MINATAR):
-        _register_minatar()
-    try:
-        return gymnasium.spec(name)
-    except (gymnasium.error.Error, ImportError) as error:
-        near = difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.5)
-        if isinstance(error, gymnasium.error.UnregisteredEnv) and near:
-            raise command.UsageError(f"gymnasium has no environment {name!r}; the nearest is {near[0]!r}") from None
-        raise command.UsageError(f"cannot find the environment {name!r}: {error}") from error
-
-
-def _register_minatar() -> None:
-    """Tell gymnasium the ids of MinAtar, which importing the package alone does not. Once: a second time it would warn.
-
-    Raises ModuleNotFoundError if it is not installed.
-    """
-    import gymnasium
-    import minatar.gym
-
-    with _REGISTERING:
-        if not any(name.startswith(MINATAR) for name in gymnasium.registry):
-            minatar.gym.register_envs()
+def find(arguments: argparse.Namespace) -> Any:
+    """Gymnasium's description of the environment. Raises command.UsageError if there is none of this name."""
+    naming = command.beside(__package__, "naming")
+    if arguments.register or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper))):
+        naming.look_in(arguments.path)
+    return naming.find(arguments.name, arguments.register)
 
 
 def is_atari(spec: Any) -> bool:
@@ -96,34 +69,55 @@ def is_atari(spec: Any) -> bool:
     return str(spec.entry_point).startswith("ale_py")
 
 
-def make(spec: Any, count: int, atari: bool, arguments: argparse.Namespace) -> Any:
-    """`count` environments in one vector: the environment's own fast form where it has one, and they are many."""
+def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Namespace) -> Any:
+    """The environments in one vector, each put into these wrappers, in order.
+
+    Raises command.UsageError if one cannot be made of the arguments.
+    """
     import gymnasium
 
-    mode = arguments.vectorization
-    if mode is None:
-        own = spec.vector_entry_point is not None and not spec.additional_wrappers and not atari
-        mode = "vector_entry_point" if own and count >= VECTOR_PAYS else "sync"
-    wrappers: list[Any] = []
+    naming = command.beside(__package__, "naming")
+    kwargs = dict(arguments.kwarg)
+    count = arguments.environments
+    around: list[Any] = []
     options: dict[str, Any] = {}
-    if atari:
-        if mode == "vector_entry_point":
-            raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
-        wrappers, options = _atari(arguments)
     observe = command.beside(__package__, "observe").Observe(arguments.observe) if arguments.observe else None
-    if observe is not None and mode != "vector_entry_point":
-        wrappers.append(observe)
-    if mode == "async":
-        wrappers.append(command.quiet_child())
     _import_box2d(spec)
     try:
+        mode = _mode(spec, atari or bool(wrappers), kwargs, arguments)
         if mode == "vector_entry_point":
-            made = gymnasium.make_vec(spec, count, mode)
+            if atari:
+                raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
+            if wrappers:
+                raise command.UsageError("--wrapper is put around each environment: --vectorization sync or async")
+            made = gymnasium.make_vec(spec, count, mode, **kwargs)
             return made if observe is None else observe.vector(made)
+        if atari:
+            around, options = _atari(arguments)
+            for name in options.keys() & kwargs.keys():
+                raise command.UsageError(f"--kwarg {name}: the preprocessing of Atari games and --sticky set it")
+        around += wrappers
+        if observe is not None:
+            around.append(observe)
+        if mode == "async":
+            around.append(command.quiet_child())
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is wasted on a reset
-        return gymnasium.make_vec(spec, count, mode, same_step, wrappers, **options)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise command.UsageError(f"cannot make {spec.id}: {error}") from error  # which may say what is not installed
+        return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)
+    except naming.WRONG as error:  # which may say what is not installed
+        given = f" with {', '.join(f'{name}={value!r}' for name, value in kwargs.items())}" if kwargs else ""
+        raise command.UsageError(f"cannot make {spec.id}{given}: {naming.said(error)}") from error
+
+
+def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.Namespace) -> str:
+    """Which vector is made: what was asked for, else the environment's own form where it can be had, and pays."""
+    wrapping = command.beside(__package__, "wrapping")
+    if kwargs:
+        wrapping.check_environment(spec, kwargs)
+    if arguments.vectorization is not None:
+        return str(arguments.vectorization)
+    own = spec.vector_entry_point is not None and not spec.additional_wrappers and not wrapped
+    pays = own and arguments.environments >= VECTOR_PAYS and wrapping.takes(spec.vector_entry_point, kwargs)
+    return "vector_entry_point" if pays else "sync"
 
 
 def _import_box2d(spec: Any) -> None:
@@ -163,7 +157,10 @@ def _positions(text: str) -> tuple[int, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """The program's arguments."""
-    result = command.parser(PROGRAM, "Run gymnasium environments against an RLX server.", "an id, such as CartPole-v1")
+    result = command.parser(
+        PROGRAM, "Run gymnasium environments against an RLX server.", "an id, such as CartPole-v1, or MODULE:ID"
+    )
+    wrapping = command.beside(__package__, "wrapping")
     result.add_argument(
         "--vectorization",
         choices=("vector_entry_point", "sync", "async"),
@@ -175,6 +172,35 @@ def parser() -> argparse.ArgumentParser:
         type=_positions,
         metavar="I,J,...",
         help="send only these elements of the observation, counted from 0",
+    )
+    result.add_argument(
+        "--kwarg",
+        metavar="NAME=VALUE",
+        type=wrapping.kwarg,
+        action="append",
+        default=[],
+        help="an argument of the environment's constructor, as gymnasium.make takes it: is_slippery=false; repeatable",
+    )
+    result.add_argument(
+        "--wrapper",
+        metavar="NAME[={...}]",
+        type=wrapping.wrapper,
+        action="append",
+        default=[],
+        help="put each environment into this wrapper of gymnasium.wrappers, or MODULE:CLASS, with these arguments:"
+        " GrayscaleObservation, 'ResizeObservation={\"shape\": [84, 84]}'; repeatable, in order",
+    )
+    result.add_argument(
+        "--register",
+        metavar="MODULE:FUNCTION",
+        help="call this first: for packages that register their ids so, such as minatar.gym:register_envs",
+    )
+    result.add_argument(
+        "--path",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="look for the modules of NAME, --wrapper and --register here, then in the working directory; repeatable",
     )
     result.add_argument("--life-loss", action="store_true", help="Atari: the loss of a life ends an episode")
     result.add_argument(

@@ -155,7 +155,9 @@ def execute(
     signal.signal(signal.SIGTERM, _terminate)
     name = described.prog
     try:
-        arguments = described.parse_args(line)
+        arguments, unknown = described.parse_known_args(line)
+        if unknown:
+            described.error(f"unrecognized arguments: {' '.join(unknown)}{_whence(unknown)}")
         logging.basicConfig(
             stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
         )
@@ -212,6 +214,18 @@ def abandon(env: Any) -> None:
             env.close(terminate=True)
     else:
         env.close()
+
+
+def _whence(unknown: Sequence[str]) -> str:
+    """Where options came from that a program was given by `relaax run` and does not have."""
+    given = [word for word in ("--kwarg", "--wrapper", "--register") if word in unknown]
+    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register"}
+    if not given:
+        return ""
+    return (
+        f" (relaax-run.{keys[given[0]]} comes as {given[0]}, for environments of gymnasium: let this program describe"
+        " that option, or give one of its own as relaax-run.arguments)"
+    )
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

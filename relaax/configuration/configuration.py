@@ -62,7 +62,7 @@ class Configuration:
         return {
             "relaax-parameter-server": self.parameter_server.model_dump(),
             "relaax-rlx-server": self.rlx_server.model_dump(),
-            "relaax-run": self.run.model_dump(),
+            "relaax-run": self.run.model_dump(by_alias=True),
             ALGORITHM: dict(self.algorithm) if config is None else config.model_dump(mode="json", by_alias=True),
         }
 

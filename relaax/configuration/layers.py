@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from relaax.configuration.keys import KeyPath, Models, field_at, kinds_of
-from relaax.configuration.validation import ConfigurationError
-from relaax.configuration.yaml_file import parse_yaml
+from relaax.configuration.validation import KWARGS, ConfigurationError
+from relaax.configuration.yaml_file import dump_line, parse_yaml
 
 
 class Layers:
@@ -90,10 +88,10 @@ def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, s
     for key, value in values.items():
         # Sections of the servers are written with dashes, as in the files; the algorithms' have the names of Python.
         written = key if not path or path[0] == "algorithm" else key.replace("_", "-")
+        if KWARGS in path:
+            written = dump_line(key)
         if isinstance(value, Mapping) and value:
             yield f"{indent}{written}:"
             yield from _lines(value, (*path, key), origins)
         else:
-            text = yaml.safe_dump(value, default_flow_style=True, width=1e9, allow_unicode=True)
-            text = text.removesuffix("...\n").strip()
-            yield f"{indent}{written}: {text}  # {origins.get((*path, key), 'default')}"
+            yield f"{indent}{written}: {dump_line(value)}  # {origins.get((*path, key), 'default')}"

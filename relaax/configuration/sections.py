@@ -57,6 +57,14 @@ def _seconds(value: object) -> object:
     return sum(float(amount) * unit for amount, unit in zip(found.groups(), _UNITS.values(), strict=True) if amount)
 
 
+def _wrapper(value: object) -> object:
+    """A name, or one name with arguments."""
+    given = list(value.values()) if isinstance(value, dict) else [None]
+    if isinstance(value, str | dict) and len(given) == 1 and isinstance(given[0], dict | None):
+        return value
+    raise ValueError("a wrapper is a name, or one name with its arguments: {ResizeObservation: {shape: [84, 84]}}")
+
+
 def _word(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
@@ -87,6 +95,13 @@ Duration = Annotated[
 # BUCKET and KEY: what is kept in S3 stands under KEY/ in BUCKET.
 S3Location = Annotated[list[str], Field(min_length=2, max_length=2)]
 LogFormat = Literal["text", "json"]
+Wrapper = Annotated[
+    str | dict[str, dict[str, pydantic.JsonValue] | None],
+    pydantic.BeforeValidator(_wrapper),
+    pydantic.WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]}
+    ),
+]
 # A word of a command line may look like a number in YAML.
 Word = Annotated[
     str, pydantic.BeforeValidator(_word), pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
@@ -246,6 +261,21 @@ class RunSection(Section):
     envs_per_client: int = Field(4, ge=1, description="Environments that each connection of a client steps together.")
     connections_per_client: int = Field(
         1, ge=1, description="Connections of each client, with environments of their own, in threads of one process."
+    )
+    kwargs: dict[str, pydantic.JsonValue] = Field(
+        {},
+        description="Arguments of the environment's constructor, as `gymnasium.make` takes them: {is_slippery: false}.",
+    )
+    wrappers: list[Wrapper] = Field(
+        [],
+        description="What each environment is put into, in order: names of `gymnasium.wrappers` or MODULE:CLASS, with "
+        "their arguments if they have any: [GrayscaleObservation, {ResizeObservation: {shape: [84, 84]}}].",
+    )
+    register_: str | None = Field(
+        None,
+        alias="register",  # pydantic's models have a method of that name
+        description="MODULE:FUNCTION that is called first, for packages that register their ids by a call: "
+        "minatar.gym:register_envs.",
     )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run has succeeded.")

@@ -10,6 +10,8 @@ import pydantic
 from relaax.configuration.keys import Models, inner_model, key_of, kinds_of, unknown_key
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
+KWARGS = "kwargs"
+"""A key whose value are keyword arguments for something that is not RELAAX's."""
 
 
 class ConfigurationError(Exception):
@@ -35,6 +37,8 @@ class Section(pydantic.BaseModel):
 def normalized(data: Any) -> Any:
     """`data` with keys as Python names: `--log-level` becomes `log_level`, at every depth.
 
+    What stands under a key `kwargs` is left as it is: those are names of somebody else's.
+
     Raises ConfigurationError where two keys become one.
     """
     if isinstance(data, Mapping):
@@ -43,7 +47,7 @@ def normalized(data: Any) -> Any:
             name = _normalized_key(key)
             if name in result:
                 raise ConfigurationError(f"the key {str(key)!r} stands twice: with dashes it is still {name!r}")
-            result[name] = normalized(value)
+            result[name] = value if name == KWARGS else normalized(value)
         return result
     return data
 

@@ -29,7 +29,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that `_Loader` would take for numbers."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
+
+
+def dump_line(value: Any) -> str:
+    """A value as YAML of one line, which `parse_yaml` reads back."""
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=1e9, allow_unicode=True)
+    return str(text).removesuffix("...\n").strip()
 
 
 def parse_yaml(text: str, name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.app import app
 from relaax.cli.new.scaffold import EXAMPLES
 from relaax.cli.run.plan import make_plan
+from relaax.client import command
 from support.followed import free_ports
 from support.processes import Processes, project_command
 from support.run import Runs
@@ -190,6 +192,16 @@ def test_help_teaches(kind: str) -> None:
     shown = CliRunner().invoke(app, ["new", kind, "--help"], prog_name="relaax").stdout
     for words in ("relaax run NAME.yaml", "NAME.Procfile", "Nothing is ever overwritten", "Exit code 2"):
         assert words in " ".join(shown.split())
+
+
+def test_a_new_environment_says_where_options_for_gymnasium_come_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert new("environment", "mine").exit_code == 0
+    described = command.parser("mine/main", "", "")
+    with pytest.raises(SystemExit, match="2"):
+        command.execute(described, runpy.run_path("mine/main.py")["main"], ["random", "mine", "--kwarg", "size=4"])
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --kwarg size=4 (relaax-run.kwargs comes as --kwarg, for environments of" in said
+    assert "relaax-run.arguments" in said
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,41 @@ def test_a_file_and_an_environment_of_ones_own(tmp_path: Path) -> None:
     assert plan.name == "mine"
     assert plan.environment_main == tmp_path / "maze.py"
     assert plan.max_steps == 1000, "the end of training is a limit too"
+
+
+def test_what_gymnasium_is_to_make_reaches_the_environments_program(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "relaax-run:\n  environment: OpenAI_Gym\n  name: my_package:My-v0\n"
+        "  kwargs: {map_name: 8x8, deep: {a: [1, '2']}}\n"
+        "  wrappers: [GrayscaleObservation, ResizeObservation: {shape: [84, 84]}, my.wrappers:Crop: {}]\n"
+        "  register: my_package:tell\nalgorithm: {path: da3c}\n"
+    )
+    _, main, *words = make_plan(str(tmp_path / "mine.yaml"), ["run.kwargs.slow=false"]).client_command("random", 0)
+    arguments = load_main(Path(main)).parser().parse_args(words)
+    assert arguments.kwarg == [("map_name", "8x8"), ("deep", {"a": [1, "2"]}), ("slow", False)]
+    resize = ("ResizeObservation", {"shape": [84, 84]})
+    assert arguments.wrapper == [("GrayscaleObservation", {}), resize, ("my.wrappers:Crop", {})]
+    assert (arguments.name, arguments.register) == ("my_package:My-v0", "my_package:tell")
+    assert arguments.path == [str(tmp_path)]
+
+
+def load_main(path: Path) -> Any:
+    return importlib.import_module(f"environments.{path.parent.name}.main")
+
+
+def test_a_program_of_ones_own_gets_only_what_was_given(tmp_path: Path) -> None:
+    (tmp_path / "maze.py").write_text("")
+    (tmp_path / "mine.yaml").write_text("relaax-run: {environment: maze.py, name: a:b}\nalgorithm: {path: da3c}\n")
+    mine = str(tmp_path / "mine.yaml")
+    assert make_plan(mine, []).client_command("random", 0)[-2:] == ["--seed", "0"]
+    assert make_plan(mine, ["run.kwargs.size=4"]).client_command("random", 0)[-2:] == ["--kwarg", "size=4"]
+
+
+@pytest.mark.parametrize("key", ["kwargs={a: 1}", "wrappers=[ClipReward]", "register=a:b"])
+@pytest.mark.parametrize("config", ["da3c_ale_pong", "da3c_lab_demo"])
+def test_keys_for_gymnasium_are_refused_for_others(config: str, key: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is for environments of gymnasium, OpenAI_Gym; .* relaax-run.argum"):
+        make_plan(config, [f"run.{key}"])
 
 
 @pytest.mark.parametrize(

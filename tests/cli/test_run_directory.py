@@ -102,6 +102,28 @@ def test_a_promised_summary_leaves_no_file_before_it_is_kept(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("key", "before", "wanted"),
+    [
+        ("run.kwargs.sutton_barto_reward=true", "kwargs {}", 'kwargs {"sutton_barto_reward": true}'),
+        ("run.wrappers=[ClipReward: {max_reward: 1}]", "wrappers []", 'wrappers [{"ClipReward": {"max_reward": 1}}]'),
+    ],
+)
+def test_an_environment_that_is_made_otherwise_is_another_task(
+    tmp_path: Path, key: str, before: str, wanted: str
+) -> None:
+    a_run(tmp_path / "run", "interrupted")
+    with pytest.raises(ConfigurationError) as refused:
+        RunDirectory(tmp_path / "run").open(False, 10_000, make_plan(CONFIG, [key]).task)
+    assert f"unfinished run of {before}, not of {wanted}: --run-dir" in str(refused.value)
+    directory = RunDirectory(tmp_path / "made")
+    directory.open(fresh=False, max_steps=1)
+    directory.write_configuration(make_plan(CONFIG, [key]))
+    directory.close()
+    assert "resuming" in directory.open(False, 10_000, make_plan(CONFIG, [key]).task)
+    directory.close()
+
+
 def test_fresh_begins_anew_whatever_was_there(tmp_path: Path) -> None:
     a_run(tmp_path / "run", "interrupted")
     assert not is_resumed(tmp_path / "run", fresh=True)

@@ -165,6 +165,23 @@ def test_an_id_is_enough():
     assert hello.action_space == rlx.Discrete(2)
 
 
+def test_an_id_of_a_package_and_what_gymnasium_made_of_arguments_and_wrappers(tmp_path, monkeypatch):
+    (tmp_path / "halls.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register(id='Hall-v0', entry_point=CartPoleEnv, max_episode_steps=3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with RlxPeer() as peer:
+        assert run("halls:Hall-v0", peer.address, steps=9).episodes == 3
+        assert peer.talks[0].hello.environment == "Hall-v0"
+    del gymnasium.registry["Hall-v0"], sys.modules["halls"]
+    env = gymnasium.wrappers.FlattenObservation(gymnasium.make("FrozenLake-v1", map_name="8x8", is_slippery=False))
+    with RlxPeer() as peer:
+        run(env, peer.address, steps=9)
+        assert peer.talks[0].hello.observation_space == rlx.Box(0, 1, (64,), np.int64)
+
+
 def test_the_vector_cart_pole_is_cut_after_five_hundred_steps():
     def balance(message, talk):
         angle, speed = message.observation[0][:, 2], message.observation[0][:, 3]

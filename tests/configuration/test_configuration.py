@@ -139,6 +139,8 @@ def test_an_override_replaces_a_value_by_keys(file: Path) -> None:
         ("run.clients=no", "relaax-run.clients: "),
         ("run.client=3", "relaax-run: unknown key 'client'; did you mean 'clients'?"),
         ("rlx-server.bind=7001", "relaax-rlx-server.bind: '7001' cannot be used: an address is HOST:PORT"),
+        ("run.wrappers=[{A: {}, B: {}}]", "relaax-run.wrappers.0: a wrapper is a name, or one name with its arguments"),
+        ("run.wrappers=[{A: 3}]", "relaax-run.wrappers.0: a wrapper is a name, or one name with its arguments"),
         ("rlx-server.wire-precision=half", "relaax-rlx-server.wire_precision: 'half' cannot be used: input should be"),
     ],
 )
@@ -197,6 +199,7 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("parameter_server.checkpoint_dir=s3://bucket/x", "the path of a folder is needed"),
         ("parameter_server.metrics_dir=s3://bucket/x", "the path of a folder is needed"),
         ("parameter_server.device=null", "input should be a valid string"),
+        ("run.kwargs={when: 2020-01-01}", "input was not a valid JSON value"),
     ],
 )
 def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> None:

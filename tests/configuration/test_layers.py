@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -75,3 +76,19 @@ def test_what_is_printed_is_a_file_with_comments() -> None:
     assert "    decay: 0.5  # some.yaml" in lines
     expected = {**document, "relaax-run": {"max-steps": None, "name": "a: b # c", "arguments": ["x, y", "é"]}}
     assert parse_yaml(text, "printed") == expected
+
+
+def test_arguments_for_gymnasium_keep_their_names_and_are_printed_as_a_file_has_them(tmp_path: Any) -> None:
+    file = tmp_path / "some.yaml"
+    kwargs = {"is_slippery": False, "config": {"show-cars": 1, "on": {"a: b": [1, "2"]}, "1e5": 2.5}}
+    wrappers = ["GrayscaleObservation", {"my_package:Crop": {"to-shape": [84, 84]}}, {"ClipAction": None}]
+    run = {"kwargs": kwargs, "wrappers": wrappers, "register": "my_package:tell"}
+    file.write_text(json.dumps({"relaax-run": run, "algorithm": {"path": "da3c"}}))
+    found = load_configuration(file, ["run.kwargs.map_name=8x8", "run.kwargs.max-steps=7"])
+    assert found.run.kwargs == kwargs | {"map_name": "8x8", "max_steps": 7}
+    assert (found.run.wrappers, found.run.register_) == (wrappers, "my_package:tell")
+    text = printed(found.as_dict(), found.origins)
+    assert "    is_slippery: false  # some.yaml" in text.splitlines()
+    assert "    map_name: 8x8  # command line" in text.splitlines()
+    file.write_text(text)
+    assert load_configuration(file) == found

@@ -34,7 +34,7 @@ def actor(talk: Conversation) -> None:
 
 def made(name: str, *options: str) -> gymnasium.vector.VectorEnv:
     arguments = gym.parser().parse_args(["localhost:1", name, "2", *options])
-    return gym.make(gym.find(name), 2, False, arguments)
+    return gym.make(gym.find(arguments), False, [], arguments)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_unbounded_observations_in_double_precision_arrive_as_they_are(codec):
 @pytest.mark.parametrize(("count", "own"), [(gym.VECTOR_PAYS - 1, False), (gym.VECTOR_PAYS, True)])
 def test_an_environments_own_vector_form_is_for_many(count, own):
     arguments = gym.parser().parse_args(["random", "CartPole-v1", str(count)])
-    env = gym.make(gym.find("CartPole-v1"), count, False, arguments)
+    env = gym.make(gym.find(arguments), False, [], arguments)
     assert isinstance(env.unwrapped, CartPoleVectorEnv if own else gymnasium.vector.SyncVectorEnv)
     assert env.num_envs == count
     env.close()

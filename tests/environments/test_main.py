@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from environments.ALE import main as ale
-from environments.OpenAI_Gym import main as gym
+from environments.OpenAI_Gym import naming
 from relaax import rlx
 from relaax.client.command import UsageError, abandon
 from relaax.rlx import ErrorCode
@@ -82,7 +82,7 @@ def test_connections_side_by_side_register_minatar_once():
 
 def test_an_id_of_minatar_that_is_not_there_gets_the_nearest():
     with pytest.raises(UsageError, match=r"no environment 'MinAtar/Brakeout-v1'; the nearest is 'MinAtar/Breakout-v1'"):
-        gym.find("MinAtar/Brakeout-v1")
+        naming.find("MinAtar/Brakeout-v1")
 
 
 def test_options_reach_the_server(tmp_path):
@@ -309,4 +309,4 @@ def test_the_nearest_name_is_offered():
     with pytest.raises(UsageError, match="'space_invaders'"):
         ale.find("SpaceInvader")
     with pytest.raises(UsageError, match="'MountainCar-v0'"):
-        gym.find("MountanCar-v0")
+        naming.find("MountanCar-v0")

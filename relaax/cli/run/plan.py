@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relaax.algorithm_base import ConfigBase, find_algorithm
 from relaax.bundled import bundled_folder, bundled_names
@@ -20,6 +22,7 @@ from relaax.configuration import (
 )
 from relaax.server.configured import configured
 
+_GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports by itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
 DECIDED = {
@@ -63,6 +66,7 @@ class Plan:
             "environment": str(self.run.environment),
             "name": self.environment_name,
             "algorithm": self.algorithm.name,
+            **made_of(self.run.kwargs, self.run.wrappers),
         }
 
     @property
@@ -110,8 +114,24 @@ class Plan:
             str(count),
             "--seed",
             str(self.seed * 1000 + first),
+            *self._gymnasium_options(),
             *self.run.arguments,
         ]
+
+    def _gymnasium_options(self) -> Iterator[str]:
+        """What the keys that are for gymnasium are as options of the environment's program."""
+        run, modules = self.run, [self.environment_name]
+        for name, value in run.kwargs.items():
+            yield from ("--kwarg", f"{name}={json.dumps(value)}")
+        for wrapper in run.wrappers:
+            name, kwargs = (wrapper, None) if isinstance(wrapper, str) else next(iter(wrapper.items()))
+            modules.append(name)
+            yield from ("--wrapper", f"{name}={json.dumps(kwargs)}" if kwargs else name)
+        if run.register_ is not None:
+            modules.append(run.register_)
+            yield from ("--register", run.register_)
+        if self.environment_main == _GYMNASIUM and any(":" in name for name in modules):
+            yield from ("--path", str(self.configuration.folder))
 
 
 def make_plan(config: str, overrides: Sequence[str]) -> Plan:
@@ -133,14 +153,36 @@ def plan_of(config: str, configuration: Configuration) -> Plan:
             f"{path}: relaax-run.environment and relaax-run.name say which environment `relaax run` starts, such as "
             "OpenAI_Gym and CartPole-v1; without them start the servers with honcho and connect clients yourself"
         )
+    main = _environment_main(run.environment, configuration.folder)
+    _require_gymnasium(run, main)
     return Plan(
         name=path.stem,
         configuration=configuration,
         algorithm=algorithm,
         run=run,
-        environment_main=_environment_main(run.environment, configuration.folder),
+        environment_main=main,
         environment_name=run.name,
     )
+
+
+def made_of(kwargs: Mapping[str, Any], wrappers: Sequence[Any]) -> dict[str, str]:
+    """What an environment is made of beside its name, in words that can be compared."""
+    return {key: json.dumps(value, sort_keys=True) for key, value in (("kwargs", kwargs), ("wrappers", wrappers))}
+
+
+def _require_gymnasium(run: RunSection, main: Path) -> None:
+    """Raise ConfigurationError for keys that are for gymnasium, where a bundled environment is none of it.
+
+    A program of one's own gets them as options, and refuses them by itself if it has none.
+    """
+    given = [
+        key for key in ("kwargs", "wrappers", "register") if getattr(run, "register_" if key == "register" else key)
+    ]
+    if given and main != _GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
+        raise ConfigurationError(
+            f"relaax-run.{given[0]}: is for environments of gymnasium, OpenAI_Gym; {run.environment} takes its "
+            "options from relaax-run.arguments, such as [--frame-skip, 4]"
+        )
 
 
 def _environment_main(environment: str, folder: Path) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.checkpoint import lease
-from relaax.cli.run.plan import Plan
+from relaax.cli.run.plan import Plan, made_of
 from relaax.cli.run.whole_file import write_whole
 from relaax.configuration import (
     HERE,
@@ -125,6 +125,7 @@ class RunDirectory:
             before = read_yaml(self.configuration)
             run, algorithm = before["relaax-run"], before["algorithm"]
             there = {"environment": run["environment"], "name": run["name"], "algorithm": Path(algorithm["path"]).name}
+            there |= made_of(run.get("kwargs", {}), run.get("wrappers", []))
         except (ConfigurationError, TypeError, KeyError):
             return  # nothing that could be compared; the checkpoint itself is compared by the parameter server
         different = [key for key, here in task.items() if there[key] != here]

@@ -1,0 +1,297 @@
+"""What `gymnasium.make` can, from a command line: ids of other packages, arguments, wrappers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from environments.OpenAI_Gym import main as gym
+from relaax import rlx
+from relaax.client import RunSummary
+from relaax.client.command import UsageError
+from support.programs import program
+from support.rlx_peer import Conversation, RlxPeer
+
+GYM = "OpenAI_Gym"
+NUMBERS = itertools.count()
+CAR = ["--kwarg", "continuous=false"]
+RESIZE = ["--wrapper", 'ResizeObservation={"shape": [84, 84]}']
+PACKAGE = {
+    "__init__.py": """
+        import gymnasium
+        gymnasium.register(id="RoomOf{name}-v0", entry_point="{name}.room:Room", max_episode_steps=20)
+    """,
+    "late.py": """
+        import gymnasium
+        def tell(): gymnasium.register(id="Late{name}-v0", entry_point="{name}.room:Room")
+        def fail(): raise RuntimeError("no licence")
+        def none(env): pass
+    """,
+    "broken.py": "import json; json.loads('{{')",
+    "lacking.py": "import no_such_library",
+    "room.py": """
+        import gymnasium, numpy as np
+        class Room(gymnasium.Env):
+            observation_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32)
+            action_space = gymnasium.spaces.Discrete(2)
+            def __init__(self, size=3):
+                if size > 10:
+                    raise ValueError(f"a room of {{size}} is too large")
+                self.size = size
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                return np.full(3, self.size / 10, np.float32), {{}}
+            def step(self, action):
+                return np.full(3, self.size / 10, np.float32), 1.0, False, False, {{}}
+        class Times(gymnasium.RewardWrapper):
+            def __init__(self, env, by=2):
+                super().__init__(env)
+                self.by = by
+            def reward(self, reward):
+                return self.by * reward
+    """,
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a package in `tmp_path` that no test had before, with what it leaves in this process removed."""
+    name = f"package{next(NUMBERS)}"
+    (tmp_path / name).mkdir()
+    for file, text in PACKAGE.items():
+        lines = [line[8:] if line.startswith(" ") else line for line in text.format(name=name).splitlines()]
+        (tmp_path / name / file).write_text("\n".join(lines))
+    known = dict(gymnasium.registry)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield name
+    gymnasium.registry.clear()
+    gymnasium.registry.update(known)
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        del sys.modules[module]
+
+
+def run(*line: str) -> tuple[RunSummary, Conversation]:
+    """What the program does, in this process."""
+    with RlxPeer() as peer:
+        summary = gym.main(gym.parser().parse_args([peer.address, *line]))
+        (talk,) = peer.talks
+    return summary, talk
+
+
+def refusal(*line: str) -> str:
+    with pytest.raises(UsageError) as refused:
+        gym.main(gym.parser().parse_args(["127.0.0.1:1", *line]))
+    return str(refused.value)
+
+
+def made(name: str, count: int, *options: str) -> gymnasium.vector.VectorEnv:
+    arguments = gym.parser().parse_args(["random", name, str(count), *options])
+    return gym.make(gym.find(arguments), False, [], arguments)
+
+
+def test_an_argument_of_the_constructor_changes_the_spaces() -> None:
+    _, talk = run("LunarLander-v3", "2", "--steps", "10", "--kwarg", "continuous=true")
+    assert talk.hello.action_space == rlx.Box(-1, 1, (2,))
+    _, talk = run("FrozenLake-v1", "2", "--steps", "10", "--kwarg", "map_name=8x8", "--kwarg", "is_slippery=False")
+    assert talk.hello.observation_space == rlx.Discrete(64)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("false", False), ("False", False), ("None", None), ("null", None), ("8x8", "8x8"), ('"8"', "8"),
+        ("-1e-3", -1e-3),
+        ('{"a": [1, 2]}', {"a": [1, 2]}), ("(84, 84)", (84, 84)), ("a=b", "a=b"), ("", ""), ("false ly", "false ly"),
+    ],
+)  # fmt: skip
+def test_a_value_is_read_as_json_then_as_python_then_as_text(text: str, value: object) -> None:
+    ((name, read),) = gym.parser().parse_args(["random", "any", "--kwarg", f"name={text}"]).kwarg
+    assert (name, read) == ("name", value)
+    assert type(read) is type(value)
+
+
+def test_pixels_of_a_car_through_three_wrappers() -> None:
+    wrappers = ["--wrapper", 'MaxAndSkipObservation={"skip": 4}', *RESIZE, "--wrapper", "GrayscaleObservation"]
+    with RlxPeer() as peer:
+        done = program(GYM, peer.address, "CarRacing-v3", "1", "--steps", "12", "--seed", "1", *CAR, *wrappers)
+        (talk,) = peer.talks
+    assert done.returncode == 0, done.stderr
+    assert talk.hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
+    assert talk.hello.action_space == rlx.Discrete(5)
+    assert talk.hello.frame_skip == 4
+    assert talk.of(rlx.Step)[-1].observation[0].std() > 10
+
+
+def test_frames_of_wrappers_multiply() -> None:
+    skips = ["--wrapper", "MaxAndSkipObservation", "--wrapper", 'RepeatAction={"num_repeats": 3}']
+    _, talk = run("CarRacing-v3", "1", "--steps", "3", *CAR, *skips)
+    assert talk.hello.frame_skip == 12
+
+
+def test_wrappers_are_put_on_in_their_order() -> None:
+    flat = ["--wrapper", 'TimeAwareObservation={"flatten": false}', "--wrapper", "FlattenObservation"]
+    _, talk = run("CartPole-v1", "2", "--steps", "10", *flat)
+    assert talk.hello.observation_space.shape == (5,)
+    assert "FlattenObservation" not in refusal("CartPole-v1", *flat[2:], *flat[:2], *RESIZE)
+
+
+def test_what_a_wrapper_makes_of_an_observation_arrives_as_it_is() -> None:
+    options = ["--wrapper", "GrayscaleObservation", *RESIZE, "--wrapper", "NormalizeObservation"]
+    _, talk = run("CarRacing-v3", "2", "--steps", "4", "--seed", "3", *CAR, *options)
+    env = gymnasium.make("CarRacing-v3", continuous=False)
+    for wrapper in (
+        gymnasium.wrappers.GrayscaleObservation,
+        lambda env: gymnasium.wrappers.ResizeObservation(env, (84, 84)),
+        gymnasium.wrappers.NormalizeObservation,
+    ):
+        env = wrapper(env)
+    first, _ = env.reset(seed=3)
+    second, *_ = env.step(0)
+    env.close()
+    assert talk.hello.observation_space == rlx.Box(-np.inf, np.inf, (84, 84), env.observation_space.dtype)
+    np.testing.assert_array_equal(talk.of(rlx.Init)[0].observation[0][0], first)
+    np.testing.assert_array_equal(talk.of(rlx.Step)[0].observation[0][0], second)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_part_of_what_a_wrapper_made(vectorization: str) -> None:
+    wrapper = ["--wrapper", "TimeAwareObservation", "--observe", "4", "--vectorization", vectorization]
+    _, talk = run("CartPole-v1", "2", "--steps", "6", *wrapper)
+    assert [step.observation[0][0].tolist() for step in talk.of(rlx.Step)] == [[1.0], [2.0], [3.0]]
+
+
+@pytest.mark.parametrize(
+    ("options", "own"),
+    [
+        ([], True),
+        (["--kwarg", "sutton_barto_reward=true"], True),
+        (["--kwarg", "disable_env_checker=true"], False),  # which the vector form does not have
+    ],
+)
+def test_an_environments_own_vector_form_is_taken_if_it_has_the_arguments(options: list[str], own: bool) -> None:
+    env = made("CartPole-v1", gym.VECTOR_PAYS, *options)
+    assert isinstance(env.unwrapped, CartPoleVectorEnv) == own
+    env.close()
+
+
+def test_a_wrapper_wants_single_environments() -> None:
+    limit = ["--wrapper", 'TimeLimit={"max_episode_steps": 5}']
+    summary, talk = run("CartPole-v1", "4", "--steps", "80", *limit)
+    assert list(talk.hello.autoreset) == [rlx.Autoreset.SAME_STEP]
+    assert summary.episodes == 16
+    assert "--vectorization sync or async" in refusal(
+        "CartPole-v1", "4", *limit, "--vectorization", "vector_entry_point"
+    )
+
+
+def test_a_game_in_a_wrapper_has_its_usual_preprocessing_first() -> None:
+    resize = ["--wrapper", 'ResizeObservation={"shape": [42, 42]}', "--kwarg", "full_action_space=true"]
+    _, talk = run("ALE/Breakout-v5", "2", "--steps", "6", *resize)
+    assert talk.hello.observation_space == rlx.Box(0, 255, (42, 42), np.uint8)
+    assert (talk.hello.frame_skip, talk.hello.action_space) == (4, rlx.Discrete(18))
+    assert "--kwarg frameskip: the preprocessing" in refusal("ALE/Breakout-v5", "--kwarg", "frameskip=2")
+
+
+def test_an_id_of_a_package_beside_the_program(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = [f"{package}:RoomOf{package}-v0", "2", "--steps", "40", "--kwarg", "size=5"]
+    with RlxPeer() as peer:
+        done = program(GYM, peer.address, *line, "--wrapper", f'{package}.room:Times={{"by": 3}}')
+        (talk,) = peer.talks
+    assert done.returncode == 0, done.stderr
+    assert talk.hello.environment == f"RoomOf{package}-v0"
+    steps = talk.of(rlx.Step)
+    assert (steps[0].observation[0] == np.float32(0.5)).all()
+    assert steps[0].reward.tolist() == [3.0, 3.0]
+    assert steps[-1].truncated.tolist() == [True, True]
+
+
+def test_an_id_of_a_package_in_a_folder_that_is_named(package: str, tmp_path: Path) -> None:
+    _, talk = run(f"{package}:RoomOf{package}", "2", "--steps", "4", "--path", str(tmp_path))
+    assert talk.hello.environment == f"RoomOf{package}-v0"  # the newest
+
+
+def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
+    options = ["--register", f"{package}.late:tell", "--path", str(tmp_path), "--steps", "4"]
+    for _ in range(2):  # a second call would warn, which is an error here
+        _, talk = run(f"Late{package}-v0", "2", *options)
+        assert talk.hello.environment == f"Late{package}-v0"
+    _, talk = run("MinAtar/Breakout-v1", "2", "--steps", "4", "--register", "minatar.gym:register_envs")
+    assert talk.hello.observation_space.shape == (10, 10, 4)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["PKG:Roof-v0"], "gymnasium has no environment 'Roof-v0'; those that were registered are RoomOfPKG-v0"),
+        (["PKG.room:Roof-v0"], "gymnasium has no environment 'Roof-v0'; those that were registered are RoomOfPKG-v0"),
+        (["math:Roof-v0"], "importing math registers none: --register math:FUNCTION calls what does"),
+        (["no_such:Roof-v0"], "there is no module 'no_such', neither installed nor in the working directory"),
+        (["PKG.nothing:Roof-v0"], "there is no module 'PKG.nothing'"),
+        (["PKG.lacking:Roof-v0"], "cannot import PKG.lacking: No module named 'no_such_library'"),
+        (["PKG.broken:Roof-v0"], "cannot import PKG.broken: JSONDecodeError: Expecting property name"),
+        (["Roof-v0", "--register", "PKG.late:tel"], "PKG.late has no 'tel'; the nearest is 'tell'"),
+        (["Roof-v0", "--register", "PKG.late:fail"], "--register PKG.late:fail: RuntimeError: no licence"),
+        (["Roof-v0", "--register", "PKG"], "'PKG' is no MODULE:NAME, such as minatar.gym:register_envs"),
+        (["highway-v0"], "one of another package is written PACKAGE:ID, such as highway_env:highway-v0"),
+        (["PKG:RoomOfPKG-v0", "--kwarg", "sice=3"], "RoomOfPKG-v0 has no argument 'sice'; it has size"),
+        (
+            ["PKG:RoomOfPKG-v0", "--kwarg", "size=11"],
+            "cannot make RoomOfPKG-v0 with size=11: ValueError: a room of 11 is too",
+        ),
+        (
+            ["Hopper-v5", "--kwarg", "forward_reward=1"],
+            "Hopper-v5 has no argument 'forward_reward'; it has xml_file, frame",
+        ),
+        (
+            ["FrozenLake-v1", "--kwarg", "map_name=9x9"],
+            "cannot make FrozenLake-v1 with map_name='9x9': KeyError: '9x9'",
+        ),
+        (["CartPole-v1", "--wrapper", "FrameStack"], "wrappers has none; the nearest is 'FrameStackObservation'"),
+        (
+            ["CartPole-v1", "--wrapper", 'TimeLimit={"steps": 3}'],
+            "TimeLimit has no argument 'steps'; it has max_episode_s",
+        ),
+        (["CartPole-v1", "--wrapper", "ResizeObservation"], "--wrapper ResizeObservation: TypeError: "),
+        (["CartPole-v1", *RESIZE], "--wrapper ResizeObservation: ValueError: "),
+        (["CartPole-v1", "--wrapper", "PKG.room:Time"], "PKG.room has no 'Time'; the nearest is 'Times'"),
+        (["CartPole-v1", "--wrapper", "PKG.late:none"], "--wrapper PKG.late:none: made None, which is no environment"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_a_sentence(
+    line: list[str], sentence: str, package: str, tmp_path: Path
+) -> None:
+    said = refusal(*(word.replace("PKG", package) for word in line), "--path", str(tmp_path))
+    assert sentence.replace("PKG", package) in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (["--kwarg", "size"], "'size' is no NAME=VALUE, such as is_slippery=false"),
+        (["--wrapper", "TimeLimit={3}"], "'TimeLimit={3}' is neither NAME nor NAME={...} with arguments"),
+        (["--wrapper", "TimeLimit={max: 3}"], "'TimeLimit={max: 3}' is neither NAME nor NAME={...} with arguments"),
+    ],
+)
+def test_words_that_make_no_sense_are_refused(
+    line: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gym.parser().parse_args(["127.0.0.1:1", "CartPole-v1", *line])
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_program_ends_with_the_sentence_and_code_2() -> None:
+    done = program(GYM, "127.0.0.1:1", "FrozenLake-v1", "2", "--kwarg", "slippery=false")
+    assert done.returncode == 2
+    assert done.stderr.startswith("OpenAI_Gym/main: FrozenLake-v1 has no argument 'slippery'; it has ")
+    assert "is_slippery" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
