@@ -85,6 +85,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
     for page in PAGES.values():
         for name, text in files(page).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)

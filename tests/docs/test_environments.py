@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from environments.OpenAI_Gym import main
 from relaax import rlx
 from relaax.cli.app import app
+from relaax.cli.run.plan import make_plan
 from relaax.client import command
 from support.pages import DOCS, block
 from support.processes import Processes
@@ -109,3 +111,44 @@ def test_a_world_of_other_spaces_in_the_template(tmp_path: Path, monkeypatch: py
     assert summary.steps == 600
     assert isinstance(talk.hello.observation_space, rlx.Dict)
     assert len(talk.of(rlx.Step)) == 200
+
+
+def test_any_gymnasium_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("car.yaml").write_text(block(PAGE, "car.yaml"), encoding="utf-8")
+    Path("lake.yaml").write_text(block(PAGE, "lake.yaml"), encoding="utf-8")
+    ((*_, lake, _, slippery, _, size, _, _),) = lines("any")
+    _, _, *words = make_plan("car.yaml", ["run.envs_per_client=1"]).client_command("random", 0)
+    hello = talk_of(words)
+    assert (str(hello.observation_space), hello.frame_skip) == ("Box(uint8, [84, 84], 0..255)", 4)
+    plan = make_plan(lake, [slippery, size])
+    assert plan.run.kwargs == {"is_slippery": False, "map_name": "8x8"}
+
+
+def test_the_same_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("my_package").mkdir()
+    Path("my_package/__init__.py").write_text(block(PAGE, "my_package/__init__.py"))
+    Path("room.py").write_text(block(PAGE, "room.py"))
+    room = block(PAGE, "with_gymnasium.py").partition("address, steps")[0]
+    Path("my_package/room.py").write_text(room)
+    Path("my_package/wrappers.py").write_text(
+        "import gymnasium\nclass Scaled(gymnasium.RewardWrapper):\n"
+        "    def __init__(self, env, by):\n        super().__init__(env)\n        self.by = by\n"
+        "    def reward(self, reward):\n        return self.by * reward\n"
+    )
+    found = [talk_of(words[3:]) for words in lines("needs servers")]
+    assert [str(hello.observation_space) for hello in found] == [
+        "Discrete(64)", "Box(float32, [8])", "Box(uint8, [84, 84], 0..255)", "Box(float32, [2], -5..5)",
+        "Box(bool, [10, 10, 4], 0..1)",
+    ]  # fmt: skip
+    assert found[1].action_space == rlx.Box(-1, 1, (2,))
+
+
+def talk_of(words: list[str]) -> rlx.Hello:
+    """The hello of environments/OpenAI_Gym/main, called with the words behind its name."""
+    with RlxPeer() as peer:
+        main.main(main.parser().parse_args([peer.address, *words[1:], "--steps", "8"]))
+        (talk,) = peer.talks
+    return talk.hello

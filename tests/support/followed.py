@@ -76,7 +76,9 @@ class Follower:
     def follow(self, page: Path, less: dict[str, str]) -> dict[str, str]:
         """Do what a page says; what each block printed, to stdout and stderr. `less`: what of its text to replace."""
         for name, text in files(page).items():
-            (self._folder / name).write_text(self._placed(text), encoding="utf-8")
+            file = self._folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(self._placed(text), encoding="utf-8")
         said: dict[str, str] = {}
         for made in blocks(page):
             if made.language != "sh" or made.name.startswith("needs "):

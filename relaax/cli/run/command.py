@@ -43,7 +43,10 @@ def run(
     run_dir: Annotated[Path | None, typer.Option(help="Where everything is kept; by default runs/NAME.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; an older run is moved aside.")] = False,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02, run.kwargs.continuous=false."
+        ),
     ] = None,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Say nothing while it runs.")] = False,
     summary: Annotated[Path | None, typer.Option(help="A file for the summary, JSON, too.")] = None,
