@@ -42,6 +42,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     wrappers = [wrapping.wrapper_of(name, kwargs) for name, kwargs in arguments.wrapper]
     env = make(spec, atari, wrappers, arguments)
     try:
+        wrapping.require_sendable(env.single_observation_space)
         summary = run(
             env,
             environment=spec.id,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relaax.client import command
+from relaax.client.values import UnsupportedSpace, values_of
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
 """Wrappers of gymnasium by which a step takes several frames, and the argument that says how many."""
@@ -72,7 +73,30 @@ def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
         except ImportError as error:  # of a library such as jax
             raise command.UsageError(f"--wrapper {name}: {error}") from error
     check_names(f"--wrapper {name}", make, kwargs)
-    return Wrapper(name, make, {key: _tuples(value) for key, value in kwargs.items()})
+    return Wrapper(name, make, {key: _as_wanted(make, key, value) for key, value in kwargs.items()})
+
+
+def require_sendable(space: Any) -> None:
+    """Raise command.UsageError for observations with parts that cannot be sent, such as Text, while others can."""
+    from gymnasium.spaces import Dict
+
+    if isinstance(space, Dict):
+        kept = [key for key, part in space.spaces.items() if _is_sendable(part)]
+        if kept and len(kept) < len(space.spaces):
+            others = ", ".join(f"{key!r} ({type(part).__name__})" for key, part in space.items() if key not in kept)
+            keep = json.dumps({"filter_keys": kept})
+            raise command.UsageError(
+                f"observations have parts that cannot be sent: {others}; without them: --wrapper"
+                f" 'FilterObservation={keep}', or the same in relaax-run.wrappers"
+            )
+
+
+def _is_sendable(space: Any) -> bool:
+    try:
+        values_of(space)
+    except UnsupportedSpace:
+        return False
+    return True
 
 
 def check_names(what: str, make: Callable[..., Any], kwargs: Mapping[str, Any], more: Sequence[str] = ()) -> None:
@@ -121,8 +145,17 @@ def _value(text: str) -> Any:
     return text
 
 
+def _as_wanted(make: Callable[..., Any], name: str, value: Any) -> Any:
+    """A list as the array or the tuple that a wrapper asks for: JSON and YAML have neither."""
+    parameter = inspect.signature(make).parameters.get(name)
+    if isinstance(value, list) and parameter is not None and "ndarray" in str(parameter.annotation):
+        import numpy as np
+
+        return np.array(value)
+    return _tuples(value)
+
+
 def _tuples(value: Any) -> Any:
-    """Lists as tuples: JSON and YAML have none, and gymnasium's wrappers ask for them."""
     if isinstance(value, Mapping):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

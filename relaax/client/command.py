@@ -31,6 +31,7 @@ from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_AGAIN_SECONDS = 1.0  # `relaax run` kills after two
 # That server will never take these spaces: starting again cannot help.
 _WRONG_SPACES = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH)
 
@@ -229,6 +230,10 @@ def _whence(unknown: Sequence[str]) -> str:
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
+    if hasattr(signal, "setitimer"):
+        # Again, if a callback of a C library swallows the exception, as cffi's do: physics engines have such.
+        signal.signal(signal.SIGALRM, _terminate)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     sys.exit(DONE)  # as an exception: what is open gets closed
 
 

@@ -56,6 +56,17 @@ PACKAGE = {
                 self.by = by
             def reward(self, reward):
                 return self.by * reward
+        class Scaled(gymnasium.ObservationWrapper):
+            def __init__(self, env, by: np.ndarray):
+                super().__init__(env)
+                self.by = by
+            def observation(self, observation):
+                return (observation * self.by.astype(np.float32)).clip(-1, 1)
+        class Spoken(gymnasium.Wrapper):
+            def __init__(self, env):
+                super().__init__(env)
+                parts = {{"seen": env.observation_space, "said": gymnasium.spaces.Text(5)}}
+                self.observation_space = gymnasium.spaces.Dict(parts)
     """,
 }
 
@@ -218,6 +229,12 @@ def test_an_id_of_a_package_in_a_folder_that_is_named(package: str, tmp_path: Pa
     assert talk.hello.environment == f"RoomOf{package}-v0"  # the newest
 
 
+def test_a_list_is_an_array_for_a_wrapper_that_wants_one(package: str, tmp_path: Path) -> None:
+    scaled = f'{package}.room:Scaled={{"by": [1, 2, 3]}}'
+    _, talk = run(f"{package}:RoomOf{package}-v0", "2", "--steps", "4", "--path", str(tmp_path), "--wrapper", scaled)
+    assert talk.of(rlx.Step)[0].observation[0][0].tolist() == pytest.approx([0.3, 0.6, 0.9])
+
+
 def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
     options = ["--register", f"{package}.late:tell", "--path", str(tmp_path), "--steps", "4"]
     for _ in range(2):  # a second call would warn, which is an error here
@@ -262,6 +279,10 @@ def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
         (["CartPole-v1", "--wrapper", "ResizeObservation"], "--wrapper ResizeObservation: TypeError: "),
         (["CartPole-v1", *RESIZE], "--wrapper ResizeObservation: ValueError: "),
         (["CartPole-v1", "--wrapper", "PKG.room:Time"], "PKG.room has no 'Time'; the nearest is 'Times'"),
+        (
+            ["CartPole-v1", "--wrapper", "PKG.room:Spoken"],
+            "cannot be sent: 'said' (Text); without them: --wrapper 'FilterObservation={\"filter_keys\": [\"seen\"]}'",
+        ),
         (["CartPole-v1", "--wrapper", "PKG.late:none"], "--wrapper PKG.late:none: made None, which is no environment"),
     ],
 )

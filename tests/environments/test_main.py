@@ -269,6 +269,34 @@ def test_a_signal_ends_it_quietly(family, arguments, number, code):
     assert process.returncode == code, stderr
 
 
+def test_a_signal_that_a_callback_swallows_comes_again(tmp_path):
+    """As callbacks by cffi do, of pymunk for instance."""
+    (tmp_path / "engine.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "class Engine(CartPoleEnv):\n"
+        "    asked = False\n"
+        "    def step(self, action):\n"
+        "        try:\n"
+        "            if not Engine.asked: print('in the callback', flush=True)\n"
+        "            while not Engine.asked: pass\n"
+        "        except SystemExit:\n"
+        "            Engine.asked = True\n"
+        "        return super().step(action)\n"
+        "gymnasium.register(id='Engine-v0', entry_point=Engine)\n"
+    )
+    with (
+        RlxPeer() as peer,
+        running(GYM, peer.address, "engine:Engine-v0", "--path", str(tmp_path)) as process,
+    ):
+        assert process.stdout.readline() == "in the callback\n"
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=PATIENCE)
+        assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+    assert_quiet(stderr)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_environments_are_closed_in_the_middle_of_a_step(mode):
     made = gymnasium.make_vec("Acrobot-v1", 2, vectorization_mode=mode)
