@@ -79,11 +79,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for file, text in PACKAGE.items():
         lines = [line[8:] if line.startswith(" ") else line for line in text.format(name=name).splitlines()]
         (tmp_path / name / file).write_text("\n".join(lines))
-    known = dict(gymnasium.registry)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield name
-    gymnasium.registry.clear()
-    gymnasium.registry.update(known)
+    for identifier in [identifier for identifier in gymnasium.registry if name in identifier]:
+        del gymnasium.registry[identifier]
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:
         del sys.modules[module]
 
