@@ -31,7 +31,7 @@ from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-_AGAIN_SECONDS = 1.0  # `relaax run` kills after two
+_AGAIN_SECONDS = 2.0
 # That server will never take these spaces: starting again cannot help.
 _WRONG_SPACES = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH)
 
