@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +37,21 @@ def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float
     ("name", "path", "base", "action"),
     [
         ("da3c", "my_da3c", "my_da3c", Discrete(3)),
-        ("da3c_cont", "mine/da3c_cont", "mine/da3c", Box(-1, 1, (2,))),
+        ("da3c_cont", "my_cont", "my_da3c", Box(-1, 1, (2,))),
     ],
 )
 def test_the_loss_of_a_copy_counts(name: str, path: str, base: str, action: Any, tmp_path: Path) -> None:
     script = block(ROOT / "algorithms" / name / "README.md", "loss")
-    copied, _, edited = script.partition("sed ")
+    *_, edited = script.splitlines(keepends=True)  # the last line is the edit
+    copied = script.removesuffix(edited)
+    path_of_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     gradients = {}
     # Each in a folder of its own: a module that was imported once stays as it was.
-    for step, text in {"copied": copied, "copied and edited": f"{copied}sed {edited}"}.items():
+    for step, text in {"copied": copied, "copied and edited": script}.items():
         for loss in (LOSS, NO_LOSS):
             folder = tmp_path / f"{step} {len(loss)}"
             folder.mkdir()
-            (folder / "algorithms").symlink_to(ROOT / "algorithms")
-            subprocess.run(["sh", "-ec", text], cwd=folder, check=True)
+            subprocess.run(["sh", "-ec", text], cwd=folder, check=True, env={**os.environ, "PATH": path_of_commands})
             source = folder / base / "tensorflow_model.py"
             assert LOSS in source.read_text()
             source.write_text(source.read_text().replace(LOSS, loss))

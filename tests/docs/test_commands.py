@@ -142,7 +142,7 @@ def check(words: list[str]) -> None:
     elif program == "honcho":
         assert (ROOT / arguments[1]).is_file(), shlex.join(words)
     else:
-        known = ("activate", "pip", "tensorboard", "curl", "cmp", "echo", "mv", "python3", "pytest-benchmark")
+        known = ("activate", "pip", "tensorboard", "curl", "cmp", "echo", "mv", "python3", "pytest-benchmark", "sed")
         assert Path(program).name in known, shlex.join(words)
 
 
