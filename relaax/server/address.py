@@ -93,22 +93,38 @@ def _resolved(host: str, port: int) -> list[Any]:
 def listen(address: str, backlog: int = 1024) -> socket.socket:
     """A listening TCP socket; port 0 picks a free one. Raises AddressError."""
     require_free(address)
-    host, port = split_address(address)
+    listener = reserve(address)
     try:
-        family, kind, protocol, _, target = _resolved(host, port)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise AddressError(f"{address} cannot be listened at: {error}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(target)
         listener.listen(backlog)
     except OSError as error:
         listener.close()
-        raise AddressError(
-            f"{address} cannot be listened at: {error.strerror}; another port, or 0 for a free one"
-        ) from None
+        raise _in_use(address, error) from None
     return listener
+
+
+def reserve(address: str) -> socket.socket:
+    """Keep an address for a server that is yet to start: bound, and not listened at; port 0 picks a free one.
+
+    As long as the socket is open nobody gets this port who asks for any; who asks for this one can listen at it, with
+    SO_REUSEADDR as servers have it. So it is on Linux. Raises AddressError.
+    """
+    host, port = split_address(address)
+    try:
+        family, kind, protocol, _, target = _resolved(host, port)[0]
+        reserved = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressError(f"{address} cannot be listened at: {error}") from None
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(target)
+    except OSError as error:
+        reserved.close()
+        raise _in_use(address, error) from None
+    return reserved
+
+
+def _in_use(address: str, error: OSError) -> AddressError:
+    return AddressError(f"{address} cannot be listened at: {error.strerror}; another port, or 0 for a free one")
 
 
 def name_of(listener: socket.socket) -> str:

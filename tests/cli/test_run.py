@@ -211,7 +211,7 @@ def test_an_output_that_nobody_reads_ends_no_run(processes: Processes, tmp_path:
     options = ("--clients", "1", *NO_TARGET, "--max-steps", "500", "--run-dir", tmp_path / "run")
     command = processes.start("bash", "-c", script, "bash", *RELAAX, "run", "da3c_gym_cartpole", *options)
     assert command.wait(150) == 0, command.report()
-    assert command.lines == [f"run directory {tmp_path}/run"]
+    assert command.lines == ["da3c_gym_cartpole: CartPole-v1 by da3c"]
     assert command.stderr == ""
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "max_steps"
 

@@ -14,6 +14,7 @@ from relaax.server.address import (
     name_of,
     require_free,
     require_loopback,
+    reserve,
     split_address,
 )
 
@@ -104,3 +105,21 @@ def _has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_reserved_address_is_nobodys_but_who_asks_for_it() -> None:
+    with reserve("127.0.0.1:0") as reserved:
+        address = name_of(reserved)
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(reserved.getsockname()):
+            pass
+        for _ in range(2):  # a restart too
+            with listen(address) as server:
+                assert name_of(server) == address
+                with pytest.raises(AddressError, match="in use"):
+                    listen(address)
+        taken = [reserve("127.0.0.1:0") for _ in range(500)]
+        try:
+            assert address not in map(name_of, taken)
+        finally:
+            for other in taken:
+                other.close()

@@ -28,7 +28,6 @@ POLL_SECONDS = 0.2
 IMPATIENCE_SECONDS = 3.0
 EXIT_CODES = {"target_reached": 0, "max_steps": 0, "max_time": 0, "interrupted": 130, "failed": 1}
 MISSED_TARGET = 3
-_COMPILES = "(the first time on a machine it compiles its kernels)"
 
 
 class Interrupted:
@@ -77,10 +76,8 @@ def experiment(
         interrupted = Interrupted(supervisor)
         reader = ProgressReader(tokens.status)
         try:
-            view.step(f"starting the parameter server {_COMPILES}")
-            supervisor.start_parameter_server()
-            view.step(f"starting the RLX server {_COMPILES}")
-            supervisor.start_rlx_server()
+            view.step("starting the servers (the first time on a machine they compile their kernels)")
+            supervisor.start_servers()
             reader.poll(supervisor.parameter_server_address)
             view.step(f"starting {plan.run.clients} environment program{'s' * (plan.run.clients > 1)}")
             supervisor.start_clients()

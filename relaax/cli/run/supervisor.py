@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.secrets import run_tokens
+from relaax.server.address import name_of, reserve
 
 _log = logging.getLogger(__name__)
 
@@ -37,26 +39,32 @@ class Supervisor:
         self.clients = [
             Process(f"client-{i}", logs / f"client-{i}.log", secrets=tokens.client) for i in range(plan.run.clients)
         ]
+        self._addresses: list[str] = []
+        """Of each shard, which are this run's from before it starts until it has ended for good, by these sockets:"""
+        self._reserved: list[socket.socket] = []
         self.stopping = threading.Event()
         """Set by a signal: nothing that is still starting is waited for."""
 
     @property
     def parameter_server_address(self) -> str:
-        """HOST:PORT, once started; a restart keeps it."""
-        return self.parameter_server.address or "127.0.0.1:0"
+        """HOST:PORT of the first shard; a restart keeps it."""
+        return self._addresses[0]
 
     @property
     def shard_addresses(self) -> str:
         """HOST:PORT of every shard, in their order, with commas between: what workers are told."""
-        return ",".join(shard.address or "127.0.0.1:0" for shard in self._shards)
+        return ",".join(self._addresses)
 
     def start_servers(self) -> None:
-        """Raises StartError."""
+        """Both side by side. Raises StartError."""
+        self._reserve()
+        self.rlx_server.start(self._rlx_server_command())
         self.start_parameter_server()
-        self.start_rlx_server()
+        self.rlx_server.wait_ready(START_SECONDS, self.stopping)
 
     def start_parameter_server(self) -> None:
-        """The first shard, whose address the others are told, then those together. Raises StartError."""
+        """The first shard, which the others ask, then those together. Raises StartError."""
+        self._reserve()
         first, *others = self._shards
         first.start(self._shard_command(0))
         first.wait_ready(START_SECONDS, self.stopping)
@@ -65,10 +73,14 @@ class Supervisor:
         for process in others:
             process.wait_ready(START_SECONDS, self.stopping)
 
-    def start_rlx_server(self) -> None:
-        """Once the parameter server is there. Raises StartError."""
-        self.rlx_server.start(self._rlx_server_command())
-        self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+    def _reserve(self) -> None:
+        if not self._reserved:
+            self._reserved = [reserve("127.0.0.1:0") for _ in self._shards]
+            self._addresses = [name_of(reserved) for reserved in self._reserved]
+
+    def _release(self) -> None:
+        while self._reserved:
+            self._reserved.pop().close()
 
     def start_clients(self) -> None:
         """Connect the environments."""
@@ -114,19 +126,21 @@ class Supervisor:
             for process in shards:
                 process.terminate()
             _end(shards, CHECKPOINT_SECONDS)
+        self._release()
 
     def kill(self) -> None:
         """Now."""
         for process in (*self.clients, self.rlx_server, *self._shards):
             process.kill()
             process.wait(1.0)
+        self._release()
 
     def _shard_command(self, shard: int) -> list[str]:
         command = [
             sys.executable,
             *("-m", "relaax.server.parameter_server.main"),
             *("--config", str(self._directory.configuration)),
-            *("--bind", self._shards[shard].address or "127.0.0.1:0"),
+            *("--bind", self._addresses[shard]),
         ]
         if len(self._shards) > 1:
             command += ["--shard", f"{shard}/{len(self._shards)}"]
