@@ -119,6 +119,7 @@ def test_an_environment_that_is_made_otherwise_is_another_task(
     directory = RunDirectory(tmp_path / "made")
     directory.open(fresh=False, max_steps=1)
     directory.write_configuration(make_plan(CONFIG, [key]))
+    (directory.checkpoints / "one").write_text("parameters")
     directory.close()
     assert "resuming" in directory.open(False, 10_000, make_plan(CONFIG, [key]).task)
     directory.close()

@@ -264,7 +264,7 @@ def test_statistics_in_a_snapshot_never_change_and_come_back_to_the_bit() -> Non
     copy.restore(snapshot)
     copy.push(push(2, statistics=of(5)))
     assert merged(copy) == merged(tested)
-    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\} here, \{'a': 1\} there"):
+    with pytest.raises(ValueError, match=r"the statistics are \{'a': 2\}, those of the checkpoint \{'a': 1\}"):
         shard(statistics={"a": 2}).restore(snapshot)
 
 
