@@ -94,8 +94,10 @@ def test_a_parameter_server_that_is_killed_while_it_ends_leaves_a_checkpoint(run
     (victim,) = run.of("parameter-server")  # found before: afterwards it may be gone
     run.running.send_signal(signal.SIGINT)
     victim.kill()
-    assert run.running.wait(60) == 130, run.running.report()
+    assert run.running.wait(60) == 1, run.running.report()  # steps may be lost
     run.expect_nothing_left()
+    assert run.summary["status"] == "failed"
+    assert "ended with SIGKILL" in run.summary["error"]
     again = runs.start(*OPTIONS)
     assert again.wait_for(lambda status: True, "it is there").global_step > 0
 
