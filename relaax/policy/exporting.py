@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from relaax.bridge.moments import STATISTICS
@@ -39,14 +37,3 @@ def policy_of(checkpoint: Checkpoint) -> list[memoryview]:
         name: array for part in checkpoint.parts.values() for name, array in part.items() if name.startswith(STATISTICS)
     }
     return to_file(description_of(checkpoint), {PARAMETERS: parameters, **arrays})
-
-
-def write(path: Path, file: list[memoryview]) -> None:
-    """Write a file, whole or not at all. Raises OSError."""
-    aside = path.with_name(f".unfinished-{path.name}")
-    try:
-        with aside.open("wb") as opened:
-            opened.writelines(file)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)

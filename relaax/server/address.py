@@ -79,11 +79,7 @@ def _require_free(probe: socket.socket, target: Any, address: str) -> None:
         probe.bind(target)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            place = _name(*target[:2])
-            where = "" if place == address else f"{place}: "
-            raise AddressError(
-                f"{address} cannot be listened at: {where}{error.strerror}; another port, or 0 for a free one"
-            ) from None
+            raise _in_use(address, error, _name(*target[:2])) from None
 
 
 def _resolved(host: str, port: int) -> list[Any]:
@@ -123,8 +119,10 @@ def reserve(address: str) -> socket.socket:
     return reserved
 
 
-def _in_use(address: str, error: OSError) -> AddressError:
-    return AddressError(f"{address} cannot be listened at: {error.strerror}; another port, or 0 for a free one")
+def _in_use(address: str, error: OSError, place: str = "") -> AddressError:
+    """`place`: which of the meanings of `address` it is about."""
+    where = f"{place}: " if place not in ("", address) else ""
+    return AddressError(f"{address} cannot be listened at: {where}{error.strerror}; another port, or 0 for a free one")
 
 
 def name_of(listener: socket.socket) -> str:

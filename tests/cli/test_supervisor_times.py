@@ -10,6 +10,7 @@ import pytest
 from relaax.cli.run import supervisor
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.server.parameter_server import checkpointing
 from relaax.server.parameter_server.coordination import follower
@@ -46,7 +47,8 @@ def stopped(folder: Path, seconds_needed: float, stop_timeout: float | None = No
     given = [] if stop_timeout is None else [f"run.stop_timeout={stop_timeout}"]
     directory = RunDirectory(folder / "run")
     directory.logs.mkdir(parents=True)
-    run = Supervisor(make_plan("da3c_gym_cartpole", [*given, "run.clients=1"]), directory)
+    plan = make_plan("da3c_gym_cartpole", [*given, "run.clients=1"])
+    run = Supervisor(plan, directory, run_tokens(plan))
     (client,) = run.clients
     code = SLOW_TO_END.replace('"video"', repr(str(folder / "video")))
     client.start([sys.executable, "-c", code, str(seconds_needed)])
@@ -83,10 +85,11 @@ from pathlib import Path
 from relaax.cli.run import experiment
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 experiment.IMPATIENCE_SECONDS = 0
 plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"])
-supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})))
+supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})), run_tokens(plan))
 interrupted = experiment.Interrupted(supervisor)
 supervisor.clients[0].start([sys.executable, "-c", {SLOW_TO_END!r}, "3600"])
 print("client", supervisor.clients[0].pid, flush=True)

@@ -20,6 +20,7 @@ from relaax.algorithm_base.testing import FakeBridge, make_agent
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
 from relaax.policy import exporting
+from relaax.whole_file import write_whole
 
 
 def write(
@@ -57,7 +58,7 @@ def write(
         },
     )
     path = folder / "policy.safetensors"
-    exporting.write(path, exporting.policy_of(checkpoint))
+    write_whole(path, exporting.policy_of(checkpoint))
     return path, agent, bridge
 
 

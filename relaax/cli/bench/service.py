@@ -83,8 +83,8 @@ class Service:
         self._directory = RunDirectory(folder / "run")
         self._directory.open(fresh=False, max_steps=plan.max_steps)
         self._directory.write_configuration(plan)
-        self._supervisor = Supervisor(plan, self._directory)
         self._tokens = run_tokens(plan)
+        self._supervisor = Supervisor(plan, self._directory, self._tokens)
         self._reader = ProgressReader(self._tokens.status)
         self._per_update = gradients_per_update(plan)
 

@@ -15,6 +15,7 @@ import typer.core
 
 from relaax.configuration import ConfigurationError, nearest
 from relaax.server.options import command_app
+from relaax.whole_file import write_whole
 
 LIST = "list"
 LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
@@ -182,7 +183,7 @@ def export(
         (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
         checkpoint = CheckpointManager(store).load(entry.checkpoint_id)
         try:
-            exporting.write(file, exporting.policy_of(checkpoint))
+            write_whole(file, exporting.policy_of(checkpoint))
         except OSError as error:
             _give_up(f"{file} cannot be written: {error.strerror or error}", 1)
         described = exporting.description_of(checkpoint)

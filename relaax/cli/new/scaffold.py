@@ -12,10 +12,9 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import unknown
+from relaax.configuration.yaml_file import parse_yaml
 
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
@@ -72,7 +71,7 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     text = (bundled_folder("config") / f"{example}.yaml").read_text(encoding="utf-8")
     text = re.sub(r"^# yaml-language-server: .*\n", "", text)  # the schema is not beside the copy
     text = re.sub(r"(?m)^  path: .*$", f"  path: {name}", text).replace(example, name)
-    environment = yaml.safe_load(text)["relaax-run"]["name"]
+    environment = parse_yaml(text, example)["relaax-run"]["name"]
     procfile = filled(ALGORITHM, ".Procfile", name).replace("CartPole-v1", environment)
     return {**files, Path(f"{name}.yaml"): text, Path(f"{name}.Procfile"): procfile}
 

@@ -108,12 +108,12 @@ def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path 
 
     with EnvironmentCheck(plan) as check:
         if progress:
-            print(plan.title, flush=True)
+            print(plan.title, file=lasting(sys.stdout), flush=True)
         from relaax.cli.run.experiment import experiment
         from relaax.cli.run.run_directory import RunDirectory
 
         try:
             return experiment(plan, RunDirectory(place), check, fresh=fresh, progress=progress, summary=summary)
         except StartError as error:  # nothing was started
-            print(f"relaax run: {error}", file=sys.stderr)
+            print(f"relaax run: {error}", file=lasting(sys.stderr))
             return 1

@@ -72,7 +72,7 @@ def experiment(
             directory.promise_summary(summary)
         view.say(directory.open(fresh, plan.max_steps, plan.task))
         directory.write_configuration(plan)
-        supervisor = Supervisor(plan, directory)
+        supervisor = Supervisor(plan, directory, tokens)
         interrupted = Interrupted(supervisor)
         reader = ProgressReader(tokens.status)
         try:

@@ -79,7 +79,9 @@ class View:
         trouble = progress.checkpoint_error.rpartition(": ")[2]  # before it stands which checkpoint: another each time
         if trouble != self._trouble:
             self._trouble = trouble
-            self.say(_late(progress) if trouble else f"checkpoints are written again: {_checkpoint(progress)}")
+            self.say(
+                _late_checkpoint(progress) if trouble else f"checkpoints are written again: {_checkpoint(progress)}"
+            )
         if self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
             self._line_at = time.monotonic()
             self.say(_line(progress))
@@ -107,7 +109,7 @@ def _checkpoint(progress: Progress) -> str:
     return f"step {progress.checkpoint_global_step:,}, {_duration(age)} ago"
 
 
-def _late(progress: Progress) -> str:
+def _late_checkpoint(progress: Progress) -> str:
     last = "there is none yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
     return f"the checkpoint is late ({last}), training goes on: {progress.checkpoint_error}"
 
@@ -169,7 +171,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
     outer = Table.grid()
     outer.add_row(table)
     if progress.checkpoint_error:
-        outer.add_row(Text(_late(progress), style="red"))
+        outer.add_row(Text(_late_checkpoint(progress), style="red"))
     if end:
         outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
     return Panel(outer, title=plan.title, expand=False, padding=(0, 1))

@@ -175,9 +175,8 @@ def _require_gymnasium(run: RunSection, main: Path) -> None:
 
     A program of one's own gets them as options, and refuses them by itself if it has none.
     """
-    given = [
-        key for key in ("kwargs", "wrappers", "register") if getattr(run, "register_" if key == "register" else key)
-    ]
+    keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_}
+    given = [key for key, value in keys.items() if value]
     if given and main != _GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
         raise ConfigurationError(
             f"relaax-run.{given[0]}: is for environments of gymnasium, OpenAI_Gym; {run.environment} takes its "

@@ -21,7 +21,6 @@ from typing import Any
 
 from relaax.checkpoint import lease
 from relaax.cli.run.plan import Plan, made_of
-from relaax.cli.run.whole_file import write_whole
 from relaax.configuration import (
     HERE,
     Configuration,
@@ -32,6 +31,7 @@ from relaax.configuration import (
     printed,
 )
 from relaax.configuration.yaml_file import read_yaml
+from relaax.whole_file import write_whole
 
 ORIGIN = "relaax run"
 _TLS_KEYS = (
@@ -188,7 +188,7 @@ class RunDirectory:
         if plan.algorithm.is_relative_to(path):  # it is looked for beside the file
             document["algorithm"]["path"] = str(plan.algorithm.relative_to(path))
         try:
-            write_whole(self.configuration, printed(document, settled.origins), 0o600)
+            write_whole(self.configuration, [printed(document, settled.origins).encode()], 0o600)
         except OSError as error:
             raise ConfigurationError(f"{self.configuration} cannot be written: {error.strerror}") from None
 
@@ -205,12 +205,12 @@ class RunDirectory:
 
     def write_summary(self, summary: dict[str, Any], also: Path | None) -> None:
         """`summary.json`, and a copy where the user wants one. Raises NotWritten, after it has tried both."""
-        text = json.dumps(summary, indent=2) + "\n"
+        text = (json.dumps(summary, indent=2) + "\n").encode()
         missing = []
         for path in (self.summary, *([] if also is None else [also])):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, text)
+                write_whole(path, [text])
             except OSError as error:
                 missing.append(f"the summary cannot be written to {path}: {error.strerror}")
         if missing:

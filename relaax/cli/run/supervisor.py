@@ -11,7 +11,7 @@ import time
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.secrets import RunTokens
 from relaax.server.address import name_of, reserve
 
 _log = logging.getLogger(__name__)
@@ -24,14 +24,12 @@ CHECKPOINT_SECONDS = 120.0  # it tries for a minute (checkpointing.LAST_SECONDS)
 class Supervisor:
     """The parameter server (each of its shards), the RLX server, and the environment clients."""
 
-    def __init__(self, plan: Plan, directory: RunDirectory) -> None:
-        """Raises ConfigurationError where a token cannot be used."""
+    def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens) -> None:
         self._plan = plan
         self._directory = directory
         logs = directory.logs
         shards = plan.configuration.parameter_server.shards
         names = ["parameter-server", *(f"parameter-server-{shard}" for shard in range(1, shards))]
-        tokens = run_tokens(plan)
         self._shards = [Process(name, logs / f"{name}.log", server=True, secrets=tokens.shard) for name in names]
         self.parameter_server = self._shards[0]
         """The one that knows how training goes: the first shard."""

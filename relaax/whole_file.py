@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+Buffer = bytes | memoryview
 
-def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
-    """Put `text` in the place of what `path` holds, which stays if that fails. Raises OSError.
+
+def write_whole(path: Path, pieces: Iterable[Buffer], mode: int = 0o666) -> None:
+    """Put these bytes, one behind the other, in the place of what `path` holds, which stays if that fails.
 
     What is no plain file, such as /dev/stdout, is written as it is; so is one in a folder where none can be made.
+    Raises OSError.
     """
     target = path.resolve()  # of a link, the file that it leads to
     if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
-        path.write_text(text, encoding="utf-8")
+        with path.open("wb") as file:
+            file.writelines(pieces)
         return
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, target)
