@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent
 # Source, folder that Python knows it by, whether it describes a gRPC service.
 PROTOS = (
     ("protocol/rlx/v1/rlx.proto", "relaax/rlx", False),
-    ("protocol/relaax/v1/parameter_server.proto", "relaax/bridge", True),
+    ("protocol/relaax/v1/parameter_server.proto", "relaax/parameters", True),
     ("protocol/relaax/v1/coordination.proto", "relaax/server/parameter_server/coordination", True),
 )
 

@@ -68,7 +68,7 @@ SHARD = "tests/server/parameter_server/test_shard.py"
 COMBINING = "tests/server/parameter_server/test_combining.py"
 CHECKPOINTING = "tests/server/parameter_server/test_checkpointing.py"
 LEADER = "tests/server/parameter_server/coordination/test_leader.py"
-LINKS = "tests/bridge/test_links.py"
+LINKS = "tests/parameters/test_links.py"
 LEASE = "tests/checkpoint/test_lease.py"
 SET_ASIDE = "tests/checkpoint/test_set_aside.py"
 FLEET = "tests/metrics/test_fleet.py"
@@ -97,7 +97,7 @@ SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMBINING_PY = "relaax/server/parameter_server/combining.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
-BRIDGE_PY = "relaax/bridge/grpc_bridge.py"
+BRIDGE_PY = "relaax/parameters/grpc_bridge.py"
 CORE_PY = "relaax/server/parameter_server/core.py"
 FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
 GATE_PY = "relaax/server/parameter_server/gate.py"
@@ -109,17 +109,21 @@ def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests:
 
 
 _POLICY_SIGN = (
-    "relaax/tf/losses.py",
+    "relaax/nn/losses.py",
     "return -log_probability_t * tf.stop_gradient(advantage_t)",
     "return log_probability_t * tf.stop_gradient(advantage_t)",
 )
 _HOST_POLICY_SIGN = (
-    ("relaax/host/losses.py", "entropy_weights[row] + advantages[row]", "entropy_weights[row] - advantages[row]"),
-    ("relaax/host/losses.py", "by_logits[row, taken] -= advantages[row]", "by_logits[row, taken] += advantages[row]"),
+    ("relaax/nn/host/losses.py", "entropy_weights[row] + advantages[row]", "entropy_weights[row] - advantages[row]"),
+    (
+        "relaax/nn/host/losses.py",
+        "by_logits[row, taken] -= advantages[row]",
+        "by_logits[row, taken] += advantages[row]",
+    ),
 )
-_VALUE_SIGN = ("relaax/host/losses.py", "= error * weight * factor", "= -error * weight * factor")
+_VALUE_SIGN = ("relaax/nn/host/losses.py", "= error * weight * factor", "= -error * weight * factor")
 _NO_BOOTSTRAP = (
-    "relaax/tf/returns.py",
+    "relaax/algorithm_base/returns.py",
     "np.multiply(discount_t[-1], bootstrap_value, out",
     "np.multiply(discount_t[-1], 0.0 * bootstrap_value, out",
 )
@@ -133,7 +137,7 @@ _LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_a
 
 ERRORS = (
     # Losses.
-    planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], "tests/tf/test_losses.py"),
+    planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], "tests/nn/test_losses.py"),
     planted("policy-sign-pushed", "the same on the host, in what is pushed", _HOST_POLICY_SIGN, GRADIENT),
     planted("policy-sign-learned", "the same on the host, in what is learned", _HOST_POLICY_SIGN, LEARNING),
     planted("value-sign", "the value loss has the wrong sign", [_VALUE_SIGN], GRADIENT),
@@ -143,12 +147,12 @@ ERRORS = (
         "the gradient flows through the return, not the value",
         [
             (
-                "relaax/tf/losses.py",
+                "relaax/nn/losses.py",
                 "tf.square(tf.stop_gradient(target_t) - v_t)",
                 "tf.square(target_t - tf.stop_gradient(v_t))",
             )
         ],
-        "tests/tf/test_losses.py",
+        "tests/nn/test_losses.py",
     ),
     planted(
         "entropy-sign",
@@ -197,29 +201,37 @@ ERRORS = (
     planted(
         "slope-of-a-small-network",
         "the slope of tanh is left out where one call does it all",
-        [("relaax/host/dense.py", "*= _UNIT - memory[y_at + i] * memory[y_at + i]", "*= _UNIT")],
-        "tests/host/test_network.py",
+        [("relaax/nn/host/dense.py", "*= _UNIT - memory[y_at + i] * memory[y_at + i]", "*= _UNIT")],
+        "tests/nn/host/test_network.py",
     ),
     planted(
         "shift-of-a-convolution",
         "a convolution adds up the wrong blocks",
-        [("relaax/host/convolution.py", "outputs[at + i] += products[by + i]", "outputs[at + i] -= products[by + i]")],
-        "tests/host/test_convolution.py",
+        [
+            (
+                "relaax/nn/host/convolution.py",
+                "outputs[at + i] += products[by + i]",
+                "outputs[at + i] -= products[by + i]",
+            )
+        ],
+        "tests/nn/host/test_convolution.py",
     ),
     planted(
         "entropy-formula",
         "the entropy itself has the wrong sign",
-        [("relaax/tf/losses.py", "return -tf.reduce_sum(tf.exp", "return tf.reduce_sum(tf.exp")],
-        "tests/tf/test_losses.py",
+        [("relaax/nn/losses.py", "return -tf.reduce_sum(tf.exp", "return tf.reduce_sum(tf.exp")],
+        "tests/nn/test_losses.py",
     ),
     # Returns and ends of episodes.
-    planted("no-bootstrap", "nothing is expected after a rollout", [_NO_BOOTSTRAP], "tests/tf/test_returns.py"),
+    planted(
+        "no-bootstrap", "nothing is expected after a rollout", [_NO_BOOTSTRAP], "tests/algorithm_base/test_returns.py"
+    ),
     planted("no-bootstrap-learned", "the same, seen in what is learned", [_NO_BOOTSTRAP], LEARNING),
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/host/losses.py", "decays[i] * deltas[i + width]", "decays[i + width] * deltas[i + width]")],
-        "tests/tf/test_returns.py",
+        [("relaax/nn/host/losses.py", "decays[i] * deltas[i + width]", "decays[i + width] * deltas[i + width]")],
+        "tests/algorithm_base/test_returns.py",
         ROLLOUT,
     ),
     planted("truncated-is-terminated", "nothing is expected after a truncation", [_NO_TRUNCATION], ROLLOUT),
@@ -285,8 +297,8 @@ ERRORS = (
     planted(
         "norm-not-clipped",
         "long gradients are left long",
-        [("relaax/tf/losses.py", "gradient * (limit / tf.maximum(norm, limit)), norm", "gradient, norm")],
-        "tests/tf/test_losses.py",
+        [("relaax/nn/losses.py", "gradient * (limit / tf.maximum(norm, limit)), norm", "gradient, norm")],
+        "tests/nn/test_losses.py",
     ),
     planted(
         "norm-always-scaled",
@@ -339,7 +351,7 @@ ERRORS = (
         "the next episode's gradient has the memory of the last",
         [
             (
-                "relaax/tf/lstm.py",
+                "relaax/nn/lstm.py",
                 "tf.cast(tf.logical_not(restart), tf.float32)",
                 "tf.cast(restart == restart, tf.float32)",
             )
@@ -387,7 +399,7 @@ ERRORS = (
     planted(
         "gaussian-entropy-sign",
         "the entropy of a Gaussian has the wrong sign",
-        [("relaax/tf/policies.py", "return 0.5 * self.heads", "return -0.5 * self.heads")],
+        [("relaax/nn/distributions.py", "return 0.5 * self.heads", "return -0.5 * self.heads")],
         CONT_GRADIENT,
     ),
     planted(
@@ -557,20 +569,20 @@ ERRORS = (
     planted(
         "rmsprop-decay",
         "RMSProp forgets what it should keep",
-        [("relaax/tf/live_optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
-        "tests/tf/test_optimizers.py",
+        [("relaax/optim/tensorflow_optimizers.py", "rho=self._decay", "rho=1.0 - self._decay")],
+        "tests/optim/test_optimizers.py",
     ),
     planted(
         "rmsprop-decay-on-the-host",
         "the host's RMSProp forgets what it should keep",
-        [("relaax/host/optimizers.py", "kernels.rms_prop, 1.0 - spec.decay", "kernels.rms_prop, spec.decay")],
-        "tests/tf/test_optimizers.py",
+        [("relaax/optim/host_optimizers.py", "kernels.rms_prop, 1.0 - spec.decay", "kernels.rms_prop, spec.decay")],
+        "tests/optim/test_optimizers.py",
     ),
     planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
-        [("relaax/host/recycled.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
-        "tests/tf/test_optimizers.py",
+        [("relaax/optim/recycled.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
+        "tests/optim/test_optimizers.py",
     ),
     planted(
         "window-summed",
@@ -775,8 +787,8 @@ ERRORS = (
     planted(
         "float16-edge",
         "65520 becomes infinite in float16",
-        [("relaax/bridge/precision.py", "size >= _U32(0x477FF000)", "size > _U32(0x477FF000)")],
-        "tests/bridge/test_precision.py",
+        [("relaax/parameters/precision.py", "size >= _U32(0x477FF000)", "size > _U32(0x477FF000)")],
+        "tests/parameters/test_precision.py",
     ),
     planted(
         "resumed-without-a-condition",
@@ -1141,8 +1153,8 @@ ERRORS = (
     planted(
         "unclipped-samples",
         "samples of statistics have no bound",
-        [("relaax/bridge/moments.py", "np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT)", "values")],
-        "tests/bridge/test_moments.py",
+        [("relaax/parameters/moments.py", "np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT)", "values")],
+        "tests/parameters/test_moments.py",
     ),
     planted(
         "poisoned-statistics-restored",

@@ -67,7 +67,7 @@ def test_environments_import_the_client_only() -> None:
 
 
 def test_algorithms_import_their_contract_and_tensorflow_only() -> None:
-    allowed = ("relaax.algorithm_base", "relaax.host", "relaax.tf", "numpy", "tensorflow", "pydantic")
+    allowed = ("relaax.algorithm_base", "relaax.nn", "relaax.optim", "numpy", "tensorflow", "pydantic")
     assert foreign("algorithms", *allowed) == set()
 
 

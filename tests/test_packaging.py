@@ -66,8 +66,8 @@ def test_a_wheel_holds_everything_under_one_name(wheel: Path) -> None:
         "relaax/py.typed",
         "relaax/rlx/rlx_pb2.py",
         "relaax/rlx/rlx_pb2.pyi",
-        "relaax/bridge/parameter_server_pb2.py",
-        "relaax/bridge/parameter_server_pb2_grpc.py",
+        "relaax/parameters/parameter_server_pb2.py",
+        "relaax/parameters/parameter_server_pb2_grpc.py",
         "relaax/protocol/rlx/v1/rlx.proto",
         "relaax/CHANGELOG.md",
     } <= names

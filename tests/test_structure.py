@@ -53,8 +53,8 @@ def test_top_level_is_as_the_layout_says() -> None:
 def test_generated_code_is_made_and_not_tracked() -> None:
     generated = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "relaax").rglob("*_pb2*.py"))
     assert generated == [
-        "relaax/bridge/parameter_server_pb2.py",
-        "relaax/bridge/parameter_server_pb2_grpc.py",
+        "relaax/parameters/parameter_server_pb2.py",
+        "relaax/parameters/parameter_server_pb2_grpc.py",
         "relaax/rlx/rlx_pb2.py",
         "relaax/server/parameter_server/coordination/coordination_pb2.py",
         "relaax/server/parameter_server/coordination/coordination_pb2_grpc.py",

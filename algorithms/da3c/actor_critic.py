@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, Step
 from relaax.algorithm_base.observations import ObservationEncoder
-from relaax.tf.networks import NetworkSpec
-from relaax.tf.policies import Policy
+from relaax.nn.distributions import Policy
+from relaax.nn.networks import NetworkSpec
 
 from .config import Config
 from .model import STATISTICS, Model, load_engines

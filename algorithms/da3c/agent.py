@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Discrete, Leaves, Space
-from relaax.tf.policies import Categorical
+from relaax.nn.distributions import Categorical
 
 from .actor_critic import ActorCritic
 from .config import Config

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.host.losses import value_gradient
-from relaax.host.network import Activations, HostNetwork
-from relaax.host.recycled import Recycled, own_memory
-from relaax.tf.networks import NetworkSpec
-from relaax.tf.policies import Policy
+from relaax.nn.distributions import Policy
+from relaax.nn.host.losses import value_gradient
+from relaax.nn.host.network import Activations, HostNetwork
+from relaax.nn.networks import NetworkSpec
+from relaax.optim.recycled import Recycled, own_memory
 
 from .config import Config
 from .rollout import Batch

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.tf.devices import CPU, computes_on_gpu
-from relaax.tf.networks import NetworkSpec
-from relaax.tf.policies import Policy
+from relaax.nn.devices import CPU, computes_on_gpu
+from relaax.nn.distributions import Policy
+from relaax.nn.networks import NetworkSpec
 
 from .config import Config
 from .numpy_model import NumpyModel

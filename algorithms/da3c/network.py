@@ -12,8 +12,8 @@ from relaax.algorithm_base.observations import (
     looks_like_image,
     with_channels_last,
 )
-from relaax.tf.networks import Convolution, NetworkSpec
-from relaax.tf.policies import Policy
+from relaax.nn.distributions import Policy
+from relaax.nn.networks import Convolution, NetworkSpec
 
 from .config import Config
 from .normalization import declared

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.tf.networks import NetworkSpec, forward_numpy
+from relaax.nn.networks import NetworkSpec, forward_numpy
 
 Array = npt.NDArray[np.float32]
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import ParameterServerBase, space_size
-from relaax.tf.networks import orthogonal_parameters
-from relaax.tf.policies import Categorical
+from relaax.nn.distributions import Categorical
+from relaax.nn.networks import orthogonal_parameters
 
 from .network import actor_critic
 from .normalization import declared

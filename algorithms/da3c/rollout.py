@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, Step
-from relaax.tf.networks import NetworkSpec
-from relaax.tf.policies import Policy
-from relaax.tf.returns import generalized_advantages
+from relaax.algorithm_base.returns import generalized_advantages
+from relaax.nn.distributions import Policy
+from relaax.nn.networks import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 

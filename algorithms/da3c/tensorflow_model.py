@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from relaax.tf.devices import computes_on_gpu
-from relaax.tf.losses import clip_by_norm, policy_gradient_loss, value_loss
-from relaax.tf.networks import NetworkSpec, forward
-from relaax.tf.policies import Policy
+from relaax.nn.devices import computes_on_gpu
+from relaax.nn.distributions import Policy
+from relaax.nn.losses import clip_by_norm, policy_gradient_loss, value_loss
+from relaax.nn.networks import NetworkSpec, forward
 
 from .config import Config
 from .numpy_model import NumpyModel

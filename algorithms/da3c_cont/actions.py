@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Box, Leaves, Space, space_size
-from relaax.tf.policies import Gaussian
+from relaax.nn.distributions import Gaussian
 
 from .config import Config
 

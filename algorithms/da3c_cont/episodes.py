@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, Step
-from relaax.tf.networks import NetworkSpec
-from relaax.tf.policies import Policy
-from relaax.tf.returns import generalized_advantages
+from relaax.algorithm_base.returns import generalized_advantages
+from relaax.nn.distributions import Policy
+from relaax.nn.networks import NetworkSpec
 
 from ..da3c.rollout import Batch, Experience, what_came_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from relaax.tf.networks import orthogonal_parameters
-from relaax.tf.policies import inverse_softplus
+from relaax.nn.distributions import inverse_softplus
+from relaax.nn.networks import orthogonal_parameters
 
 from ..da3c.network import actor_critic
 from ..da3c.parameter_server import ParameterServer as ActorCriticServer

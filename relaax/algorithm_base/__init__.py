@@ -14,7 +14,8 @@ from relaax.algorithm_base.optimizer_config import (
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, Step
-from relaax.bridge.base import (
+from relaax.configuration import Fixed, Free, Section
+from relaax.parameters.base import (
     BridgeBase,
     BridgeError,
     BridgeUnauthenticated,
@@ -27,9 +28,8 @@ from relaax.bridge.base import (
     Registration,
     TrainingEnded,
 )
-from relaax.bridge.moments import Moments
-from relaax.bridge.options import MAX_PARAMETERS, MAX_STATISTICS
-from relaax.configuration import Fixed, Free, Section
+from relaax.parameters.moments import Moments
+from relaax.parameters.options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [

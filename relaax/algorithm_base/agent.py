@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from relaax.algorithm_base.step import Leaves, Step
 
 if TYPE_CHECKING:
-    from relaax.bridge.base import BridgeBase
+    from relaax.parameters.base import BridgeBase
     from relaax.rlx import Space
 
 

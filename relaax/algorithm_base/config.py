@@ -19,7 +19,7 @@ from relaax.configuration import Fixed, Free, Section
 from relaax.rlx import Discrete, Space
 
 if TYPE_CHECKING:
-    from relaax.tf.optimizers import OptimizerSpec
+    from relaax.optim.optimizers import OptimizerSpec
 
 
 AtLeastOne = Annotated[int, Field(ge=1)]
@@ -145,7 +145,7 @@ class ConfigBase(Section):
 
     def optimizer_spec(self) -> OptimizerSpec:
         """The optimizer of the parameter server."""
-        from relaax.tf.optimizers import Add
+        from relaax.optim.optimizers import Add
 
         return Add() if self.optimizer.startswith("worker_") else self.optimizer_section.spec()
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from relaax.tf.networks import NetworkSpec, forward, forward_numpy
+from relaax.nn.networks import NetworkSpec, forward, forward_numpy
 
 Array = npt.NDArray[np.float32]
 Tensor = Any
@@ -18,7 +18,7 @@ class FeedForward:
     """What a small algorithm needs of a dense network: its outputs from the vector that the bridge carries.
 
     `size` is the length P of that vector. Raises ValueError where the network has convolutions or an LSTM: they need
-    `relaax.tf.networks.forward` itself.
+    `relaax.nn.networks.forward` itself.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:

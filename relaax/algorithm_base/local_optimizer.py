@@ -5,11 +5,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from relaax.algorithm_base.schedule import Schedule
-from relaax.bridge.base import BridgeBase, FlatVector, Pushed
-from relaax.bridge.wrapper import BridgeWrapper
-from relaax.tf.flat_variable import FlatVariable
-from relaax.tf.optimizers import OptimizerSpec
-from relaax.tf.vector import is_finite
+from relaax.optim.flat_variable import FlatVariable
+from relaax.optim.optimizers import OptimizerSpec
+from relaax.optim.vector import is_finite
+from relaax.parameters.base import BridgeBase, FlatVector, Pushed
+from relaax.parameters.wrapper import BridgeWrapper
 
 
 class LocalOptimizer(BridgeWrapper):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from relaax.bridge.base import BridgeBase, FlatVector, Pushed
-from relaax.bridge.wrapper import BridgeWrapper
+from relaax.parameters.base import BridgeBase, FlatVector, Pushed
+from relaax.parameters.wrapper import BridgeWrapper
 
 WARM_UP = 20
 """Losses before the first judgement; so many outliers in a row, and the statistics begin anew."""

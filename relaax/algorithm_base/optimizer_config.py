@@ -10,7 +10,7 @@ from pydantic import Field
 from relaax.configuration import Section
 
 if TYPE_CHECKING:
-    from relaax.tf.optimizers import OptimizerSpec
+    from relaax.optim.optimizers import OptimizerSpec
 
 
 class OptimizerConfig(Section):
@@ -32,7 +32,7 @@ class RMSPropConfig(OptimizerConfig):
     epsilon: float = Field(1e-5, gt=0, description="Added to that mean inside the square root.")
 
     def spec(self) -> OptimizerSpec:
-        from relaax.tf.optimizers import RMSProp
+        from relaax.optim.optimizers import RMSProp
 
         return RMSProp(decay=self.decay, epsilon=self.epsilon)
 
@@ -45,7 +45,7 @@ class AdamConfig(OptimizerConfig):
     epsilon: float = Field(1e-8, gt=0, description="Added to the root of that mean.")
 
     def spec(self) -> OptimizerSpec:
-        from relaax.tf.optimizers import Adam
+        from relaax.optim.optimizers import Adam
 
         return Adam(beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon)
 
@@ -56,7 +56,7 @@ class MomentumConfig(OptimizerConfig):
     momentum: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients; 0 is plain descent.")
 
     def spec(self) -> OptimizerSpec:
-        from relaax.tf.optimizers import Momentum
+        from relaax.optim.optimizers import Momentum
 
         return Momentum(momentum=self.momentum)
 
@@ -67,6 +67,6 @@ class AdaGradConfig(OptimizerConfig):
     epsilon: float = Field(1e-6, gt=0, description="Added to the root of the sum of squared gradients.")
 
     def spec(self) -> OptimizerSpec:
-        from relaax.tf.optimizers import AdaGrad
+        from relaax.optim.optimizers import AdaGrad
 
         return AdaGrad(epsilon=self.epsilon)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from relaax.optim.optimizers import OptimizerSpec
     from relaax.rlx import Space
-    from relaax.tf.optimizers import OptimizerSpec
 
 
 class ParameterServerBase(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.loss_outliers import LossOutliers
-from relaax.bridge.base import BridgeBase
+from relaax.parameters.base import BridgeBase
 
 
 def worker_bridge(bridge: BridgeBase, config: ConfigBase) -> BridgeBase:

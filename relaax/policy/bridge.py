@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from relaax.bridge.base import BridgeBase, BridgeError, Pulled, Pushed, Registered, Registration
-from relaax.bridge.moments import Moments
+from relaax.parameters.base import BridgeBase, BridgeError, Pulled, Pushed, Registered, Registration
+from relaax.parameters.moments import Moments
 
 
 class FixedBridge(BridgeBase):

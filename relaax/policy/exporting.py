@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.bridge.moments import STATISTICS
 from relaax.checkpoint import Checkpoint, Damaged
 from relaax.checkpoint.whole import whole
 from relaax.configuration import redacted
+from relaax.parameters.moments import STATISTICS
 from relaax.policy.file import PARAMETERS, Description, to_file
 
 

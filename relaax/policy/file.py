@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.bridge.moments import Moments, from_arrays
 from relaax.checkpoint.array_file import Arrays, from_bytes, to_buffers
 from relaax.checkpoint.checkpoint import not_finite
+from relaax.parameters.moments import Moments, from_arrays
 
 FORMAT = "relaax-policy-1"
 PARAMETERS = "parameters"

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from relaax.nn.tensorflow_loading import load_within
 from relaax.server.anonymous import anonymous_file
-from relaax.tf.loading import load_within
 
 STDERR = 2
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relaax.bridge.channel import Target
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
+from relaax.parameters.channel import Target
 from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import WORKERS, read_token
 

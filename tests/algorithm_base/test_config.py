@@ -18,7 +18,7 @@ from relaax.algorithm_base import (
 )
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.configuration import ConfigurationError, validate_section
-from relaax.tf.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
 
 
 def config(**keys: Any) -> ConfigBase:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from relaax.algorithm_base.feed_forward import FeedForward
-from relaax.tf.networks import Convolution, NetworkSpec, orthogonal_parameters
+from relaax.nn.networks import Convolution, NetworkSpec, orthogonal_parameters
 
 
 def test_numbers_worked_out_by_hand() -> None:

@@ -8,9 +8,9 @@ from relaax.algorithm_base.local_optimizer import LocalOptimizer
 from relaax.algorithm_base.loss_outliers import WARM_UP, LossOutliers
 from relaax.algorithm_base.testing import FakeBridge
 from relaax.algorithm_base.worker_bridge import worker_bridge
-from relaax.bridge import GrpcBridge
-from relaax.tf.flat_variable import FlatVariable
-from relaax.tf.optimizers import Add, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.flat_variable import FlatVariable
+from relaax.optim.optimizers import Add, Momentum, OptimizerSpec, RMSProp
+from relaax.parameters import GrpcBridge
 from support.parameter_servers import Models, fingerprint, running
 
 

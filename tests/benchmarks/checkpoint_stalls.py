@@ -22,8 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.bridge import GrpcBridge, Registration
 from relaax.cli.bench.figures import percentile
+from relaax.parameters import GrpcBridge, Registration
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
 

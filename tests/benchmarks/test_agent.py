@@ -13,9 +13,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.history import FrameStack
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
-from relaax.host.network import Activations, HostNetwork
+from relaax.nn.host.network import Activations, HostNetwork
+from relaax.nn.networks import Convolution, NetworkSpec, forward, forward_numpy, orthogonal_parameters
 from relaax.rlx import Box, Discrete
-from relaax.tf.networks import Convolution, NetworkSpec, forward, forward_numpy, orthogonal_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 ATARI = NetworkSpec(

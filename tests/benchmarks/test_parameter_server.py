@@ -10,15 +10,15 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from relaax.algorithm_base.schedule import Schedule
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.host import optimizers as host_optimizers
-from relaax.host.vector import HostVector
+from relaax.optim import host_optimizers
+from relaax.optim.flat_variable import FlatVariable
+from relaax.optim.host_vector import HostVector
+from relaax.optim.optimizers import Adam, OptimizerSpec, RMSProp
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.wire import PULL_RESPONSE, PUSH_REQUEST, Carrier, float32_of
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
 from relaax.server.parameter_server.shard import Push, Shard
-from relaax.tf.flat_variable import FlatVariable
-from relaax.tf.optimizers import Adam, OptimizerSpec, RMSProp
 
 PARAMETERS = 677_747
 

@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from relaax.bridge import segments
-from relaax.bridge.frames import Frame, FrameSocket
 from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, examined, line
 from relaax.cli.doctor.finding import Finding, Level, Patient, warning
+from relaax.parameters import segments
+from relaax.parameters.frames import Frame, FrameSocket
 from relaax.server.tokens import WORKERS
 from support.keys import Keys
 from support.offline import start_offline_server

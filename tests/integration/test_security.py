@@ -13,11 +13,11 @@ import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from relaax import rlx
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as rpc
-from relaax.bridge.channel import Target, open_channel
-from relaax.bridge.segments import SUPPORTED
 from relaax.client import Client, Failure
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as rpc
+from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.segments import SUPPORTED
 from relaax.rlx import ErrorCode
 from relaax.server.parameter_server.reading import JOIN
 from support.keys import OTHER_TOKEN, Keys, strangers

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from relaax.algorithm_base import AgentContext, fingerprint, load_algorithm
-from relaax.bridge import Registration, TrainingEnded
-from relaax.bridge.hogwild import HogwildBridge
-from relaax.bridge.segments import SUPPORTED
+from relaax.parameters import Registration, TrainingEnded
+from relaax.parameters.hogwild import HogwildBridge
+from relaax.parameters.segments import SUPPORTED
 from relaax.server.parameter_server.factory import AlgorithmModels
 from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
 from support.shards import sharded

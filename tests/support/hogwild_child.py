@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 
-from relaax.bridge import Registration
-from relaax.bridge.hogwild import HogwildBridge
+from relaax.parameters import Registration
+from relaax.parameters.hogwild import HogwildBridge
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.bridge.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration
-from relaax.bridge.moments import Moments
+from relaax.parameters.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.parameters.moments import Moments
 
 
 class OfflineBridge(BridgeBase):

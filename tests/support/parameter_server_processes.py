@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import fingerprint, load_algorithm
-from relaax.bridge import GrpcBridge, Registration
 from relaax.configuration import load_configuration
+from relaax.parameters import GrpcBridge, Registration
 from relaax.rlx import Box, Discrete
 from support.processes import Processes, Running
 

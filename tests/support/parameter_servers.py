@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import first_difference
 from relaax.algorithm_base.schedule import Schedule
-from relaax.bridge import GrpcBridge, Moments, Registration
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
+from relaax.optim.vector import Vector
+from relaax.parameters import GrpcBridge, Moments, Registration
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.server import Server, Timing
-from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
-from relaax.tf.vector import Vector
 
 SIZE = 8
 

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from relaax.tf.devices import use_device
-from relaax.tf.flat_variable import FlatVariable
-from relaax.tf.optimizers import Adam, Optimizer, OptimizerSpec, RMSProp, Slots
-from relaax.tf.vector import FlatVector
+from relaax.nn.devices import use_device
+from relaax.optim.flat_variable import FlatVariable
+from relaax.optim.optimizers import Adam, Optimizer, OptimizerSpec, RMSProp, Slots
+from relaax.optim.vector import FlatVector
 
 SIZE = 1000
 INITIAL = np.arange(SIZE, dtype=np.float32)

@@ -9,8 +9,8 @@ import numpy as np
 
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, BridgeBase, fingerprint
 from relaax.algorithm_base.worker_bridge import worker_bridge
-from relaax.bridge.base import FlatVector, Pulled, Pushed, Registered, Registration
-from relaax.bridge.moments import Moments
+from relaax.parameters.base import FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.ledger import Discard
 from relaax.server.parameter_server.shard import Push, Shard

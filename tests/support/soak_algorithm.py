@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Space
-from relaax.tf.optimizers import Add, OptimizerSpec
+from relaax.optim.optimizers import Add, OptimizerSpec
 
 from .da3c import Agent as Da3cAgent
 from .da3c import Config as Da3cConfig

@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from relaax.algorithm_base import BridgeBase, FlatVector, Pulled, Pushed
-from relaax.bridge.base import BridgeError, BridgeUnavailable
-from relaax.bridge.calls import Call, Calls
-from relaax.bridge.moments import Moments
-from relaax.bridge.wrapper import BridgeWrapper
+from relaax.parameters.base import BridgeError, BridgeUnavailable
+from relaax.parameters.calls import Call, Calls
+from relaax.parameters.moments import Moments
+from relaax.parameters.wrapper import BridgeWrapper
 
 from .soak_journal import Counts, Journal
 from .soak_layout import Layout

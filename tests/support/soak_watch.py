@@ -13,12 +13,12 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as rpc
-from relaax.bridge.moments import from_arrays
-from relaax.bridge.options import client_options
 from relaax.checkpoint import CheckpointManager, Store, StoreError
 from relaax.checkpoint.manifest import Damaged
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as rpc
+from relaax.parameters.moments import from_arrays
+from relaax.parameters.options import client_options
 from support.soak_bridge import STATISTIC
 from support.soak_layout import Layout
 

@@ -17,8 +17,8 @@ from relaax.algorithm_base.step import Leaves, Step
 from relaax.algorithm_base.testing.fake_bridge import FakeBridge
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
-from relaax.bridge.base import BridgeUnavailable, TrainingEnded
-from relaax.bridge.moments import check_lengths
+from relaax.parameters.base import BridgeUnavailable, TrainingEnded
+from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 
 
@@ -68,7 +68,7 @@ class AgentCompliance:
         np.testing.assert_array_equal(first, second, "the same seed must give the same parameters")
 
     def test_the_optimizer_updates_such_a_vector(self) -> None:
-        from relaax.tf.optimizers import OptimizerSpec  # the rest needs no TensorFlow
+        from relaax.optim.optimizers import OptimizerSpec  # the rest needs no TensorFlow
 
         server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
         spec = server.optimizer()

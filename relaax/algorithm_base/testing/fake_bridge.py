@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relaax.bridge.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration, TrainingEnded
-from relaax.bridge.moments import Moments
+from relaax.parameters.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration, TrainingEnded
+from relaax.parameters.moments import Moments
 
 _SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 

@@ -11,7 +11,7 @@ from relaax.algorithm_base.loader import Algorithm
 from relaax.algorithm_base.step import Step
 from relaax.algorithm_base.testing.fake_bridge import FakeBridge
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
-from relaax.bridge.base import Registration
+from relaax.parameters.base import Registration
 from relaax.rlx import Space
 
 

@@ -12,9 +12,9 @@ from concurrent import futures
 
 import grpc
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.memory import keep_freed_memory
-from relaax.bridge.options import server_options
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.memory import keep_freed_memory
+from relaax.parameters.options import server_options
 
 SERVICE, NAME = "relaax.Bench", "Exchange"
 METHOD = f"/{SERVICE}/{NAME}"

@@ -16,11 +16,11 @@ from typing import Any
 import grpc
 import numpy as np
 
-from relaax.bridge import GrpcBridge, Registration
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.channel import Target
-from relaax.bridge.options import client_options
 from relaax.cli.bench.raw_server import METHOD
+from relaax.parameters import GrpcBridge, Registration
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.channel import Target
+from relaax.parameters.options import client_options
 from relaax.server.tokens import WORKERS, read_token
 
 WARM_UP = 20

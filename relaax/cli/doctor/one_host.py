@@ -7,9 +7,9 @@ import secrets
 import socket
 from collections.abc import Iterator
 
-from relaax.bridge import segments
-from relaax.bridge.frames import BrokenFrame, Frame, FrameSocket
 from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.parameters import segments
+from relaax.parameters.frames import BrokenFrame, Frame, FrameSocket
 
 SECONDS = 5.0
 _SIZE = 1024

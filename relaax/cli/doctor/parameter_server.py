@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import grpc
 
 from relaax import __version__
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
 from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
 from relaax.configuration import ConfigurationError
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 
 if TYPE_CHECKING:
-    from relaax.bridge.channel import Target
+    from relaax.parameters.channel import Target
 
 SECONDS = 5.0
 
@@ -47,7 +47,7 @@ def parameter_server(patient: Patient) -> Iterator[Finding]:
 
 
 def _one(patient: Patient, target: Target) -> Iterator[Finding]:
-    from relaax.bridge.channel import authentication_error
+    from relaax.parameters.channel import authentication_error
 
     where = f"parameter server {target.address}"
     if target.address.endswith(":0"):
@@ -91,7 +91,7 @@ def _agreement(patient: Patient, where: str, status: pb.GetStatusResponse) -> It
 
 def _status(target: Target) -> pb.GetStatusResponse:
     """Raises grpc.RpcError."""
-    from relaax.bridge.channel import open_channel
+    from relaax.parameters.channel import open_channel
 
     with open_channel(target) as channel:
         stub = pb_grpc.ParameterServerServiceStub(channel)
@@ -102,7 +102,7 @@ def _status(target: Target) -> pb.GetStatusResponse:
 def _serves(target: Target) -> bool:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    from relaax.bridge.channel import open_channel
+    from relaax.parameters.channel import open_channel
 
     with open_channel(target) as channel:
         try:

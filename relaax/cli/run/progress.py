@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as rpc
-from relaax.bridge.channel import Target, open_channel
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as rpc
+from relaax.parameters.channel import Target, open_channel
 
 POLL_SECONDS = 2.0
 

@@ -17,11 +17,12 @@ import safetensors
 
 import relaax
 from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
-from relaax.bridge.options import MAX_PARAMETERS
 from relaax.checkpoint import Checkpoint, CheckpointManager, sequence
 from relaax.configuration import Configuration, redacted
 from relaax.metrics import MetricsWriter
 from relaax.metrics.preface import RunPreface
+from relaax.nn.tensorflow_loading import is_loaded, tf
+from relaax.parameters.options import MAX_PARAMETERS
 from relaax.server.description import description
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
 from relaax.server.parameter_server.coordination.follower import Follower
@@ -36,7 +37,6 @@ from relaax.server.parameter_server.recutting import parts_for
 from relaax.server.parameter_server.server import Server
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool, patiently
 from relaax.server.targets import shard_target
-from relaax.tf.loading import is_loaded, tf
 
 _log = logging.getLogger(__name__)
 

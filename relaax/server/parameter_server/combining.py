@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.tf.optimizers import Slots
-from relaax.tf.vector import FlatVector, Vector
+from relaax.optim.optimizers import Slots
+from relaax.optim.vector import FlatVector, Vector
 
 
 class CombinerSpec(ABC):

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from relaax.bridge.segments import Segments
 from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
+from relaax.parameters.segments import Segments
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.figures import Figures

@@ -10,8 +10,8 @@ import numpy as np
 
 from relaax.algorithm_base import Algorithm, ConfigBase, fingerprint, first_difference, parse_fingerprint
 from relaax.algorithm_base.resuming import changed_keys
-from relaax.bridge.moments import check_lengths
 from relaax.checkpoint import Damaged
+from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec

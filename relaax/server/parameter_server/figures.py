@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import psutil
 
-from relaax.bridge import parameter_server_pb2 as pb
 from relaax.metrics import Fleet, Quantiles
 from relaax.metrics.system import ProcessFigures, available_memory_mb
+from relaax.parameters import parameter_server_pb2 as pb
 
 INTERVAL = 5.0
 FIRST = 1.0

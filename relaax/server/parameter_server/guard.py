@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from relaax.bridge.channel import AUTHORIZATION
+from relaax.parameters.channel import AUTHORIZATION
 from relaax.server.strikes import Strikes
 from relaax.server.tokens import WORKERS, Token
 

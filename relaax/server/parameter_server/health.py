@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from relaax.bridge import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2 as pb
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 _NAMES = ("", SERVICE)

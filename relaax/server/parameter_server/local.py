@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from relaax.bridge import segments
-from relaax.bridge.frames import BrokenFrame, FrameSocket
+from relaax.parameters import segments
+from relaax.parameters.frames import BrokenFrame, FrameSocket
 from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.local_connection import LocalConnection, shake_hands

@@ -12,10 +12,11 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import segments
-from relaax.bridge.base import FlatVector
-from relaax.bridge.frames import (
+from relaax.optim.recycled import Recycled
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import segments
+from relaax.parameters.base import FlatVector
+from relaax.parameters.frames import (
     ENDS,
     HELLO,
     LIVE,
@@ -27,8 +28,7 @@ from relaax.bridge.frames import (
     Frame,
     FrameSocket,
 )
-from relaax.bridge.wire import Carrier
-from relaax.host.recycled import Recycled
+from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.offers import Offers

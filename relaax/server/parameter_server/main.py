@@ -21,10 +21,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import typer
 
 from relaax.algorithm_base import Algorithm, load_algorithm
-from relaax.bridge.descriptors import allow_descriptors
 from relaax.checkpoint import Interrupted, NoneUsable, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
+from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.configured import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
@@ -174,7 +174,7 @@ def _run(configuration: Configuration) -> int:
 
 def _load(configuration: Configuration) -> Algorithm:
     """The algorithm, and TensorFlow where that or the device needs it; or the end of the process with one sentence."""
-    from relaax.tf.devices import NoSuchDevice, use_device, use_one_thread
+    from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 
     load_tensorflow_quietly()
     use_one_thread()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from relaax.bridge.memory import keep_freed_memory
-from relaax.bridge.options import MAX_PARAMETERS
-from relaax.host.recycled import Empty, own_memory
+from relaax.nn.devices import computes_on_gpu
+from relaax.optim.recycled import Empty, own_memory
+from relaax.parameters.memory import keep_freed_memory
+from relaax.parameters.options import MAX_PARAMETERS
 from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.shard import Shard
-from relaax.tf.devices import computes_on_gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.schedule import Schedule
+from relaax.optim.optimizers import OptimizerSpec
 from relaax.server.parameter_server.combining import CombinerSpec, Fifo
-from relaax.tf.optimizers import OptimizerSpec
 
 
 class ModelRefused(Exception):

@@ -6,8 +6,8 @@ import hmac
 import secrets
 from collections.abc import Callable
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.frames import PROOF_BYTES
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.frames import PROOF_BYTES
 
 
 class Offers:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import without_bounds
-from relaax.bridge.moments import Moments, from_arrays, to_arrays
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.whole import check_parts, cut, length
+from relaax.parameters.moments import Moments, from_arrays, to_arrays
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Ledger
 from relaax.server.parameter_server.model import ModelRefused

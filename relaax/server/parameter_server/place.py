@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relaax.bridge.link import shard_range
+from relaax.parameters.link import shard_range
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from typing import NoReturn
 
 import grpc
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.options import MESSAGE_OVERHEAD
-from relaax.bridge.precision import check_precision, widened
-from relaax.bridge.statistics import statistics_from_messages
-from relaax.bridge.wire import Carrier
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.returns import is_return
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.options import MESSAGE_OVERHEAD
+from relaax.parameters.precision import check_precision, widened
+from relaax.parameters.statistics import statistics_from_messages
+from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.shard import Push
 

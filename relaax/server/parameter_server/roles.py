@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from relaax.bridge import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2 as pb
 from relaax.server.parameter_server.reading import JOIN
 
 CERTIFICATE = "x509_pem_cert"

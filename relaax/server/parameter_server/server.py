@@ -10,9 +10,9 @@ from functools import partial
 
 import grpc
 
-from relaax.bridge.options import server_options
-from relaax.bridge.wire import add_to_server
 from relaax.metrics import MetricsWriter
+from relaax.parameters.options import server_options
+from relaax.parameters.wire import add_to_server
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.parameter_server.call_counter import ANY, CallCounter
 from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer

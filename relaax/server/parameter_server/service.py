@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from relaax import __version__
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge.base import FlatVector
-from relaax.bridge.precision import Narrower
-from relaax.bridge.statistics import statistics_to_messages
-from relaax.bridge.wire import Carrier
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.base import FlatVector
+from relaax.parameters.precision import Narrower
+from relaax.parameters.statistics import statistics_to_messages
+from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.gate import Away
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 class Service:
     """Translates between messages and a `ParameterServer`. What is not right is refused with a sentence.
 
-    Long vectors come and go beside their messages: see `relaax.bridge.wire`.
+    Long vectors come and go beside their messages: see `relaax.parameters.wire`.
     """
 
     def __init__(

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base.schedule import Schedule
-from relaax.bridge.moments import MAX_STATISTIC_NAME, Moments, NotUsable
-from relaax.host import optimizers as host_optimizers
-from relaax.host.optimizers import Fused
-from relaax.host.recycled import Empty, own_memory
-from relaax.host.vector import HostVector
 from relaax.metrics.complaints import Complaints
+from relaax.optim import host_optimizers
+from relaax.optim.flat_variable import FlatVariable
+from relaax.optim.host_optimizers import Fused
+from relaax.optim.host_vector import HostVector
+from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
+from relaax.optim.recycled import Empty, own_memory
+from relaax.optim.vector import FlatVector, Vector, is_finite
+from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
 from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo, Uncombined
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
-from relaax.tf.flat_variable import FlatVariable
-from relaax.tf.optimizers import Optimizer, OptimizerSpec, Slots
-from relaax.tf.vector import FlatVector, Vector, is_finite
 
 Statistics = Mapping[str, Moments]
 

@@ -14,7 +14,7 @@ from relaax.server.rlx_server.worker import WorkerPlan
 from relaax.server.targets import targets
 
 if TYPE_CHECKING:
-    from relaax.bridge.channel import Target
+    from relaax.parameters.channel import Target
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
@@ -23,7 +23,7 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     Raises ConfigurationError.
     """
     load_tensorflow_quietly()
-    from relaax.bridge.precision import prepare
+    from relaax.parameters.precision import prepare
 
     prepare(settings.wire_precision)  # compiled before there are workers, it is there for all of them
     algorithm = load_algorithm(path, folder)
@@ -51,12 +51,12 @@ def make_bridge(settings: RlxServerSection, servers: Sequence[Target]) -> Bridge
 
     Called in the worker: a gRPC object does not survive a fork.
     """
-    from relaax.bridge.grpc_bridge import GrpcBridge
-    from relaax.tf.devices import use_one_thread
+    from relaax.nn.devices import use_one_thread
+    from relaax.parameters.grpc_bridge import GrpcBridge
 
     use_one_thread()
     if settings.bridge == "hogwild":
-        from relaax.bridge.hogwild import HogwildBridge
+        from relaax.parameters.hogwild import HogwildBridge
 
         return HogwildBridge(servers, unavailable_after=settings.parameter_server_patience)
     return GrpcBridge(

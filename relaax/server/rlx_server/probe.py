@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 def device_refusal(device: str) -> str | None:
     """Why workers cannot compute on `device`, in one sentence; None where they can."""
-    from relaax.tf.devices import CPU
+    from relaax.nn.devices import CPU
 
     if device == CPU:
         return None
@@ -46,7 +46,7 @@ def device_refusal(device: str) -> str | None:
 
 
 def _look(device: str, answer: int) -> None:
-    from relaax.tf.devices import NoSuchDevice, use_device
+    from relaax.nn.devices import NoSuchDevice, use_device
 
     try:
         use_device(device)

@@ -7,8 +7,8 @@ import signal
 import socket
 from collections.abc import Callable
 
-from relaax.bridge.memory import share_one_arena
 from relaax.configuration import RlxServerSection
+from relaax.parameters.memory import share_one_arena
 from relaax.server.rlx_server.gate import OPEN, Gate
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.news import News

@@ -95,7 +95,7 @@ def _refusal(load: Callable[[], WorkerPlan]) -> str:
     """Why workers could not do their work, in one sentence; empty where they could."""
     try:
         plan = load()
-        from relaax.tf.devices import NoSuchDevice, use_device
+        from relaax.nn.devices import NoSuchDevice, use_device
 
         use_device(plan.device)
     except ConfigurationError as error:

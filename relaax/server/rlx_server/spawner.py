@@ -22,7 +22,12 @@ from relaax.server.rlx_server.worker import WorkerPlan
 _log = logging.getLogger(__name__)
 
 _TASKS = Path("/proc/self/task")
-_LEADS_TO_KERNELS = {"relaax.host.losses", "relaax.host.network", "relaax.tf.policies", "relaax.tf.returns"}
+_LEADS_TO_KERNELS = {
+    "relaax.nn.host.losses",
+    "relaax.nn.host.network",
+    "relaax.nn.distributions",
+    "relaax.algorithm_base.returns",
+}
 """Modules for algorithms whose functions use the host's kernels."""
 
 
@@ -48,12 +53,12 @@ def _import_for_workers(bridge: str) -> None:
     """Load what workers need sooner or later, so that all share one copy of it. Nothing of it is run."""
     import numpy.random  # noqa: F401
 
-    import relaax.bridge.grpc_bridge
+    import relaax.parameters.grpc_bridge
 
     if bridge == "hogwild":
-        import relaax.bridge.hogwild  # noqa: F401
+        import relaax.parameters.hogwild  # noqa: F401
     if not _LEADS_TO_KERNELS.isdisjoint(sys.modules):
-        from relaax.host import convolution, dense, losses, products
+        from relaax.nn.host import convolution, dense, losses, products
 
         for kernels in (convolution, dense, losses, products):
             kernels.compile_kernels()  # 40 MB, numba included

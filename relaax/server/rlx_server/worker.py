@@ -82,7 +82,7 @@ _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these li
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What every worker of a server needs to know. `device` is what it computes on (see `relaax.tf.devices`)."""
+    """What every worker of a server needs to know. `device` is what it computes on (see `relaax.nn.devices`)."""
 
     settings: RlxServerSection
     algorithm: Algorithm
@@ -365,7 +365,7 @@ def _interrupt_main_thread() -> None:
 
 
 def _use_device(device: str) -> None:
-    from relaax.tf.devices import use_device  # the listener, which knows workers, is to know nothing of it
+    from relaax.nn.devices import use_device  # the listener, which knows workers, is to know nothing of it
 
     use_device(device)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from relaax.algorithm_base import Box, Discrete, load_algorithm
 from relaax.configuration import load_configuration
-from relaax.tf.optimizers import RMSProp
+from relaax.optim.optimizers import RMSProp
 
 FILE = Path(__file__).resolve().parents[2] / "data" / "da3c_ale_boxing.yaml"
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from relaax.algorithm_base import Box, load_algorithm
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
+from relaax.nn.distributions import Categorical, Gaussian, Policy
+from relaax.nn.networks import orthogonal_parameters
 from relaax.rlx import Discrete
-from relaax.tf.networks import orthogonal_parameters
-from relaax.tf.policies import Categorical, Gaussian, Policy
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, load_algorithm
-from relaax.tf.policies import Categorical
+from relaax.nn.distributions import Categorical
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR, ATARI = Box(shape=(4,)), Box(0, 255, shape=(84, 84), dtype=np.uint8)
@@ -151,7 +151,7 @@ def parameters(space: Space, actions: int, **keys: Any) -> np.ndarray:
 
 
 def test_the_network_follows_the_space() -> None:
-    assert parameters(ATARI, 18).size == 681_027  # counted in tests/tf/test_networks.py
+    assert parameters(ATARI, 18).size == 681_027  # counted in tests/nn/test_networks.py
     assert parameters(ATARI, 18, history_len=1).size == 681_027 - 8 * 8 * 3 * 16
     # Two trunks of 4*64 + 64 + 64*64 + 64; then 64*2 + 2 for the policy and 64 + 1 for the value.
     assert parameters(VECTOR, 2).size == 2 * 4_480 + 195

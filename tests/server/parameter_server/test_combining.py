@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base.schedule import Schedule
+from relaax.optim.optimizers import Adam, RMSProp
 from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard
 from relaax.server.parameter_server.shard import Push, Shard
-from relaax.tf.optimizers import Adam, RMSProp
 from support.parameter_servers import Descent
 
 EVERY = [Fifo(), Average(4), DelayCompensated(0.5, 3)]

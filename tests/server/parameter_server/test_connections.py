@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from relaax.bridge.descriptors import allow_descriptors
+from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.parameter_server import complaints, connections
 from relaax.server.parameter_server.connections import _Connection, _End, _end_of, _first
 from support.parameter_servers import Running, bridge_to, gradient, registration, running

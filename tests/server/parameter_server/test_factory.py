@@ -10,10 +10,10 @@ import pytest
 
 from relaax.algorithm_base import AgentBase, Algorithm, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
 from relaax.checkpoint import Damaged
+from relaax.optim.optimizers import Adam
 from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
-from relaax.tf.optimizers import Adam
 
 
 class Server(ParameterServerBase):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaax.bridge import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2 as pb
 from relaax.server.parameter_server.figures import ACT, FIRST, INTERVAL, Figures
 
 

@@ -10,7 +10,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from relaax.bridge.channel import Target, open_channel
+from relaax.parameters.channel import Target, open_channel
 from relaax.server.parameter_server.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
 from relaax.server.strikes import MAX_ADDRESSES, Strikes, network_of
 from relaax.server.tokens import Token

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.bridge import BridgeError, TrainingEnded
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.parameters import BridgeError, TrainingEnded
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relaax.bridge import GrpcBridge
+from relaax.parameters import GrpcBridge
 from relaax.server.parameter_server import core as core_module
 from relaax.server.parameter_server.checkpointing import Late, ModelState
 from support.parameter_servers import Running, bridge_to, gradient, registration, running

@@ -6,10 +6,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from relaax.bridge import BridgeError
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
-from relaax.bridge.segments import SUPPORTED
+from relaax.parameters import BridgeError
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.segments import SUPPORTED
 from relaax.server.parameter_server.prometheus import FAMILIES
 from support.metrics_page import documented_for_prometheus
 from support.parameter_server_processes import start, trained, worker, write_configuration

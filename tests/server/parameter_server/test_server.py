@@ -8,14 +8,14 @@ import grpc
 import numpy as np
 import pytest
 
-from relaax.bridge import TrainingEnded
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.optim.optimizers import Adam, RMSProp
+from relaax.parameters import TrainingEnded
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
 from relaax.server.parameter_server.actors import MAX_KEPT
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.reason import Reason
-from relaax.tf.optimizers import Adam, RMSProp
 from support.disks import Disk
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until

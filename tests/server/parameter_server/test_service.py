@@ -11,8 +11,8 @@ import grpc
 import numpy as np
 import pytest
 
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from support.parameter_servers import SIZE, Models, Running, fingerprint, gradient, running
 
 WORKER = "0" * 32

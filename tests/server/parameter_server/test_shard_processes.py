@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.bridge import BridgeUnavailable, GrpcBridge, Pushed, TrainingEnded
-from relaax.bridge.segments import SUPPORTED
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.parameters import BridgeUnavailable, GrpcBridge, Pushed, TrainingEnded
+from relaax.parameters.segments import SUPPORTED
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes

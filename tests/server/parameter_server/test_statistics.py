@@ -10,11 +10,11 @@ import grpc
 import numpy as np
 import pytest
 
-from relaax.bridge import BridgeError, Moments
-from relaax.bridge import parameter_server_pb2 as pb
-from relaax.bridge import parameter_server_pb2_grpc as pb_grpc
-from relaax.bridge.options import MAX_STATISTICS
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.parameters import BridgeError, Moments
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.options import MAX_STATISTICS
 from relaax.server.parameter_server.model import ModelRefused
 from support.cutting_proxy import CuttingProxy
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax.bridge.channel import Target
 from relaax.configuration import RlxServerSection
+from relaax.parameters.channel import Target
 from relaax.server.rlx_server.planning import make_bridge
 from support.parameter_servers import gradient, registration, running
 

@@ -12,10 +12,10 @@ from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete,
 from relaax.algorithm_base.feed_forward import FeedForward
 from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
 from relaax.algorithm_base.resuming import Free
-from relaax.tf.losses import clip_by_norm, policy_gradient_loss
-from relaax.tf.networks import NetworkSpec, orthogonal_parameters
-from relaax.tf.policies import Categorical
-from relaax.tf.returns import n_step_returns
+from relaax.algorithm_base.returns import n_step_returns
+from relaax.nn.distributions import Categorical
+from relaax.nn.losses import clip_by_norm, policy_gradient_loss
+from relaax.nn.networks import NetworkSpec, orthogonal_parameters
 
 
 class Config(ConfigBase):

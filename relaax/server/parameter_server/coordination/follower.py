@@ -13,8 +13,8 @@ from functools import partial
 
 import grpc
 
-from relaax.bridge.channel import Target, authentication_error, open_channel
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
+from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.server.parameter_server.checkpointing import ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc

@@ -13,8 +13,8 @@ import grpc
 import numpy as np
 import pytest
 
-from relaax.bridge import BridgeUnavailable
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
+from relaax.parameters import BridgeUnavailable
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.copies import Copies

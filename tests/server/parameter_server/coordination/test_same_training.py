@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relaax.tf.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration
 from support.shards import sharded
 

@@ -1,0 +1,1 @@
+"""Networks: specification, flat layout and initial numbers, what computes them, distributions over actions."""

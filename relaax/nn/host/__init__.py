@@ -1,0 +1,1 @@
+"""The host's engine: networks computed by numpy and kernels that numba compiles."""

@@ -1,0 +1,265 @@
+"""Dense networks of a few examples: all layers of all trunks in one call, forward and backward.
+
+A network of two layers of 64 is 10,000 multiplications, which take a microsecond or two. Twenty calls of numpy for them
+take thirty, and three times that where others have had the caches since, as on a host with more workers than cores.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled
+from relaax.nn.networks import NetworkSpec
+
+Array = npt.NDArray[np.float32]
+Plan = npt.NDArray[np.uint64]
+
+_ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(number) for number in range(5))
+
+# A rational function that is the hyperbolic tangent to some units of the last place, which is Eigen's, and so
+# TensorFlow's. A call of the C library for each number would take longer than the network.
+_TANH_LIMIT, _MINUS_LIMIT = np.float32(7.90531110763549805), np.float32(-7.90531110763549805)
+_A1, _A3, _A5, _A7, _A9, _A11, _A13 = (
+    np.float32(number)
+    for number in (
+        4.89352455891786e-03,
+        6.37261928875436e-04,
+        1.48572235717979e-05,
+        5.12229709037114e-08,
+        -8.60467152213735e-11,
+        2.00018790482477e-13,
+        -2.76076847742355e-16,
+    )
+)
+_B0, _B2, _B4, _B6 = (
+    np.float32(number)
+    for number in (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
+)
+_NULL, _UNIT = np.float32(0), np.float32(1)
+
+
+class Dense:
+    """The layers of a network without convolutions and LSTM.
+
+    What it computes of an example stands layer by layer, trunk by trunk, with the heads of a trunk side by side, in one
+    flat array: [room, width] of the first layer, then that of the second one, and so on.
+    """
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        self._plan, self.heads, self.width = _plan(spec)
+        self.multiplications = int((self._plan[:, _INPUTS] * self._plan[:, _OUTPUTS]).sum())
+        """Of one example, forward."""
+        self._forward, self._backward = _forward(), _backward()
+
+    def forward(self, parameters: Array, inputs: Array, memory: Array, room: int, start: int) -> None:
+        """Compute rows from `start` on.
+
+        Args:
+          parameters: float32 [P].
+          inputs: float32 [B, features].
+          memory: float32 [room * width].
+          room: examples that memory has room for.
+          start: where these go.
+        """
+        self._forward(parameters, self._plan, inputs.reshape(-1), memory, room, start, len(inputs))
+
+    def backward(
+        self, parameters: Array, inputs: Array, memory: Array, room: int, start: int, by_outputs: Array, out: Array
+    ) -> None:
+        """Add the gradient by the parameters to `out`, float32 [P]. The rest as `forward` had, and left, it.
+
+        `by_outputs`: float32 [B * width], in the order of `memory`, the gradient by the outputs: that of the heads is
+        given, all else is overwritten.
+        """
+        self._backward(parameters, self._plan, inputs.reshape(-1), memory, room, start, len(inputs), by_outputs, out)
+
+
+_INPUTS, _OUTPUTS = 2, 3
+
+
+def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], int]:
+    """What kernels read, uint64 [layers, 10], in the order of computing. A layer is a dense one, or one head.
+
+    kernel, bias: where they begin in the parameters; [inputs, outputs] and [outputs].
+    inputs, outputs.
+    source: numbers of an example that stand before what the layer takes in.
+    from_inputs: 1 where it takes in the network's inputs instead.
+    target, width: the same for where its outputs stand, and how many numbers stand there side by side.
+    column: of them, the first that is this one's.
+    activation: 0 for none, 1 for relu, 2 for tanh.
+
+    Then where heads stand: target, width and columns. And the numbers of an example.
+    """
+    starts, start = {}, 0
+    for name, size in zip(spec.layout().shapes, spec.layout().sizes, strict=True):
+        starts[name] = start
+        start += size
+    activation = {"relu": 1, "tanh": 2}[spec.activation]
+    rows, places, target = [], {}, 0
+    for trunk, heads in spec.trunks().items():
+        taken, source, from_inputs = math.prod(spec.inputs), 0, 1
+        for index, width in enumerate(spec.dense):
+            kernel, bias = (starts[f"{trunk}dense{index}/{part}"] for part in ("kernel", "bias"))
+            rows.append((kernel, bias, taken, width, source, from_inputs, target, width, 0, activation))
+            taken, source, from_inputs, target = width, target, 0, target + width
+        together, column = sum(spec.heads[head] for head in heads), 0
+        for head in heads:
+            kernel, bias, outputs = starts[f"{head}/kernel"], starts[f"{head}/bias"], spec.heads[head]
+            rows.append((kernel, bias, taken, outputs, source, from_inputs, target, together, column, 0))
+            places[head] = target, together, slice(column, column + outputs)
+            column += outputs
+        target += together
+    return np.array(rows, np.uint64), places, target
+
+
+def compile_kernels() -> None:
+    """For a process that is forked later: seconds once, then milliseconds."""
+    _forward(), _backward()
+
+
+def _tanh(values: Any) -> None:
+    """The hyperbolic tangent in place."""
+    for i in range(len(values)):
+        x = values[i]
+        x = _TANH_LIMIT if x > _TANH_LIMIT else x  # nan stays nan
+        x = _MINUS_LIMIT if x < _MINUS_LIMIT else x
+        square = x * x
+        above = ((((square * _A13 + _A11) * square + _A9) * square + _A7) * square + _A5) * square + _A3
+        below = ((square * _B6 + _B4) * square + _B2) * square + _B0
+        values[i] = x * (above * square + _A1) / below
+
+
+def _multiply(x: Any, x_at: Any, kernel: Any, k_at: Any, inputs: Any, outputs: Any, y: Any, y_at: Any) -> None:
+    """Add x @ kernel to y, for one example: four of its numbers at a time."""
+    whole = inputs - inputs % _FOUR
+    for i in range(_ZERO, whole, _FOUR):
+        a, b, c, d = x[x_at + i], x[x_at + i + _ONE], x[x_at + i + _TWO], x[x_at + i + _THREE]
+        first = k_at + i * outputs
+        second = first + outputs
+        third = second + outputs
+        fourth = third + outputs
+        for j in range(outputs):
+            y[y_at + j] += (a * kernel[first + j] + b * kernel[second + j]) + (
+                c * kernel[third + j] + d * kernel[fourth + j]
+            )
+    for i in range(whole, inputs):
+        a = x[x_at + i]
+        first = k_at + i * outputs
+        for j in range(outputs):
+            y[y_at + j] += a * kernel[first + j]
+
+
+def _outer(
+    x: Any, x_at: Any, inputs: Any, gradient: Any, g_at: Any, width: Any, count: Any, outputs: Any, out: Any, at: Any
+) -> None:
+    """Add x.T @ gradient to out, four examples at a time."""
+    whole = count - count % _FOUR
+    for i in range(inputs):
+        to = at + i * outputs
+        for row in range(_ZERO, whole, _FOUR):
+            place = x_at + row * inputs + i
+            a, b, c, d = x[place], x[place + inputs], x[place + _TWO * inputs], x[place + _THREE * inputs]
+            first = g_at + row * width
+            second = first + width
+            third = second + width
+            fourth = third + width
+            for j in range(outputs):
+                out[to + j] += (a * gradient[first + j] + b * gradient[second + j]) + (
+                    c * gradient[third + j] + d * gradient[fourth + j]
+                )
+        for row in range(whole, count):
+            a = x[x_at + row * inputs + i]
+            first = g_at + row * width
+            for j in range(outputs):
+                out[to + j] += a * gradient[first + j]
+
+
+def _inlined(function: Kernel) -> Kernel:
+    inlined: Kernel = numba.njit(error_model="numpy", fastmath=ANY_ORDER)(function)
+    return inlined
+
+
+_tanh, _multiply, _outer = _inlined(_tanh), _inlined(_multiply), _inlined(_outer)
+
+
+def _forward_kernel(parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, start: Any, count: Any) -> None:
+    for index in range(len(plan)):
+        kernel, bias, taken, outputs, source, from_inputs, target, width, column, activation = plan[index]
+        for row in range(count):
+            y_at = target * room + (start + row) * width + column
+            for j in range(outputs):
+                memory[y_at + j] = parameters[bias + j]
+            if from_inputs:
+                _multiply(inputs, row * taken, parameters, kernel, taken, outputs, memory, y_at)
+            else:
+                x_at = source * room + (start + row) * taken
+                _multiply(memory, x_at, parameters, kernel, taken, outputs, memory, y_at)
+        whole = target * room + start * width
+        if activation == _ONE:
+            for i in range(whole, whole + count * width):
+                memory[i] = _NULL if memory[i] < _NULL else memory[i]  # nan stays nan
+        elif activation == _TWO:
+            _tanh(memory[whole : whole + count * width])
+
+
+def _backward_kernel(
+    parameters: Any,
+    plan: Any,
+    inputs: Any,
+    memory: Any,
+    room: Any,
+    start: Any,
+    count: Any,
+    by_outputs: Any,
+    out: Any,
+) -> None:
+    # A layer's outputs may be what several others take in: their gradients are added up.
+    for index in range(len(plan)):
+        if plan[index, 9]:
+            for i in range(plan[index, 6] * count, (plan[index, 6] + plan[index, 7]) * count):
+                by_outputs[i] = _NULL
+    for index in range(len(plan) - 1, -1, -1):
+        kernel, bias, taken, outputs, source, from_inputs, target, width, column, activation = plan[index]
+        g_at = target * count + column
+        if activation:  # the gradient before it
+            y_at = target * room + start * width
+            if activation == _ONE:
+                for i in range(count * width):
+                    by_outputs[g_at + i] = by_outputs[g_at + i] if memory[y_at + i] > _NULL else _NULL
+            else:
+                for i in range(count * width):
+                    by_outputs[g_at + i] *= _UNIT - memory[y_at + i] * memory[y_at + i]
+        for row in range(count):
+            for j in range(outputs):
+                out[bias + j] += by_outputs[g_at + row * width + j]
+        if from_inputs:
+            _outer(inputs, _ZERO, taken, by_outputs, g_at, width, count, outputs, out, kernel)
+            continue
+        x_at, e_at = (source * room + start * taken), source * count
+        _outer(memory, x_at, taken, by_outputs, g_at, width, count, outputs, out, kernel)
+        for row in range(count):
+            for i in range(taken):
+                total = _NULL
+                for j in range(outputs):
+                    total += by_outputs[g_at + row * width + j] * parameters[kernel + i * outputs + j]
+                by_outputs[e_at + row * taken + i] += total
+
+
+_PLAN = types.Array(types.uint64, 2, "C")
+
+
+@cache
+def _forward() -> Kernel:
+    return compiled(_forward_kernel, READ, _PLAN, READ, FLAT, *[NUMBER] * 3, fastmath=ANY_ORDER)
+
+
+@cache
+def _backward() -> Kernel:
+    return compiled(_backward_kernel, READ, _PLAN, READ, FLAT, *[NUMBER] * 3, FLAT, FLAT, fastmath=ANY_ORDER)

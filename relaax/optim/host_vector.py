@@ -1,0 +1,67 @@
+"""A flat float32 vector in the host's memory, which compiled kernels update in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.optim.recycled import Empty, Recycled, own_memory
+from relaax.optim.vector import FlatVector, Vector
+
+
+class HostVector(Vector):
+    """An array of shape [size]. A snapshot is a copy, one for as long as nothing changes.
+
+    The memory of a snapshot that nobody has any more serves the next one. `empty` makes that memory. After `move`
+    others may change the values too, at any time: every snapshot is then a copy of what they were while it was made.
+    """
+
+    def __init__(self, values: FlatVector, empty: Empty = own_memory) -> None:
+        self._values = np.array(values, np.float32)
+        self._snapshot: FlatVector | None = None
+        self._memory = Recycled(len(self._values), empty)
+        self._moved = False
+
+    @classmethod
+    def zeros(cls, size: int) -> HostVector:
+        """A vector of zeros, shape [size]."""
+        return cls(np.zeros(size, np.float32))
+
+    def move(self, memory: npt.NDArray[np.float32]) -> None:
+        """Let the values lie in this memory, float32 [size], from now on."""
+        np.copyto(memory, self._values)
+        self._values, self._moved = memory, True
+
+    def open(self) -> npt.NDArray[np.float32]:
+        """The array itself, to be changed."""
+        self._snapshot = None
+        return self._values
+
+    def open_twice(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """The array itself, to be changed, and the memory of the next snapshot, to which all of it is to be written."""
+        values, memory = self.open(), self._memory.take()
+        self._snapshot = _read_only(memory)
+        return values, memory
+
+    def snapshot(self) -> FlatVector:
+        if self._snapshot is None or self._moved:
+            memory = self._memory.take()
+            np.copyto(memory, self._values)
+            self._snapshot = _read_only(memory)
+        return self._snapshot
+
+    def forget(self, snapshot: FlatVector) -> None:
+        """Its memory serves no other snapshot: somebody may read it of whom nothing is known any more."""
+        self._memory.forget(snapshot)
+
+    def shared(self) -> FlatVector:
+        return _read_only(self._values)
+
+    def assign(self, values: FlatVector) -> None:
+        np.copyto(self.open(), values)
+
+
+def _read_only(array: FlatVector) -> FlatVector:
+    view: FlatVector = array.view()
+    view.flags.writeable = False
+    return view

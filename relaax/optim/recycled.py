@@ -1,0 +1,55 @@
+"""Memory that is used again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from relaax.optim.vector import FlatVector
+
+Empty = Callable[[int], FlatVector]
+"""Makes a vector of so many numbers, which may be any, such as `own_memory`."""
+
+
+def own_memory(size: int) -> FlatVector:
+    """A vector in this process's own memory."""
+    return np.empty(size, np.float32)
+
+
+class Recycled:
+    """Vectors of one length whose memory is used again once nobody has them any more.
+
+    Fresh memory costs several times what copying costs. Up to `kept` vectors stay that nobody has. Not thread-safe, but
+    for letting go of what was taken.
+    """
+
+    def __init__(self, size: int, empty: Empty, kept: int = 4) -> None:
+        self._size = size
+        self._empty = empty
+        self._kept = kept
+        self._all: list[FlatVector] = []
+
+    def take(self) -> FlatVector:
+        """A vector that nobody has. Its numbers are any."""
+        free = [index for index, array in enumerate(self._all) if sys.getrefcount(array) == _ALONE]
+        for index in reversed(free[self._kept :]):
+            del self._all[index]
+        if free:
+            return self._all[free[0]]
+        array = self._empty(self._size)
+        self._all.append(array)
+        return array
+
+    def forget(self, array: FlatVector) -> None:
+        """Never give this vector again, or the one that this is a view of."""
+        self._all = [known for known in self._all if known is not array and known is not array.base]
+
+
+def _references() -> int:
+    """References to an array that only a list and a loop over it know, as Python counts them."""
+    return next(sys.getrefcount(array) for _, array in enumerate([np.empty(0)]))
+
+
+_ALONE = _references()

@@ -1,0 +1,120 @@
+"""gRPC calls to one or more servers at once, which wait for a server that is away, for a bounded time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import tenacity
+
+from relaax.parameters.base import BridgeError, BridgeUnavailable
+from relaax.parameters.channel import Target, authentication_error
+
+_log = logging.getLogger(__name__)
+
+_AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the same call may succeed later: the server is away, slow or stopping, or the connection was cut."""
+    if not isinstance(error, grpc.RpcError):
+        return False
+    code: grpc.StatusCode = error.code()
+    return code in _AWAY or (code is grpc.StatusCode.INTERNAL and "RST_STREAM" in (error.details() or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A method of a stub, what it is asked, and whose it is."""
+
+    method: Any  # grpc.UnaryUnaryMultiCallable
+    request: Any
+    target: Target
+
+
+class _Away(Exception):
+    """A server that may be back later. The message says what gRPC says."""
+
+    def __init__(self, address: str, error: grpc.RpcError) -> None:
+        super().__init__(error.details() or error.code().name)
+        self.address = address
+
+
+class Calls:
+    """Makes calls, those that are given together at the same time, each with a deadline of `timeout` seconds.
+
+    A call that fails because its server is away is made again, the same request, after jittered pauses that grow to
+    `max_pause`, until `unavailable_after` seconds have passed. Calls that were answered are not made again.
+    """
+
+    def __init__(self, timeout: float, unavailable_after: float, max_pause: float = 2.0) -> None:
+        self.unavailable_after = unavailable_after
+        self._timeout = timeout
+        self._max_pause = max_pause
+
+    def __call__(self, calls: Sequence[Call]) -> list[Any]:
+        """The responses, in order.
+
+        Raises BridgeUnavailable after the bounded wait, BridgeError where a server refused.
+        """
+        answers: list[Any] = [None] * len(calls)
+        try:
+            self._attempt(calls, answers)
+        except _Away as away:
+            wait = self.unavailable_after
+            _log.warning("parameter server %s is away, waiting up to %g s: %s", away.address, wait, away)
+            self._again(calls, answers)
+            _log.info("parameter server %s is back", away.address)
+        return answers
+
+    def _again(self, calls: Sequence[Call], answers: list[Any]) -> None:
+        try:
+            self.retrying(_Away)(self._attempt, calls, answers)
+        except _Away as away:
+            raise BridgeUnavailable(
+                f"parameter server {away.address} was away for {self.unavailable_after:g} s: {away}"
+            ) from None
+
+    def retrying(self, error: type[Exception]) -> tenacity.Retrying:
+        """Calls what it is given again where that raises `error`, in the same rhythm and for the same time."""
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(error),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=self._max_pause),
+            stop=tenacity.stop_after_delay(self.unavailable_after),
+            reraise=True,
+        )
+
+    def _attempt(self, calls: Sequence[Call], answers: list[Any]) -> None:
+        """Make those that have no answer yet. Raises what the first of them failed with, when all have ended."""
+        missing = [index for index, answer in enumerate(answers) if answer is None]
+        errors: dict[int, grpc.RpcError] = {}
+        if len(missing) == 1:  # a call that is waited for takes one thread less than a future
+            index = missing[0]
+            try:
+                answers[index] = calls[index].method(calls[index].request, timeout=self._timeout)
+            except grpc.RpcError as error:
+                errors[index] = error
+        else:
+            futures = [(i, calls[i].method.future(calls[i].request, timeout=self._timeout)) for i in missing]
+            for index, future in futures:
+                try:
+                    answers[index] = future.result()
+                except grpc.FutureCancelledError:
+                    errors[index] = future
+                except grpc.RpcError as error:
+                    errors[index] = error
+        for index, failure in errors.items():
+            _raise_unless_away(calls[index].target, failure)
+        for index, failure in errors.items():
+            raise _Away(calls[index].target.address, failure)
+
+
+def _raise_unless_away(target: Target, error: grpc.RpcError) -> None:
+    unauthenticated = authentication_error(error, target)
+    if unauthenticated is not None:
+        raise unauthenticated from None
+    if not is_away(error):
+        raise BridgeError(f"parameter server {target.address}: {error.details()}") from None

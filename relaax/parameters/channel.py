@@ -1,0 +1,104 @@
+"""Channels to a parameter server: over TLS where an authority is known, and with a token where there is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import grpc
+
+from relaax.parameters.base import BridgeUnauthenticated
+from relaax.parameters.diagnosis import tls_trouble
+from relaax.parameters.options import client_options
+
+AUTHORIZATION = "authorization"
+"""The metadata key under which the token goes, as `Bearer TOKEN`."""
+
+_NO_CONNECTION = "failed to connect"  # in contrast to one that was there and broke
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a parameter server is, and what is needed to talk to it.
+
+    `ca`: the authority (PEM) that its certificate is checked by; TLS is used where it is given. `certificate` and `key`
+    (PEM): what this side shows, where the server asks for it. None of the secrets appears in `repr`.
+    """
+
+    address: str
+    token: str = field(default="", repr=False)
+    ca: bytes | None = field(default=None, repr=False)
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+
+    def at(self, address: str) -> Target:
+        """The same for another address."""
+        return replace(self, address=address)
+
+
+def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
+    """A channel for vectors of so many elements. Every call over it shows the target's token.
+
+    Made in the process that uses it: a channel does not survive a fork. It connects with its first call.
+    """
+    options = client_options(parameters)
+    if target.ca is None:
+        channel = grpc.insecure_channel(target.address, options)
+    else:
+        credentials = grpc.ssl_channel_credentials(target.ca, target.key, target.certificate)
+        channel = grpc.secure_channel(target.address, credentials, options)
+    return grpc.intercept_channel(channel, _Shown(target.token)) if target.token else channel
+
+
+def authentication_error(error: BaseException, target: Target) -> BridgeUnauthenticated | None:
+    """What to raise where a call failed because one side did not prove who it is: trying again will not help.
+
+    None where it failed for another reason. Where the connection itself failed, it is dialled once more to find out.
+    """
+    if not isinstance(error, grpc.RpcError):
+        return None
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return BridgeUnauthenticated(f"parameter server {target.address}: {details}")
+    if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in details:
+        trouble = tls_trouble(target)
+        if trouble is not None:
+            return BridgeUnauthenticated(f"parameter server {target.address}: {trouble}")
+    return None
+
+
+class _Details(NamedTuple):
+    method: str
+    timeout: float | None
+    metadata: list[tuple[str, str]]
+    credentials: Any
+    wait_for_ready: bool | None
+    compression: Any
+
+
+class _Shown(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """Shows a token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._pair = (AUTHORIZATION, f"Bearer {token}")
+
+    def _details(self, call: Any) -> Any:
+        metadata = [*(call.metadata or ()), self._pair]
+        return _Details(call.method, call.timeout, metadata, call.credentials, call.wait_for_ready, call.compression)
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._details(client_call_details), request)
+
+    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._details(client_call_details), request)
+
+    def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return continuation(self._details(client_call_details), request_iterator)
+
+    def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return continuation(self._details(client_call_details), request_iterator)

@@ -1,0 +1,75 @@
+"""Why no connection to a parameter server comes to be. gRPC often knows no more than that the socket was closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+from typing import TYPE_CHECKING
+
+from relaax.tls import client_context, reason_of
+
+if TYPE_CHECKING:
+    from relaax.parameters.channel import Target
+
+SECONDS = 3.0
+CA, CERTIFICATE, KEY = (f"relaax-rlx-server.parameter_server_{name}" for name in ("ca", "certificate", "key"))
+
+
+def tls_trouble(target: Target) -> str | None:
+    """Dial once, and say in half a sentence about "it" what is wrong with TLS; None where nothing is, or nobody knows.
+
+    It takes `SECONDS` at most for each of three steps.
+    """
+    host, _, port = target.address.rpartition(":")
+    place = (host.strip("[]"), int(port))
+    if target.ca is None:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said over this connection
+        trouble = _dialled(place, context)
+        speaks_tls = trouble is None or "certificate" in trouble
+        return f"it speaks TLS, and no authority is known to check its certificate by: set {CA}" if speaks_tls else None
+    context = client_context(target.ca.decode("ascii", "replace"))
+    if target.certificate and target.key:
+        _show(context, target.certificate, target.key)
+    trouble = _dialled(place, context)
+    if trouble == _SILENT:  # what a server that ends just now does, too, but not twice
+        trouble = _dialled(place, context)
+    if trouble is None or trouble == _AWAY:
+        return None
+    key = f"{CERTIFICATE} and {KEY}" if "shown" in trouble else CA
+    return f"{trouble} (see {key})"
+
+
+_AWAY = "it is away"
+_SILENT = "it closes the connection when it was shown no certificate, or one that it does not accept"
+
+
+def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
+    """What was wrong; None where nothing was."""
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection(place, SECONDS) as plain:
+            plain.settimeout(SECONDS)
+            with context.wrap_socket(plain, server_hostname=place[0]) as secure:
+                # Of TLS 1.3 a client hears only now whether its certificate was taken. A server of gRPC speaks first.
+                return None if _first_word(secure) else _SILENT
+    except OSError as error:
+        return reason_of(error) or _AWAY
+
+
+def _first_word(secure: ssl.SSLSocket) -> bytes:
+    """Raises OSError."""
+    try:
+        return secure.recv(1)
+    except (ConnectionError, ssl.SSLEOFError):
+        return b""
+
+
+def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Python reads them from a file only: from one that nobody else sees."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(file.name)

@@ -1,0 +1,370 @@
+"""The bridge over gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar
+
+import grpc
+import numpy as np
+
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.base import (
+    BridgeBase,
+    BridgeError,
+    BridgeUnavailable,
+    BridgeUnusable,
+    FlatVector,
+    Pulled,
+    Pushed,
+    Registered,
+    Registration,
+    TrainingEnded,
+)
+from relaax.parameters.calls import Calls
+from relaax.parameters.channel import Target
+from relaax.parameters.descriptors import allow_descriptors
+from relaax.parameters.gathered import Gathered
+from relaax.parameters.link import Link
+from relaax.parameters.memory import keep_freed_memory
+from relaax.parameters.moments import Moments
+from relaax.parameters.precision import PRECISIONS
+from relaax.parameters.shared_memory import NoSharedMemory, Trouble
+from relaax.parameters.statistics import statistics_from_messages, statistics_to_messages
+from relaax.parameters.wire import Carrier
+
+_log = logging.getLogger(__name__)
+_DISCARDED = {
+    pb.DISCARD_UNSPECIFIED: None,
+    pb.DISCARD_STALE: "stale",
+    pb.DISCARD_INCARNATION: "incarnation",
+    pb.DISCARD_NOT_FINITE: "not_finite",
+    pb.DISCARD_LOSS: "loss",
+}
+_REPORT_INTERVAL = 1.0
+Way = Literal["auto", "grpc", "shared_memory", "hogwild"]
+PushAnswer = Carrier[pb.PushResponse]
+_Result = TypeVar("_Result")
+_MAX_REGISTRATIONS = 5
+
+
+class NotYet(Exception):
+    """What is to be tried again for a while. The message says what did not come about."""
+
+
+class GrpcBridge(BridgeBase):
+    """A worker's way to the shards of a parameter server over gRPC.
+
+    `servers`: where they are, shard 0 first; an address alone is a server without TLS and token. `timeout` is the
+    deadline of each call and `unavailable_after` how long a server may be away, both in seconds. `way`: vectors go
+    through gRPC too, or through memory where a shard shares this host ("auto") or must share it. For "hogwild" there is
+    `HogwildBridge`. `wire_precision`: one of `relaax.parameters.precision.PRECISIONS`, in which vectors go through
+    gRPC, both ways; gradients and parameters are rounded to it. Made in the process that uses it: a channel does not
+    survive a fork.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Target | str] | str,
+        *,
+        timeout: float = 15.0,
+        unavailable_after: float = 60.0,
+        way: Way = "grpc",
+        wire_precision: str = "float32",
+    ) -> None:
+        given = [servers] if isinstance(servers, str) else servers
+        targets = [Target(server) if isinstance(server, str) else server for server in given]
+        self._call = Calls(timeout, unavailable_after)
+        self._way = way
+        self._wire_precision = wire_precision
+        self._links = [Link(target, shard, PRECISIONS[wire_precision]) for shard, target in enumerate(targets)]
+        self._registration: Registration | None = None
+        self._gathered = Gathered()
+        self._unanswered_report: pb.ReportRequest | None = None
+        self._worker_id = ""
+        self._incarnation = 0
+        self._parameters = 0
+        self._report_id = 0
+        self._reported = -_REPORT_INTERVAL
+        self._pulled: Pulled | None = None
+        self._global_step = 0
+        self._closed = False
+
+    @property
+    def global_step(self) -> int:
+        return self._global_step
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether vectors go through memory, to and from every shard."""
+        return all(link.memory is not None for link in self._links)
+
+    def register(self, registration: Registration) -> Registered:
+        self._registration = registration
+        self._worker_id = uuid.uuid4().hex
+        self._report_id = 0
+        request = pb.RegisterRequest(
+            worker_id=self._worker_id,
+            session_id=registration.session_id,
+            environments=registration.environments,
+            fingerprint=registration.fingerprint,
+            role=pb.ROLE_EXPLOIT if registration.exploit else pb.ROLE_TRAIN,
+            frame_skip=registration.frame_skip,
+            environment=registration.environment,
+        )
+        first = self._for_a_while(self._register_with_all, request)
+        return Registered(first.parameters, tuple(first.actors), first.global_step)
+
+    def pull(self) -> Pulled:
+        for _ in range(_MAX_REGISTRATIONS):
+            carriers = self._call([link.pull(self._worker_id, self._incarnation) for link in self._links])
+            responses: list[pb.PullResponse] = [carrier.message for carrier in carriers]
+            if any(response.incarnation_ended for response in responses):
+                self._register_again()
+                continue
+            first = responses[0]
+            self._see(first.global_step, first.finished)
+            return self._take(carriers)
+        raise self._no_end_of_incarnations()
+
+    def push(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Pushed:
+        self._check(gradient)
+        carriers, rolled_back = self._push(self._common(env_steps, want_parameters, withheld), gradient)
+        return self._pushed(carriers, rolled_back, self._take if want_parameters else None)
+
+    def scalar(self, name: str, value: float) -> None:
+        self._gathered.scalar(name, value)
+
+    def sample(self, name: str, value: float) -> None:
+        self._gathered.sample(name, value)
+
+    def gauge(self, name: str, value: float) -> None:
+        self._gathered.gauge(name, value)
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        self._gathered.statistic(name, moments)
+
+    def episode(self, episode_return: float, length: int) -> None:
+        self._gathered.episode(episode_return, length)
+
+    def gradient_memory(self) -> FlatVector | None:
+        memory = self._links[0].memory
+        return memory.gradient if len(self._links) == 1 and memory is not None else None
+
+    def flush(self) -> None:
+        if time.monotonic() - self._reported < _REPORT_INTERVAL:
+            return
+        self._reported = time.monotonic()
+        for _ in range(_MAX_REGISTRATIONS):
+            request = self._next_report()
+            if request is None:
+                return
+            response = self._call([self._links[0].report(request)])[0]
+            if not response.incarnation_ended:
+                self._unanswered_report = None
+                self._see(response.global_step, response.finished)
+                return
+            self._register_again()
+        raise self._no_end_of_incarnations()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._incarnation:
+            report = self._unanswered_report.report if self._unanswered_report else self._gathered.take()
+            goodbye = pb.LeaveRequest(worker_id=self._worker_id)
+            farewell = pb.LeaveRequest(worker_id=self._worker_id, report=report)
+            answers = [link.leave(goodbye if link.shard else farewell, 3.0) for link in self._links]
+            for answer in answers:
+                with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError):
+                    if answer is not None:
+                        answer.result()
+        for link in self._links:
+            link.close()
+
+    def _register_with_all(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
+        """Shard 0 first: it may know better, and it makes the model. Raises NotYet."""
+        links = self._links
+        first: pb.RegisterResponse = self._call([links[0].register(request)])[0]
+        self._incarnation = first.incarnation
+        self._see(first.global_step, first.finished)
+        links[0].check_place(first, len(links))
+        others = self._call([link.register(request) for link in links[1:]]) if len(links) > 1 else []
+        for link, response in zip(links[1:], others, strict=True):
+            link.check_place(response, len(links))
+        incarnations = [first.incarnation, *(response.incarnation for response in others)]
+        if len(set(incarnations)) > 1:
+            told = ", ".join(map(str, incarnations))
+            raise NotYet(f"the shards of the parameter server did not agree: their incarnations are {told}")
+        if self._parameters and self._parameters != first.parameters:
+            raise BridgeError(
+                f"parameter server {links[0].address} has {first.parameters} parameters now, it had {self._parameters}"
+            )
+        self._parameters = first.parameters
+        keep_freed_memory(4 * first.parameters)
+        for link, response in zip(links, [first, *others], strict=True):
+            link.take_range(response)
+            if self._way != "grpc":
+                self._share_memory(link, response)
+        return first
+
+    def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
+        """What it returns, once it does not raise NotYet. Raises BridgeUnavailable after the bounded wait."""
+        try:
+            return self._call.retrying(NotYet)(attempt, *arguments)
+        except NotYet as error:
+            raise BridgeUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
+
+    def _share_memory(self, link: Link, response: pb.RegisterResponse) -> None:
+        """Raises NotYet, and BridgeUnusable, where it must be shared."""
+        allow_descriptors()
+        try:
+            link.share_memory(response, self._worker_id)
+        except NoSharedMemory as why:
+            if self._way != "auto":
+                raise self._must_share(
+                    link,
+                    why,
+                    f"parameter server {link.address} cannot be reached through memory, and bridge is {self._way}: "
+                    f"{why}; run both on one host and in one network namespace, or set bridge to auto",
+                ) from None
+            _log.info("parameter server %s: by gRPC, memory is not shared: %s", link.address, why)
+        else:
+            asked = self._wire_precision
+            unused = "" if asked == "float32" else f", in float32: wire-precision {asked} is for a wire"
+            _log.info("parameter server %s: by shared memory%s", link.address, unused)
+
+    def _must_share(self, link: Link, why: NoSharedMemory, for_good: str) -> BridgeUnusable | NotYet:
+        """What is to be raised: nothing else than memory will do. `for_good`: what to say where it cannot be had."""
+        if why.trouble is Trouble.LASTING:
+            return BridgeUnusable(for_good)
+        _log.info("parameter server %s: memory cannot be shared yet: %s", link.address, why)
+        return NotYet(f"parameter server {link.address} did not share its memory, and bridge is {self._way}: {why}")
+
+    def _check(self, gradient: FlatVector | None) -> None:
+        if gradient is not None and (gradient.shape != (self._parameters,) or gradient.dtype != np.float32):
+            raise ValueError(
+                f"a gradient is float32 of shape ({self._parameters},), not {gradient.dtype} {gradient.shape}"
+            )
+        if gradient is not None and self._pulled is None:
+            raise RuntimeError("a gradient is computed on parameters: pull before the first push")
+
+    def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
+        """What is told to all shards, or to shard 0 for all."""
+        return pb.PushRequest(
+            env_steps=env_steps,
+            want_parameters=want_parameters,
+            withheld=withheld,
+            report=self._gathered.take(),
+            statistics=statistics_to_messages(self._gathered.take_statistics()),
+        )
+
+    def _pushed(
+        self, carriers: Sequence[PushAnswer], rolled_back: bool, take: Callable[[Sequence[PushAnswer]], Pulled] | None
+    ) -> Pushed:
+        """`take`: how parameters are had from the answers, where they are wanted."""
+        responses = [carrier.message for carrier in carriers]
+        first = responses[0]
+        self._see(first.global_step, first.finished)
+        if rolled_back:
+            pulled = self._take(carriers)
+            return Pushed("incarnation", first.global_step, first.version, first.staleness, pulled)
+        discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
+        staleness = max(response.staleness for response in responses)
+        return Pushed(discarded, first.global_step, first.version, staleness, take(carriers) if take else None)
+
+    def _push(
+        self, common: pb.PushRequest, gradient: FlatVector | None
+    ) -> tuple[Sequence[Carrier[pb.PushResponse]], bool]:
+        """The answers to all parts, and whether the gradient went with an earlier incarnation.
+
+        Then the new incarnation is told of the push's steps, episodes and statistics, unless it has them already.
+        """
+        rolled_back = False
+        for _ in range(_MAX_REGISTRATIONS + 1):
+            common.global_step = self._global_step
+            calls = [link.push(self._worker_id, self._incarnation, common, gradient) for link in self._links]
+            answers: Sequence[Carrier[pb.PushResponse]] = self._call(calls)
+            if all(answer.message.discard != pb.DISCARD_INCARNATION for answer in answers):
+                return answers, rolled_back
+            if len(calls) > 1 and answers[0].message.discard != pb.DISCARD_INCARNATION:
+                # Shard 0 may have answered before all returned to a checkpoint: does the checkpoint hold its part?
+                answers = self._call(calls[:1])
+            if answers[0].message.discard != pb.DISCARD_INCARNATION:
+                common = pb.PushRequest()
+            rolled_back, common.want_parameters, common.applied, gradient = True, True, False, None
+            self._register_again()
+        raise self._no_end_of_incarnations()
+
+    def _register_again(self, because: str = "has begun a new incarnation") -> None:
+        assert self._registration is not None, "register first"
+        _log.warning("parameter server %s %s: registering again", self._links[0].address, because)
+        self._pulled = None
+        self.register(self._registration)
+
+    def _next_report(self) -> pb.ReportRequest | None:
+        """The report that got no answer yet, under the number it had; else what was gathered since."""
+        if self._unanswered_report is None:
+            if not self._gathered:
+                return None
+            self._unanswered_report = pb.ReportRequest(report=self._gathered.take())
+        request = self._unanswered_report
+        if request.worker_id != self._worker_id:
+            self._report_id += 1
+            request.worker_id, request.report_id = self._worker_id, self._report_id
+        return request
+
+    def _take(self, carriers: Sequence[Carrier[pb.PushResponse] | Carrier[pb.PullResponse]]) -> Pulled:
+        first = carriers[0].message
+        if self._pulled is not None and all(carrier.message.not_modified for carrier in carriers):
+            return self._with_statistics(self._pulled, first.statistics)
+        if len(self._links) == 1:
+            vector = self._links[0].received(carriers[0])
+        else:
+            vector = np.empty(self._parameters, np.float32)
+            for link, carrier in zip(self._links, carriers, strict=True):
+                part, response = slice(link.start, link.end), carrier.message
+                if response.not_modified and self._pulled is not None:
+                    vector[part] = self._pulled.parameters[part]
+                else:
+                    vector[part] = link.received(carrier)
+            vector.flags.writeable = False
+        return self._hold(vector, first.version, first.statistics)
+
+    def _with_statistics(self, pulled: Pulled, messages: Sequence[pb.Moments]) -> Pulled:
+        """`pulled` where it has these statistics; else its parameters with these."""
+        if statistics_to_messages(pulled.statistics) == list(messages):
+            return pulled
+        return self._hold(pulled.parameters, pulled.version, messages)
+
+    def _hold(self, parameters: FlatVector, version: int, messages: Sequence[pb.Moments]) -> Pulled:
+        try:
+            statistics = MappingProxyType(statistics_from_messages(messages))
+        except ValueError as error:
+            raise BridgeError(f"parameter server {self._links[0].address} sent what is no statistic: {error}") from None
+        self._pulled = Pulled(parameters, version, self._global_step, statistics)
+        return self._pulled
+
+    def _see(self, global_step: int, finished: bool) -> None:
+        self._global_step = global_step
+        if finished:
+            raise TrainingEnded(global_step)
+
+    def _no_end_of_incarnations(self) -> BridgeError:
+        return BridgeError(
+            f"parameter server {self._links[0].address} forgot this worker {_MAX_REGISTRATIONS} times running"
+        )

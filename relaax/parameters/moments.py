@@ -1,0 +1,180 @@
+"""Statistics of samples that are gathered in parts and merged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.parameters.options import MAX_STATISTICS
+
+Float64Vector = npt.NDArray[np.float64]
+STATISTICS = "statistics/"
+"""What the names of a statistic's arrays begin with, in checkpoints and in the files of policies."""
+MAX_STATISTIC_NAME = 64
+SAMPLE_LIMIT = 1e30
+"""The largest magnitude of a sample: one beyond it counts as this. Squares of these can be added for ever."""
+COUNT_LIMIT = 1e18
+"""The most samples that moments are of."""
+_SQUARES = 1.01 * SAMPLE_LIMIT**2  # the mean of samples' squares, and room for rounding
+_NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
+_MAX_NAMES = 64
+
+
+class NotUsable(ValueError):
+    """Moments beyond what samples within the limits can have: further ones could not be merged with them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """How many samples there were, their mean, and the sum of squared differences from it.
+
+    `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError where a number is not finite, the count or
+    an element of `m2` is negative, or the shapes are not one and the same [D].
+    """
+
+    count: float
+    mean: Float64Vector
+    m2: Float64Vector
+
+    def __post_init__(self) -> None:
+        # Copies: what is merged later must not change with the array it came from.
+        mean, m2 = np.array(self.mean, np.float64), np.array(self.m2, np.float64)
+        if mean.ndim != 1 or mean.shape != m2.shape:
+            raise ValueError(f"mean and m2 have one shape [D], not {mean.shape} and {m2.shape}")
+        if not 0 <= self.count < np.inf:
+            raise ValueError(f"a count is a finite number that is not negative, not {self.count}")
+        if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
+            raise ValueError("the mean or the sum of squared differences is not finite")
+        if (m2 < 0).any():
+            raise ValueError(f"a sum of squares is never negative: {m2.min()}")
+        mean.flags.writeable = m2.flags.writeable = False
+        for name, value in (("count", float(self.count)), ("mean", mean), ("m2", m2)):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def zeros(cls, size: int) -> Moments:
+        """Of no samples of `size` numbers each."""
+        return cls(0.0, np.zeros(size), np.zeros(size))
+
+    @classmethod
+    def of(cls, samples: npt.ArrayLike) -> Moments:
+        """Of `samples`, [B, D] of any real dtype; B may be 0. Those beyond `SAMPLE_LIMIT` count as that.
+
+        Raises ValueError where one is not finite.
+        """
+        values = np.asarray(samples, np.float64)
+        if values.ndim != 2:
+            raise ValueError(f"samples have the shape [B, D], not {list(values.shape)}")
+        if not len(values):
+            return cls.zeros(values.shape[1])
+        with np.errstate(all="ignore"):  # what overflows is seen below
+            mean = values.mean(axis=0)
+            m2 = np.square(values - mean).sum(axis=0)
+        if _within(len(values), mean, m2):
+            return _made(len(values), mean, m2)
+        if not np.isfinite(values).all():
+            raise ValueError("a sample is not finite")
+        return cls.of(np.clip(values, -SAMPLE_LIMIT, SAMPLE_LIMIT))
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return len(self.mean)
+
+    @property
+    def variance(self) -> Float64Vector:
+        """Of the samples themselves, float64 [D]: m2 / count, 0 where there are none."""
+        variance: Float64Vector = self.m2 / self.count if self.count else np.zeros(self.size)
+        return variance
+
+    def merged(self, other: Moments) -> Moments:
+        """Of the samples of both (Chan, Golub and LeVeque 1983).
+
+        Raises ValueError where the lengths differ, and NotUsable where they are beyond the limits together.
+        """
+        if self.size != other.size:
+            raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
+        if not other.count:
+            return self
+        if not self.count:
+            return other.usable()
+        with np.errstate(all="ignore"):
+            count = self.count + other.count
+            share = other.count / count
+            difference = other.mean - self.mean
+            mean = self.mean + difference * share
+            m2 = self.m2 + other.m2 + np.square(difference) * (self.count * share)
+        return _made(count, mean, m2).usable()
+
+    def usable(self) -> Moments:
+        """Itself. Raises NotUsable where it is beyond what samples within the limits can have."""
+        if not _within(self.count, self.mean, self.m2):
+            raise NotUsable(
+                f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
+                f"differences of up to {self.m2.max():g}, which are too large"
+            )
+        return self
+
+
+def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
+    """Of arrays that are nobody else's, and that need not be looked at: most often it is done for every step."""
+    mean.flags.writeable = m2.flags.writeable = False
+    made = Moments.__new__(Moments)
+    for name, value in (("count", float(count)), ("mean", mean), ("m2", m2)):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
+    """Whether the mean of the squares is within its limit, which a merge of two such is again. Not so for NaN."""
+    if not 0 < count <= COUNT_LIMIT:
+        return not count
+    if mean.size == 1:  # as it is for rewards: numpy takes longer
+        return bool(m2.item() / count + mean.item() * mean.item() <= _SQUARES)
+    with np.errstate(all="ignore"):
+        squares = m2 / count
+        squares += np.square(mean)
+    return bool(squares.max() <= _SQUARES)
+
+
+def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
+    """Each statistic as `statistics/NAME/count`, `/mean` and `/m2`."""
+    return {
+        f"{STATISTICS}{name}/{part}": array
+        for name, moments in statistics.items()
+        for part, array in (("count", np.array([moments.count])), ("mean", moments.mean), ("m2", moments.m2))
+    }
+
+
+def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Moments]:
+    """The statistics among arrays. Raises ValueError, KeyError and IndexError where they are none."""
+    found: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        if key.startswith(STATISTICS):
+            name, _, part = key.removeprefix(STATISTICS).rpartition("/")
+            found.setdefault(name, {})[part] = array
+    return {name: Moments(float(parts["count"][0]), parts["mean"], parts["m2"]) for name, parts in found.items()}
+
+
+def check_lengths(statistics: Mapping[str, int]) -> dict[str, int]:
+    """The statistics that an algorithm declares, name to length. Raises ValueError where a shard cannot hold them."""
+    for name, length in statistics.items():
+        if len(name) > MAX_STATISTIC_NAME or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name[:MAX_STATISTIC_NAME]!r} is no name of a statistic: letters, digits, '_', '.', '-' and '/' are, "
+                f"no slash first, up to {MAX_STATISTIC_NAME} characters"
+            )
+        if type(length) is not int or length < 1:
+            raise ValueError(f"statistic {name} is declared with {length!r} numbers; an int from 1 on is needed")
+    if len(statistics) > _MAX_NAMES:
+        raise ValueError(f"{len(statistics)} statistics are declared, one shard holds up to {_MAX_NAMES}")
+    if sum(statistics.values()) > MAX_STATISTICS:
+        raise ValueError(
+            f"the statistics have {sum(statistics.values())} numbers together, one shard holds up to {MAX_STATISTICS}"
+        )
+    return dict(statistics)

@@ -1,0 +1,179 @@
+"""Vectors in 16 bits a number: half the bytes of float32 on the wire.
+
+Rounding is to the nearest, of two equally near to the even one (IEEE 754). What is finite stays finite: a number that
+is too large becomes the largest that there is, with its sign. Infinite ones and NaN stay what they are, so that a
+parameter server discards such a gradient as it does without rounding. What is too small becomes 0.
+
+numpy's own conversions to and from float16 take 3.7 and 1.3 ms for 678 k numbers, as long as sending them; these
+kernels take 0.08 and 0.05 ms. `ml_dtypes` has bfloat16 only: 0.24 and 0.05 ms there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.base import FlatVector
+from relaax.parameters.wire import float32_of
+
+_log = logging.getLogger(__name__)
+
+PRECISIONS: Final = {
+    "float32": pb.PRECISION_UNSPECIFIED,
+    "float16": pb.PRECISION_FLOAT16,
+    "bfloat16": pb.PRECISION_BFLOAT16,
+}
+"""What `relaax-rlx-server.wire-precision` may say, and what messages say then."""
+
+_NAMES = {precision: name for name, precision in PRECISIONS.items()}
+_LARGEST = {pb.PRECISION_FLOAT16: "65504", pb.PRECISION_BFLOAT16: "3.39e38"}
+
+Kernel = Callable[..., Any]
+
+
+def check_precision(precision: pb.Precision) -> None:
+    """Raises ValueError where a message names a precision that is none."""
+    if precision not in _NAMES:
+        known = ", ".join(f"{number} ({name})" for number, name in _NAMES.items())
+        raise ValueError(f"precision {precision} is none: {known} are")
+
+
+class Narrower:
+    """Writes vectors in the precision that is asked for. Thread-safe.
+
+    `whose`: what they are, for the log, which says it once where numbers were too large.
+    """
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+        self._said = False
+
+    def __call__(self, vector: FlatVector, precision: pb.Precision) -> npt.NDArray[Any]:
+        """The numbers of a contiguous float32 vector [n] as they are sent: itself, or uint16 [n].
+
+        Raises ValueError for a precision that is none.
+        """
+        if precision == pb.PRECISION_UNSPECIFIED:
+            return vector
+        narrow, _ = _kernels(precision)
+        halves = np.empty(len(vector), np.uint16)
+        saturated = narrow(vector.view(np.uint32), halves)
+        if saturated and not self._said:
+            self._said = True
+            _log.warning(
+                "%d of %d %s are too large for %s, and are sent as %s: another wire-precision bears them; "
+                "not said again",
+                *(saturated, len(vector), self._whose, _NAMES[precision], _LARGEST[precision]),
+            )
+        return halves
+
+
+def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
+    """The numbers of a long field: read-only float32, a view of `data` where they are float32 there and aligned.
+
+    Raises ValueError where they are no whole numbers, or the precision is none.
+    """
+    if precision == pb.PRECISION_UNSPECIFIED:
+        return float32_of(data)
+    _, widen = _kernels(precision)
+    if len(data) % 2:
+        raise ValueError(f"a vector is {_NAMES[precision]}, two bytes each, not {len(data)} bytes")
+    vector = np.empty(len(data) // 2, np.float32)
+    widen(np.require(np.frombuffer(data, np.uint16), requirements="A"), vector.view(np.uint32))
+    vector.flags.writeable = False
+    return vector
+
+
+def prepare(precision: str) -> None:
+    """Compile what the precision of this name needs: before a server forks, so that no worker has to."""
+    if PRECISIONS[precision]:
+        _kernels(PRECISIONS[precision])
+
+
+@cache
+def _kernels(precision: pb.Precision) -> tuple[Kernel, Kernel]:
+    """Machine code that narrows uint32 bits into uint16 bits and counts what was too large; and that widens them.
+
+    Python's lock is free while it runs. Raises ValueError for a precision that is none.
+    """
+    check_precision(precision)
+    import numba  # only where rounding is asked for
+    from numba import types
+
+    narrow, widen = _SOURCES[precision]
+    bits = types.Array(types.uint32, 1, "C")
+    read_only_bits = types.Array(types.uint32, 1, "C", readonly=True)
+    halves = types.Array(types.uint16, 1, "C")
+    read_only_halves = types.Array(types.uint16, 1, "C", readonly=True)
+    compiled: Callable[..., Any] = numba.njit  # untyped
+    return (
+        compiled(types.int64(read_only_bits, halves), nogil=True)(narrow),
+        compiled(types.void(read_only_halves, bits), nogil=True)(widen),
+    )
+
+
+# Written for a compiler that makes vectors of loops: no branches, and all of 32 bits, where numba would take 64 for
+# what it is not told of. That is three times as fast.
+_U32: Any = np.uint32
+# Of the bits of a float32: the sign, the size without it, and the size of what is infinite; NaN is beyond it.
+_SIGN, _SIZE, _INFINITE = _U32(0x80000000), _U32(0x7FFFFFFF), _U32(0x7F800000)
+_ONE_HALF = np.float32(0.5)
+
+
+def _narrow_to_bfloat16(bits: Any, halves: Any) -> Any:
+    saturated = _U32(0)
+    for i in range(len(bits)):
+        size = _U32(bits[i] & _SIZE)
+        # Of what is added just under a half of the last place, and one more where it is odd, only the carry stays.
+        short = _U32(_U32(size + _U32(0x7FFF) + _U32(_U32(size >> _U32(16)) & _U32(1))) >> _U32(16))
+        too_large = _U32(short == _U32(0x7F80)) & _U32(size < _INFINITE)
+        saturated = _U32(saturated + too_large)
+        short = _U32(short - too_large)
+        short = _U32(0x7FC0) if size > _INFINITE else short
+        halves[i] = np.uint16(short | _U32(_U32(bits[i] & _SIGN) >> _U32(16)))
+    return np.int64(saturated)
+
+
+def _narrow_to_float16(bits: Any, halves: Any) -> Any:
+    saturated = _U32(0)
+    for i in range(len(bits)):
+        size = _U32(bits[i] & _SIZE)
+        # As above, and the exponent's bias is 15 instead of 127.
+        rounded = _U32(size - _U32(112 << 23) + _U32(0xFFF) + _U32(_U32(size >> _U32(13)) & _U32(1)))
+        # Below 2^-14 numbers are multiples of 2^-24, as those of float32 are from a half on: adding a half rounds.
+        tiny = _U32(np.float32(np.uint32(size).view(np.float32) + _ONE_HALF).view(np.uint32) - _U32(126 << 23))
+        short = tiny if size < _U32(113 << 23) else _U32(rounded >> _U32(13))
+        too_large = _U32(size >= _U32(0x477FF000)) & _U32(size < _INFINITE)  # from 65520 on: the nearest is infinite
+        saturated = _U32(saturated + too_large)
+        short = _U32(0x7BFF) if too_large else short
+        short = _U32(0x7C00) if size == _INFINITE else short
+        short = _U32(0x7E00) if size > _INFINITE else short
+        halves[i] = np.uint16(short | _U32(_U32(bits[i] & _SIGN) >> _U32(16)))
+    return np.int64(saturated)
+
+
+def _widen_from_bfloat16(halves: Any, bits: Any) -> None:
+    for i in range(len(halves)):
+        bits[i] = _U32(halves[i]) << _U32(16)
+
+
+def _widen_from_float16(halves: Any, bits: Any) -> None:
+    for i in range(len(halves)):
+        size = _U32(_U32(halves[i]) & _U32(0x7FFF))
+        long = _U32(_U32(size << _U32(13)) + _U32(112 << 23))
+        tiny = np.float32(np.float32(size) * np.float32(2**-24)).view(np.uint32)
+        long = tiny if size < _U32(0x400) else long
+        long = _U32(_U32(size << _U32(13)) | _INFINITE) if size >= _U32(0x7C00) else long
+        bits[i] = long | _U32(_U32(_U32(halves[i]) & _U32(0x8000)) << _U32(16))
+
+
+_SOURCES: Final = {
+    pb.PRECISION_FLOAT16: (_narrow_to_float16, _widen_from_float16),
+    pb.PRECISION_BFLOAT16: (_narrow_to_bfloat16, _widen_from_bfloat16),
+}

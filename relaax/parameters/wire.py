@@ -1,0 +1,175 @@
+"""Messages with one long vector in them, written with one copy of the vector and read with none.
+
+On the wire they are the messages of the .proto file: any reader of protobuf takes them, and any writer's are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.base import FlatVector
+
+M = TypeVar("M", bound=Message)
+
+ALIGNMENT = 16
+"""A vector begins at a multiple of so many bytes of its message: so it can be computed with where it arrived."""
+
+_PADDING = "padding"
+_MAX_FIELDS = 256
+_LONGEST_LENGTH, _LONGEST_VARINT = 5, 10
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NO_BYTES = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier(Generic[M]):
+    """A message whose long field is empty, and apart from it what belongs there: contiguous bytes, or an array.
+
+    What is read has a memoryview of bytes. What is to be written may not change until it is written.
+    """
+
+    message: M
+    data: Any = _NO_BYTES
+
+
+def float32_of(data: memoryview) -> FlatVector:
+    """The numbers of a long field: read-only float32 [len(data) / 4], a copy only where they are not aligned.
+
+    Raises ValueError where they are no whole numbers.
+    """
+    if len(data) % 4:
+        raise ValueError(f"a vector is float32, four bytes each, not {len(data)} bytes")
+    vector: FlatVector = np.frombuffer(data, "<f4")
+    if not vector.flags.aligned:
+        vector = vector.copy()
+        vector.flags.writeable = False
+    return vector
+
+
+class Wire(Generic[M]):
+    """Writes and reads messages of one type that has a long `field` and one named padding.
+
+    Both are of type bytes and have numbers up to 15, so that their tags are one byte each.
+    """
+
+    def __init__(self, message_type: type[M], field: str) -> None:
+        self._type = message_type
+        self._field = field
+        fields = message_type.DESCRIPTOR.fields_by_name
+        self._tag, self._padding_tag = (fields[name].number << 3 | _BYTES for name in (field, _PADDING))
+
+    def write(self, carrier: Carrier[M]) -> bytes:
+        """The message as bytes, the long field last and aligned."""
+        head = carrier.message.SerializeToString()
+        data = memoryview(carrier.data).cast("B")
+        if not len(data):
+            return head
+        tag = bytes((self._tag, *_varint(len(data))))
+        padding = -(len(head) + 2 + len(tag)) % ALIGNMENT
+        return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data))
+
+    def read(self, data: bytes) -> Carrier[M]:
+        """The message. Raises DecodeError where its own parser does.
+
+        The long field is a view of `data` where it is the last field, as `write` makes it; else it is copied.
+        """
+        last = self._last_field(data)
+        if last is not None:
+            head, start = last
+            return Carrier(self._type.FromString(data[:head]), memoryview(data)[start:])
+        message = self._type.FromString(data)
+        long = getattr(message, self._field)
+        message.ClearField(self._field)
+        return Carrier(message, memoryview(long))
+
+    def _last_field(self, data: bytes) -> tuple[int, int] | None:
+        """Where the long field and its bytes begin, if it is there once and last, behind a bounded number of others.
+
+        Else None, also where the bytes are no message: its own parser says so better.
+        """
+        at, end = 0, len(data)
+        try:
+            for _ in range(_MAX_FIELDS):
+                begin = at
+                tag, at = _read_varint(data, at)
+                kind = tag & 7
+                if kind == _BYTES:
+                    length, at = _read_varint(data, at)
+                    if tag == self._tag:
+                        return (begin, at) if at + length == end else None
+                    at += length
+                elif kind == _VARINT:
+                    _, at = _read_varint(data, at, _LONGEST_VARINT)
+                elif kind in (_FIXED64, _FIXED32):
+                    at += 8 if kind == _FIXED64 else 4
+                else:
+                    return None
+        except IndexError:
+            pass
+        return None
+
+
+PUSH_REQUEST = Wire(pb.PushRequest, "gradient")
+PUSH_RESPONSE = Wire(pb.PushResponse, "parameters")
+PULL_RESPONSE = Wire(pb.PullResponse, "parameters")
+_SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
+
+
+class CarrierStub(pb_grpc.ParameterServerServiceStub):
+    """The service as its client sees it; Push takes a Carrier, Push and Pull answer with one."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        super().__init__(channel)  # type: ignore[no-untyped-call]  # generated
+        self.Push = channel.unary_unary(
+            f"/{_SERVICE.full_name}/Push",
+            request_serializer=PUSH_REQUEST.write,
+            response_deserializer=PUSH_RESPONSE.read,
+        )
+        self.Pull = channel.unary_unary(
+            f"/{_SERVICE.full_name}/Pull",
+            request_serializer=pb.PullRequest.SerializeToString,
+            response_deserializer=PULL_RESPONSE.read,
+        )
+
+
+def add_to_server(servicer: Any, server: grpc.Server) -> None:
+    """Serve what has the service's methods; its Push takes a Carrier, its Push and Pull answer with one."""
+    readers = {"Push": PUSH_REQUEST.read}
+    writers: dict[str, Any] = {"Push": PUSH_RESPONSE.write, "Pull": PULL_RESPONSE.write}
+    handlers = {
+        method.name: grpc.unary_unary_rpc_method_handler(
+            getattr(servicer, method.name),
+            request_deserializer=readers.get(method.name, GetMessageClass(method.input_type).FromString),
+            response_serializer=writers.get(method.name, GetMessageClass(method.output_type).SerializeToString),
+        )
+        for method in _SERVICE.methods
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _read_varint(data: bytes, at: int, longest: int = _LONGEST_LENGTH) -> tuple[int, int]:
+    """The number at `at`, and where it ends. Raises IndexError where it does not end, or not soon enough."""
+    number = 0
+    for index in range(longest):
+        byte = data[at + index]
+        number |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return number, at + index + 1
+    raise IndexError(f"more than {longest} bytes of one number")

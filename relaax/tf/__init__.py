@@ -1,1 +1,0 @@
-"""Pure TensorFlow functions, and what they are computed on. Importing executes no operation."""

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.nn.devices import NoSuchDevice, chosen, use_device
+
+SECOND_DEVICE = Path(__file__).resolve().parents[1] / "support" / "second_device.py"
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "seen"),
+    [
+        ("gpu", ["a", "b"], "a"),
+        ("gpu:0", ["a", "b"], "a"),
+        ("gpu:1", ["a", "b"], "b"),
+    ],
+)
+def test_a_process_sees_its_device_and_no_other(device: str, gpus: list[str], seen: str) -> None:
+    assert chosen(device, gpus) == seen
+
+
+def test_what_computes_on_the_cpu_sees_no_gpu_once_tensorflow_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text(
+        "class config:\n"
+        "    @staticmethod\n"
+        "    def set_visible_devices(devices, kind):\n"
+        "        print('visible', devices, kind)\n"
+    )
+    code = """
+import sys
+from relaax.nn.devices import computes_on_gpu, use_device
+use_device("cpu")
+print(computes_on_gpu(), "tensorflow" in sys.modules)
+import tensorflow
+print(computes_on_gpu())
+"""
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    answer = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["False False", "visible [] GPU", "False"]
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "said"),
+    [
+        ("gpu", [], ["gpu was asked for", "no GPU on this machine", "use cpu", "driver"]),
+        ("gpu:1", [], ["gpu:1 was asked for", "no GPU on this machine"]),
+        ("gpu:2", ["a", "b"], ["gpu:2 was asked for", "gpu:0, gpu:1", "or cpu"]),
+    ],
+)
+def test_a_device_that_is_not_there(device: str, gpus: list[str], said: list[str]) -> None:
+    with pytest.raises(NoSuchDevice) as refused:
+        chosen(device, gpus)
+    for words in said:
+        assert words in str(refused.value)
+
+
+def test_what_tensorflow_does_not_find_is_refused() -> None:
+    with pytest.raises(NoSuchDevice, match="gpu:99 was asked for"):
+        use_device("gpu:99")
+
+
+def test_vectors_and_optimizers_on_another_device() -> None:
+    """A process of its own: devices cannot be changed once TensorFlow has run."""
+    answer = subprocess.run([sys.executable, str(SECOND_DEVICE)], capture_output=True, text=True, timeout=240)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.split() == ["RMSProp", "Adam", "done"]

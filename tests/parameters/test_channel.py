@@ -1,0 +1,135 @@
+"""Channels over TLS with tokens, and what is said where one cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent import futures
+
+import grpc
+import pytest
+
+from relaax.parameters import BridgeUnauthenticated
+from relaax.parameters.channel import Target, authentication_error, open_channel
+from relaax.server.certificates import LOCAL, Authority
+from support.nobody import nobody
+
+TOKEN = "a-secret-of-32-characters-or-so"
+HERE, OTHER = Authority(30), Authority(30)
+SERVER, WORKER = HERE.issue("server", LOCAL), HERE.issue("worker")
+
+
+class Echo(grpc.GenericRpcHandler):
+    """Answers with the authorization that it was shown."""
+
+    def service(self, handler_call_details):  # type: ignore[no-untyped-def]
+        shown = dict(handler_call_details.invocation_metadata).get("authorization", "none").encode()
+        if handler_call_details.method == "/test/Stream":
+            return grpc.stream_stream_rpc_method_handler(lambda requests, context: (shown for _ in requests))
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: shown)
+
+
+@contextlib.contextmanager
+def serving(credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+    server = grpc.server(futures.ThreadPoolExecutor(2), [Echo()])
+    place = "127.0.0.1:0"
+    port = server.add_secure_port(place, credentials) if credentials else server.add_insecure_port(place)
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def tls(pair: tuple[bytes, bytes] = SERVER, clients: bytes | None = None) -> grpc.ServerCredentials:
+    certificate, key = pair
+    return grpc.ssl_server_credentials([(key, certificate)], clients, clients is not None)
+
+
+def asked(target: Target) -> bytes:
+    with open_channel(target) as channel:
+        answer: bytes = channel.unary_unary("/test/Unary")(b"", timeout=20)
+        return answer
+
+
+def refused(target: Target) -> str:
+    with pytest.raises(grpc.RpcError) as error:
+        asked(target)
+    found = authentication_error(error.value, target)
+    assert isinstance(found, BridgeUnauthenticated)
+    assert TOKEN not in str(found)
+    return str(found)
+
+
+def test_every_call_shows_the_token() -> None:
+    with serving() as address, open_channel(Target(address, TOKEN)) as channel:
+        shown = f"Bearer {TOKEN}".encode()
+        assert channel.unary_unary("/test/Unary")(b"", timeout=20) == shown
+        assert channel.unary_unary("/test/Unary").future(b"", timeout=20).result() == shown
+        assert list(channel.stream_stream("/test/Stream")(iter([b"", b""]), timeout=20)) == [shown, shown]
+
+
+def test_without_one_nothing_is_shown() -> None:
+    with serving() as address:
+        assert asked(Target(address)) == b"none"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_server_is_known_by_its_authority_under_each_of_its_names(host: str) -> None:
+    with serving(tls()) as address:
+        assert (
+            asked(Target(f"{host}:{address.rpartition(':')[2]}", TOKEN, HERE.certificate))
+            == b"Bearer " + TOKEN.encode()
+        )
+
+
+def test_a_server_may_know_its_workers() -> None:
+    with serving(tls(clients=HERE.certificate)) as address:
+        assert asked(Target(address, "", HERE.certificate, *WORKER)) == b"none"
+
+
+@pytest.mark.parametrize(
+    ("server", "says"),
+    [
+        (OTHER.issue("server", LOCAL), "cannot be trusted"),
+        (HERE.issue("server", LOCAL, days=-1), "has expired"),
+        (HERE.issue("server", ["elsewhere.example"]), "127.0.0.1"),
+    ],
+    ids=["another authority", "expired", "another name"],
+)
+def test_a_server_that_is_not_the_right_one_is_refused(server: tuple[bytes, bytes], says: str) -> None:
+    with serving(tls(server)) as address:
+        assert says in refused(Target(address, TOKEN, HERE.certificate))
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [(None, None), OTHER.issue("worker"), HERE.issue("worker", days=-1)],
+    ids=["none", "another authority", "expired"],
+)
+def test_a_server_that_does_not_accept_a_certificate_is_understood(worker: tuple[bytes | None, bytes | None]) -> None:
+    with serving(tls(clients=HERE.certificate)) as address:
+        assert "no certificate, or one that it does not accept" in refused(
+            Target(address, TOKEN, HERE.certificate, *worker)
+        )
+
+
+def test_tls_on_one_side_only() -> None:
+    with serving() as address:
+        assert "does not speak TLS" in refused(Target(address, TOKEN, HERE.certificate))
+    with serving(tls()) as address:
+        assert "it speaks TLS" in refused(Target(address, TOKEN))
+
+
+@pytest.mark.parametrize("ca", [None, HERE.certificate])
+def test_a_server_that_is_away_is_no_trouble_of_this_kind(ca: bytes | None) -> None:
+    with nobody() as address:
+        target = Target(address, TOKEN, ca)
+        with pytest.raises(grpc.RpcError) as error:
+            asked(target)
+        assert authentication_error(error.value, target) is None
+    assert authentication_error(ValueError(), target) is None
+
+
+def test_secrets_are_not_shown() -> None:
+    target = Target("here:1", TOKEN, b"authority", b"certificate", b"the key")
+    assert repr(target.at("there:2")) == "Target(address='there:2')"
+    assert target.at("there:2").token == TOKEN

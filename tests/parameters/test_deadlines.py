@@ -1,0 +1,68 @@
+"""Every unary gRPC call of the project has a deadline: a server that says nothing holds nobody for ever."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import relaax
+from relaax.cli.run.progress import ProgressReader
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.server.parameter_server import server as server_module
+from relaax.server.parameter_server.call_counter import CallCounter
+from support.parameter_servers import bridge_to, gradient, registration, running
+
+METHODS = {method.name for method in pb.DESCRIPTOR.services_by_name["ParameterServerService"].methods}
+LONGEST = 60.0
+
+
+def test_calls_that_name_a_method_say_how_long() -> None:
+    found = 0
+    for path in Path(relaax.__file__).parent.rglob("*.py"):
+        if "_pb2" in path.name:
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            called = node.func.value if node.func.attr in ("future", "with_call") else node.func
+            if isinstance(called, ast.Attribute) and called.attr in METHODS | {"Check"}:
+                if isinstance(called.value, ast.Attribute) and called.value.attr == "_servicer":
+                    continue  # the server's side
+                found += 1
+                given = {keyword.arg for keyword in node.keywords}
+                assert "timeout" in given, f"{path}:{node.lineno}: {called.attr} has no timeout"
+    assert found >= 3
+
+
+def test_what_a_server_sees_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: dict[str, list[float | None]] = defaultdict(list)
+
+    class Noting(CallCounter):
+        def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+            handler = super().intercept_service(continuation, handler_call_details)
+            answer, method = handler.unary_unary, handler_call_details.method.rpartition("/")[2]
+
+            def noted(request: Any, context: grpc.ServicerContext) -> Any:
+                seconds[method].append(context.time_remaining())
+                return answer(request, context)
+
+            return grpc.unary_unary_rpc_method_handler(noted, handler.request_deserializer, handler.response_serializer)
+
+    monkeypatch.setattr(server_module, "CallCounter", Noting)
+    with running() as server:
+        with bridge_to(server.address) as bridge:
+            bridge.register(registration())
+            bridge.pull()
+            bridge.push(gradient(1), env_steps=1)
+            bridge.scalar("a/b", 1.0)
+            bridge.flush()
+        reader = ProgressReader()
+        reader.poll(server.address)
+        reader.close()
+        assert set(seconds) == METHODS
+        assert all(left is not None and left <= LONGEST for times in seconds.values() for left in times), seconds

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.parameters import BridgeError, BridgeUnavailable, Moments, TrainingEnded
+from relaax.parameters.grpc_bridge import Way
+from relaax.server.parameter_server.reason import Reason
+from support.cutting_proxy import CuttingProxy
+from support.nobody import nobody
+from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
+from support.processes import wait_until
+
+both_ways = pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+
+
+@both_ways
+def test_the_life_of_a_bridge(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        registered = bridge.register(registration(environments=2, session_id="s"))
+        assert (registered.parameters, registered.actors, registered.global_step) == (SIZE, (0, 1), 0)
+        pulled = bridge.pull()
+        assert (pulled.version, pulled.parameters.dtype, pulled.parameters.flags.writeable) == (0, np.float32, False)
+        pushed = bridge.push(gradient(1, 2), env_steps=10)
+        assert pushed.pulled is not None
+        np.testing.assert_array_equal(pushed.pulled.parameters, -gradient(1, 2))
+        assert (pushed.discarded, pushed.version, pushed.staleness, pushed.global_step) == (None, 1, 0, 10)
+        assert bridge.pull() is pushed.pulled
+        assert bridge.global_step == 10
+        np.testing.assert_array_equal(pulled.parameters, np.zeros(SIZE))
+
+
+@both_ways
+def test_a_push_without_a_gradient_or_without_an_answer(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration(frame_skip=4))
+        bridge.pull()
+        assert bridge.push(None, env_steps=3).version == 0
+        pushed = bridge.push(gradient(1), env_steps=2, want_parameters=False)
+        assert pushed.pulled is None
+        # What was not pulled is not known: the next gradient is still that of version 0.
+        assert bridge.push(gradient(1), env_steps=1).staleness == 1
+        assert server.core.status().counters.frames == 24
+
+
+@both_ways
+def test_a_stale_gradient_is_discarded_and_its_steps_count(way: Way) -> None:
+    with (
+        running(Models(max_staleness=0)) as server,
+        bridge_to(server.address, way=way) as slow,
+        bridge_to(server.address, way=way) as fast,
+    ):
+        for bridge in (slow, fast):
+            bridge.register(registration())
+            bridge.pull()
+        fast.push(gradient(1), env_steps=1)
+        pushed = slow.push(gradient(1), env_steps=7)
+        assert (pushed.discarded, pushed.staleness, pushed.global_step) == ("stale", 1, 8)
+        assert slow.push(gradient(1), env_steps=1).discarded is None
+        assert slow.push(gradient(np.nan), env_steps=1).discarded == "not_finite"
+
+
+@both_ways
+def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        for value in (10.0, 20.0):
+            bridge.episode(value, 5)
+            bridge.scalar("loss/value", value)
+        bridge.push(gradient(1), 1)
+        bridge.push(gradient(1), 1)
+        _, scalars = server.core.scalars()
+        assert (scalars["episode/return"], scalars["loss/value"], server.core.status().episodes) == (15.0, 15.0, 2)
+
+
+def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("relaax.parameters.grpc_bridge.time.monotonic", lambda: now)
+    with running() as server, bridge_to(server.address) as bridge:
+        bridge.register(registration(exploit=True))
+        for _ in range(3):
+            bridge.episode(1.0, 1)
+            bridge.flush()
+        assert server.core.status().episodes == 1
+        now += 1.0
+        bridge.flush()
+        assert server.core.status().episodes == 3
+
+
+@both_ways
+@pytest.mark.parametrize("exploit", [False, True])
+def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, exploit: bool) -> None:
+    with (
+        running(Models(statistics={"rewards": 1})) as server,
+        bridge_to(server.address, way=way) as bridge,
+        bridge_to(server.address) as other,
+    ):
+        bridge.register(registration(exploit=exploit))
+        other.register(registration())
+        first = bridge.pull()
+        other.pull()
+        assert bridge.pull() is first
+        other.push(gradient(1), env_steps=1)
+        second = bridge.pull()
+        np.testing.assert_array_equal(second.parameters, -gradient(1))
+        assert (second.version, bridge.pull()) == (1, second)
+        # Statistics change without them.
+        other.statistic("rewards", Moments.of(np.array([[3.0]])))
+        other.push(None, env_steps=1)
+        third = bridge.pull()
+        assert third is not second
+        assert third.parameters is second.parameters
+        assert third.statistics["rewards"].count == 1
+
+
+@both_ways
+def test_a_push_that_changes_nothing_is_answered_without_parameters(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration())
+        assert bridge.push(None, env_steps=1).pulled is not None  # which the worker did not have
+        pulled = bridge.pull()
+        for nothing in (gradient(np.nan), None):
+            assert bridge.push(nothing, env_steps=1).pulled is pulled
+        changed = bridge.push(gradient(1), env_steps=1).pulled
+        assert changed is not None
+        np.testing.assert_array_equal(changed.parameters, -gradient(1))
+        bridge.push(gradient(1), env_steps=1, want_parameters=False)
+        late = bridge.push(None, env_steps=1).pulled
+        assert late is not None
+        np.testing.assert_array_equal(late.parameters, -gradient(2))
+
+
+def test_leaving_tells_the_rest_and_is_seen() -> None:
+    with running() as server:
+        with bridge_to(server.address) as bridge:
+            bridge.register(registration())
+            assert server.core.status().workers == 1
+            bridge.episode(1.0, 1)
+        assert (server.core.status().workers, server.core.status().episodes) == (0, 1)
+        bridge.close()
+
+
+@both_ways
+def test_an_exploit_worker_pulls_and_cannot_push(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration(exploit=True))
+        assert bridge.pull().version == 0
+        with pytest.raises(BridgeError, match="an exploit worker cannot push"):
+            bridge.push(None, env_steps=1)
+
+
+def test_another_configuration_is_refused_with_the_first_difference() -> None:
+    with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
+        first.register(registration())
+        with pytest.raises(BridgeError, match=r"configuration\.gamma: 0\.9 at the worker, 0\.99 at the param"):
+            second.register(registration(fingerprint=fingerprint(gamma=0.9)))
+        assert server.core.status().workers == 1
+
+
+def test_a_gradient_of_another_shape_or_dtype_is_a_mistake() -> None:
+    with running() as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        with pytest.raises(RuntimeError, match="pull before"):
+            bridge.push(gradient(1), 1)
+        bridge.pull()
+        for wrong in (np.zeros(SIZE + 1, np.float32), np.zeros(SIZE, np.float64)):
+            with pytest.raises(ValueError, match="float32 of shape"):
+                bridge.push(wrong, 1)  # type: ignore[arg-type]
+
+
+def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
+    with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.episode(10.0, 5)
+        proxy.swallow_answers()
+        pushed = []
+        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
+        thread.start()
+        wait_until(lambda: server.core.status().episodes, "the push arrives")  # what rides on it is taken in last
+        proxy.cut()
+        thread.join(60)
+        assert [(p.version, p.global_step, p.discarded) for p in pushed] == [(1, 5, None)]
+        np.testing.assert_array_equal(server.parameters, -gradient(1))
+        assert server.core.status().episodes == 1
+        assert bridge.push(gradient(1), env_steps=5).version == 2
+
+
+def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None:
+    with (
+        running() as server,
+        CuttingProxy(server.address) as proxy,
+        bridge_to(proxy.address, timeout=0.5) as bridge,
+    ):
+        bridge.register(registration())
+        bridge.pull()
+        proxy.swallow_answers()
+        threading.Timer(0.7, proxy.cut).start()
+        assert bridge.push(gradient(1), env_steps=5).version == 1
+        assert server.core.status().counters.env_steps == 5
+
+
+@both_ways
+def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_the_lost_push(way: Way) -> None:
+    with running() as first:
+        address = first.address
+        with bridge_to(address, way=way) as bridge:
+            bridge.register(registration(session_id="s"))
+            bridge.pull()
+            bridge.push(gradient(1), env_steps=5)
+            first.stop()
+            with running(address=address) as second:
+                bridge.episode(3.0, 1)
+                pushed = bridge.push(gradient(1), env_steps=7)
+                assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
+                assert pushed.pulled is not None
+                np.testing.assert_array_equal(pushed.pulled.parameters, np.zeros(SIZE))
+                assert second.core.incarnation > first.core.incarnation
+                assert second.core.status().episodes == 1
+                assert bridge.push(gradient(1), env_steps=1).discarded is None
+
+
+@both_ways
+def test_pulls_and_reports_survive_a_new_incarnation_too(way: Way) -> None:
+    with running() as first:
+        address = first.address
+        with bridge_to(address, way=way) as bridge:
+            bridge.register(registration(exploit=True))
+            pulled = bridge.pull()
+            first.stop()
+            with running(address=address) as second:
+                bridge.episode(3.0, 1)
+                bridge.flush()
+                assert (second.core.status().episodes, second.core.status().workers) == (1, 1)
+                assert bridge.pull() is not pulled
+
+
+def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> None:
+    with running(directory=tmp_path) as first, CuttingProxy(first.address) as proxy, bridge_to(proxy.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        proxy.swallow_answers()
+        pushed = []
+        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
+        thread.start()
+        wait_until(lambda: first.version == 1, "the push arrives")
+        first.stop()
+        with running(directory=tmp_path, address=first.address) as second:
+            proxy.cut()
+            thread.join(60)
+            assert [(p.discarded, p.version, p.global_step) for p in pushed] == [(None, 1, 5)]
+            assert bridge.push(gradient(1), env_steps=2).discarded == "incarnation"
+            assert second.core.status().counters.env_steps == 7
+            np.testing.assert_array_equal(second.parameters, -gradient(1))
+
+
+@both_ways
+def test_the_end_of_training_is_told_by_every_call(way: Way) -> None:
+    with running(Models(max_global_step=10)) as server:
+        with bridge_to(server.address, way=way) as first, bridge_to(server.address, way=way) as second:
+            for bridge in (first, second):
+                bridge.register(registration())
+                bridge.pull()
+            assert first.push(gradient(1), env_steps=9).global_step == 9
+            with pytest.raises(TrainingEnded, match="step 19"):
+                first.push(gradient(1), env_steps=10)
+            with pytest.raises(TrainingEnded):
+                second.push(gradient(1), env_steps=10)
+            with pytest.raises(TrainingEnded):
+                second.pull()
+            assert server.version == 2
+            with bridge_to(server.address, way=way) as late, pytest.raises(TrainingEnded):
+                late.register(registration())
+        assert server.join() == (Reason.FINISHED, True)
+
+
+def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
+    with nobody() as address, bridge_to(address, unavailable_after=0.5) as bridge:
+        begun = time.monotonic()
+        with pytest.raises(BridgeUnavailable, match=r"was away for 0\.5 s"):
+            bridge.register(registration())
+        assert 0.4 < time.monotonic() - begun < 30
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@both_ways
+def test_eight_workers_at_once_lose_nothing(way: Way) -> None:
+    workers, pushes = 8, 25
+    failures: list[BaseException] = []
+
+    def work(address: str, number: int) -> None:
+        try:
+            with bridge_to(address, way=way) as bridge:
+                bridge.register(registration(session_id=str(number)))
+                bridge.pull()
+                for _ in range(pushes):
+                    bridge.push(-gradient(*[number + 1.0] * SIZE), env_steps=2)
+                    parameters = bridge.pull().parameters
+                    assert (parameters == parameters[0]).all()
+        except BaseException as error:
+            failures.append(error)
+
+    with running() as server:
+        threads = [threading.Thread(target=work, args=(server.address, n)) for n in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        np.testing.assert_array_equal(server.parameters, np.full(SIZE, pushes * sum(range(1, workers + 1))))
+        counters = server.core.status().counters
+        assert (counters.version, counters.env_steps) == (workers * pushes, 2 * workers * pushes)

@@ -1,0 +1,404 @@
+"""Workers that update the parameters by themselves: what is as always, what is refused, what a killed one leaves."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relaax.algorithm_base import ConfigBase
+from relaax.algorithm_base.schedule import Schedule
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
+from relaax.optim.recycled import own_memory
+from relaax.parameters import (
+    BridgeError,
+    BridgeUnavailable,
+    BridgeUnusable,
+    FlatVector,
+    Moments,
+    TrainingEnded,
+    segments,
+)
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.hogwild import HogwildBridge
+from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
+from relaax.server.configured import check_bridge
+from relaax.server.parameter_server.combining import Average, CombinerSpec, Fifo
+from relaax.server.parameter_server.model import ModelSpec
+from relaax.server.parameter_server.shard import Push, PushRefused, Shard
+from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
+from support.processes import Processes, wait_until
+from support.shards import sharded
+
+pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")
+
+MODELS = Models(RMSProp(), learning_rate=0.1, end=1000)
+
+
+@contextmanager
+def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[HogwildBridge]:
+    """A registered bridge that has pulled."""
+    bridge = HogwildBridge(address, **options)
+    try:
+        bridge.register(registration(fingerprint=fingerprint(size=size)))
+        bridge.pull()
+        yield bridge
+    finally:
+        bridge.close()
+
+
+def gradients(count: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(0).standard_normal((count, SIZE)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("optimizer", "shards"), [(RMSProp(), 1), (RMSProp(), 3), (Momentum(), 1), (AdaGrad(), 1)])
+def test_one_worker_learns_to_the_byte_what_it_learns_otherwise(optimizer: OptimizerSpec, shards: int) -> None:
+    models = Models(optimizer, learning_rate=0.1, end=1000)
+    with sharded(shards, models) as there, bridge_to(there.addresses) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        expected = [bridge.push(each, 10).pulled for each in gradients(5)]
+    with sharded(shards, models) as here, hogwild(here.addresses) as bridge:
+        found = [bridge.push(each, 10).pulled for each in gradients(5)]
+        parameters = here.parameters
+    for one, other in zip(found, expected, strict=True):
+        assert one is not None and other is not None
+        assert one.parameters.tobytes() == other.parameters.tobytes()
+        assert (one.version, one.global_step) == (other.version, other.global_step)
+        assert not one.parameters.flags.writeable
+    assert found[-1] is not None and parameters.tobytes() == found[-1].parameters.tobytes()
+
+
+def test_steps_metrics_statistics_and_the_end_are_as_always() -> None:
+    models = Models(RMSProp(), max_global_step=100, statistics={"s": 1})
+    with running(models) as server, hogwild(server.address) as bridge, hogwild(server.address) as other:
+        bridge.episode(5.0, 3)
+        bridge.statistic("s", Moments.of(np.ones((4, 1))))
+        pushed = bridge.push(gradient(1), 10)
+        assert (pushed.version, pushed.global_step, pushed.staleness, pushed.discarded) == (1, 10, 0, None)
+        assert pushed.pulled is not None and pushed.pulled.statistics["s"].count == 4
+        assert other.push(gradient(1), 10).staleness == 1
+        assert bridge.push(gradient(1), 10, want_parameters=False).pulled is None
+        assert bridge.push(gradient(np.nan), 10).discarded == "not_finite"
+        assert bridge.push(None, 10, withheld=True).discarded == "loss"
+        status = server.core.status()
+        assert (status.counters.version, status.counters.discarded, status.episodes) == (3, 2, 1)
+        assert status.counters.env_steps == 50
+        with pytest.raises(TrainingEnded):
+            bridge.push(gradient(1), 50)
+
+
+def test_what_others_do_meanwhile_is_seen_and_what_was_pulled_stays() -> None:
+    with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
+        ordinary.register(registration())
+        before = ordinary.pull()
+        held = [bridge.push(gradient(1), 1).pulled for _ in range(6)]
+        values = [pulled.parameters[0] for pulled in held if pulled is not None]
+        assert values == sorted(set(values), reverse=True), "each is another one still"
+        assert before.parameters[0] == 0
+        after = ordinary.push(gradient(1), 1).pulled
+        assert after is not None and after.parameters[0] < values[-1]
+        assert bridge.pull().parameters[0] == after.parameters[0]
+
+
+def test_a_checkpoint_has_it_all_and_another_life_goes_on(tmp_path: Path) -> None:
+    with running(MODELS, tmp_path) as first:
+        address = first.address
+        with hogwild(address) as bridge:
+            for each in gradients(5):
+                last = bridge.push(each, 10).pulled
+            first.stop()
+            with running(MODELS, tmp_path, address=address) as second:
+                assert last is not None and second.parameters.tobytes() == last.parameters.tobytes()
+                pushed = bridge.push(gradient(1), 10)
+                assert (pushed.discarded, pushed.global_step) == ("incarnation", 60)
+                assert pushed.pulled is not None and pushed.pulled.parameters.tobytes() == last.parameters.tobytes()
+                after = bridge.push(gradient(1), 10)
+                assert (after.discarded, after.version) == (None, 6)
+    with running(MODELS) as alone, bridge_to(alone.address) as ordinary:
+        ordinary.register(registration())
+        ordinary.pull()
+        for each in gradients(5):
+            ordinary.push(each, 10)
+        expected = ordinary.push(gradient(1), 10).pulled
+    assert expected is not None and after.pulled is not None
+    assert after.pulled.parameters.tobytes() == expected.parameters.tobytes(), "the slot was restored too"
+
+
+def lose(server: Running, bridge: HogwildBridge) -> None:
+    """Connections, which the worker sees with its next question."""
+    for connection in list(server.server._local._connections.values()):
+        connection.close()
+    bridge.pull()
+    assert not bridge.shares_memory
+
+
+def test_a_connection_that_is_lost_is_made_anew() -> None:
+    with running(MODELS) as server, hogwild(server.address) as bridge, bridge_to(server.address) as ordinary:
+        ordinary.register(registration())
+        ordinary.pull()
+        bridge.push(gradient(1), 1)
+        lose(server, bridge)
+        ordinary.push(gradient(1), 1)
+        for version, staleness in ((3, 1), (4, 0)):
+            pushed = bridge.push(gradient(1), 1)
+            assert (pushed.version, pushed.staleness, pushed.discarded) == (version, staleness, None)
+        assert bridge.shares_memory
+        assert server.core.status().workers == 2, "it is the same worker still"
+        lose(server, bridge)
+        server.core.leave(bridge._worker_id)
+        pushed = bridge.push(gradient(1), 1)
+        assert (pushed.discarded, pushed.version) == ("incarnation", 4), "it has registered anew"
+        assert bridge.push(gradient(1), 1).version == 5
+
+
+def test_a_connection_that_is_made_for_nothing_ends_the_worker() -> None:
+    with running(MODELS) as server, hogwild(server.address) as bridge:
+        for connection in list(server.server._local._connections.values()):
+            connection.close()
+        bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before anybody could know
+        server.server._local._offers.open = False
+        server.core.leave(bridge._worker_id)
+        with pytest.raises(BridgeUnusable, match="bridge is hogwild: it offers none"):
+            bridge.push(gradient(1), 1)
+
+
+def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(MODELS) as server, hogwild(server.address, unavailable_after=0.2) as bridge:
+        lose(server, bridge)
+        with monkeypatch.context() as scarce:
+            scarce.setattr(segments, "make", no_memory)
+            says = r"bridge is hogwild: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
+            with pytest.raises(BridgeUnavailable, match=says):
+                bridge.push(gradient(1), 1)
+        assert server.version == 0
+        memory = SharedMemory(bridge._links[0]._offered[0], bridge._worker_id, SIZE)  # type: ignore[index]
+        with closing(memory):
+            server.core.gate.close("shards are away")
+            with pytest.raises(NoSharedMemory, match="shards are away") as why:
+                memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
+            assert why.value.trouble is Trouble.MOMENTARY
+            server.core.gate.open()
+        assert bridge.push(gradient(1), 1).version == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "index", "says", "trouble"),
+    [
+        ({"incarnation": 1}, 0, "does not know this worker in this incarnation", Trouble.FORGOTTEN),
+        ({"worker_id": "1" * 32}, 0, "does not know this worker in this incarnation", Trouble.FORGOTTEN),
+        ({}, 2, "vector 2 of 2 was asked for", Trouble.MOMENTARY),
+    ],
+)
+def test_live_vectors_are_for_workers_of_this_incarnation(
+    changes: dict[str, Any], index: int, says: str, trouble: Trouble
+) -> None:
+    with running(MODELS) as server, hogwild(server.address) as bridge:
+        memory = bridge._links[0].memory
+        assert memory is not None
+        asker = {"worker_id": bridge._worker_id, "incarnation": bridge._incarnation, **changes}
+        with pytest.raises(NoSharedMemory, match=says) as why:
+            memory.live(index, pb.PullRequest(**asker))
+        assert why.value.trouble is trouble
+
+
+def test_who_only_plays_has_nothing_to_write_to() -> None:
+    with running(MODELS) as server, closing(HogwildBridge(server.address)) as bridge:
+        bridge.register(registration(exploit=True))
+        assert bridge.pull().version == 0
+        assert bridge.shares_memory
+        assert not bridge._live
+        memory = bridge._links[0].memory
+        assert memory is not None
+        with pytest.raises(NoSharedMemory, match="an exploit worker changes nothing") as why:
+            memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
+        assert why.value.trouble is Trouble.LASTING
+
+
+def no_memory(size: int, **_: Any) -> Any:
+    raise OSError(errno.EMFILE, "no more descriptors")
+
+
+def test_sharing_that_fails_midway_changes_nothing_and_may_come_about_later() -> None:
+    shard = Shard(np.ones(SIZE, np.float32), RMSProp(), Schedule(0.1))
+    made: list[FlatVector] = []
+
+    def one_only(size: int) -> FlatVector:
+        if made:
+            no_memory(size)
+        made.append(own_memory(size))
+        return made[-1]
+
+    with pytest.raises(OSError, match="no more descriptors"):
+        shard.share(one_only)
+    assert shard.pull()[1] is shard.pull()[1], "a snapshot is the same while nothing changes"
+    with pytest.raises(PushRefused, match="memory for it is shared before"):
+        shard.push(Push("0" * 32, 1, 0, None, 1, 1, 0, applied=True))
+    live = shard.share(own_memory).vectors[0]
+    live += 1
+    assert shard.pull()[1].tolist() == [2.0] * SIZE
+    assert shard.share(no_memory).vectors[0] is live
+
+
+def test_a_gradient_may_have_strides() -> None:
+    wide = np.arange(2 * SIZE, dtype=np.float32)
+    with (
+        running(MODELS) as one,
+        running(MODELS) as other,
+        hogwild(one.address) as bridge,
+        hogwild(other.address) as two,
+    ):
+        bridge.push(wide[::2], 1)
+        two.push(wide[::2].copy(), 1)
+        assert one.parameters.tobytes() == other.parameters.tobytes()
+
+
+def test_shards_that_return_to_a_checkpoint_are_updated_there(tmp_path: Path) -> None:
+    with sharded(2, MODELS, tmp_path) as shards, hogwild(shards.addresses) as bridge:
+        for each in gradients(3):
+            bridge.push(each, 10)
+        assert shards.save()
+        saved = shards.parameters
+        bridge.push(gradient(1), 10)
+        shards.all[1].vanish()
+        shards.again(1)
+        shards.wait_serving()
+        pushed = bridge.push(gradient(1), 10)
+        assert (pushed.discarded, pushed.version) == ("incarnation", 3)
+        assert pushed.pulled is not None
+        np.testing.assert_array_equal(pushed.pulled.parameters, saved)
+        np.testing.assert_array_equal(shards.parameters, saved)
+        after = bridge.push(gradient(1), 10)
+        assert (after.discarded, after.version) == (None, 4)
+        assert after.pulled is not None
+        assert after.pulled.parameters.tobytes() == shards.parameters.tobytes() != saved.tobytes()
+
+
+def test_many_at_once_lose_no_count() -> None:
+    failures: list[BaseException] = []
+
+    def work(address: str) -> None:
+        try:
+            with hogwild(address) as bridge:
+                for each in gradients(50):
+                    bridge.push(each, 2)
+        except BaseException as error:
+            failures.append(error)
+
+    with running(MODELS) as server:
+        threads = [threading.Thread(target=work, args=(server.address,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        counters = server.core.status().counters
+        assert (counters.version, counters.env_steps) == (200, 400)
+        assert np.isfinite(server.parameters).all() and server.parameters.any()
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_write_harms_nobody(processes: Processes, tmp_path: Path) -> None:
+    size = 300_000
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    with running(MODELS, tmp_path) as server, hogwild(server.address, size) as bridge:
+        child = processes.start(
+            sys.executable,
+            "-m",
+            "support.hogwild_child",
+            server.address,
+            fingerprint(size=size),
+            env={"PYTHONPATH": path},
+        )
+        child.wait_for_line("updating")
+        seen = server.version
+        wait_until(lambda: server.version > seen + 20, "it updates")
+        child.kill()
+        wait_until(lambda: server.server._local._offers.connected() == 1, "the shard has seen its end")
+        counted = server.version
+        pushed = bridge.push(np.ones(size, np.float32), 1)
+        assert pushed.version == counted + 1
+        assert pushed.pulled is not None
+        parameters = pushed.pulled.parameters
+        # Every element has all of its updates, or all but what the last one had not come to.
+        assert np.isfinite(parameters).all()
+        assert len(np.unique(parameters)) <= 2 + 64, "whole elements were written, in a few strides"
+        assert parameters.max() < 0
+    assert server.ended is not None and server.ended[1], "the last checkpoint is safe"
+
+
+@dataclass(frozen=True)
+class Combining(Models):
+    combine: CombinerSpec = Fifo()  # noqa: RUF009 - it is a value
+
+    def __call__(self, description: str) -> ModelSpec:
+        spec = super().__call__(description)
+        return ModelSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "combine": self.combine})
+
+
+@pytest.mark.parametrize(
+    ("models", "says"),
+    [
+        (Models(Adam()), "its optimizer is none of rms_prop, momentum and adagrad"),
+        (Models(RMSProp(), max_staleness=3), r"it discards stale gradients \(algorithm.max_staleness\)"),
+        (Combining(RMSProp(), combine=Average(2)), r"it combines gradients \(algorithm.combine\)"),
+    ],
+)
+def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
+    refused = pytest.raises(BridgeUnusable, match=f"cannot do with bridge hogwild: {says}; set bridge to auto")
+    with running(models) as server, closing(HogwildBridge(server.address)) as bridge, refused:
+        bridge.register(registration())
+
+
+def test_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running(MODELS) as server, hogwild(server.address):
+        assert f"parameter server {server.address}: updated in that memory, without locks" in caplog.text
+
+
+def test_it_is_never_by_grpc() -> None:
+    with running(MODELS) as server:
+        server.server._local._offers.open = False
+        with (
+            closing(HogwildBridge(server.address)) as bridge,
+            pytest.raises(BridgeUnusable, match="bridge is hogwild: it offers none; run both on one host"),
+        ):
+            bridge.register(registration())
+
+
+def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
+    with running(MODELS) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        common = bridge._common(1, True, False)
+        common.applied = True
+        with pytest.raises(BridgeError, match="memory for it is shared before"):
+            bridge._push(common, None)
+        assert server.version == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"combine": "average"}, "algorithm.combine: average needs gradients in an order: set it to fifo"),
+        ({"max_staleness": 0}, "algorithm.max_staleness: 0 is for gradients that are discarded: leave it out"),
+        ({"optimizer": "adam"}, "algorithm.optimizer: adam is none of rms_prop, momentum, adagrad: set one of these"),
+    ],
+)
+def test_a_configuration_that_promises_more_is_refused(keys: dict[str, object], says: str) -> None:
+    config = ConfigBase(**{"path": "x", "max_global_step": 1, **keys})  # type: ignore[arg-type]
+    check_bridge(RlxServerSection(), config)
+    check_bridge(RlxServerSection(bridge="hogwild"), ConfigBase(path="x", max_global_step=1))  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=f"bridge: hogwild has no locks; {says}, or set bridge to auto"):
+        check_bridge(RlxServerSection(bridge="hogwild"), config)

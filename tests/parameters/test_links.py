@@ -1,0 +1,189 @@
+"""A bridge to several shards: what is one push, and what is left of one."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.parameters import BridgeError, GrpcBridge, grpc_bridge
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.grpc_bridge import Way
+from relaax.parameters.link import shard_range
+from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration
+from support.shards import Shards, sharded
+
+ONES = gradient(*[1.0] * SIZE)
+
+
+@pytest.mark.parametrize("parameters", [4, 5, 7, 1000])
+@pytest.mark.parametrize("shards", [1, 2, 3, 4])
+def test_ranges_are_next_to_each_other_and_of_nearly_one_length(parameters: int, shards: int) -> None:
+    ranges = [shard_range(parameters, shard, shards) for shard in range(shards)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == parameters
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+    lengths = [end - start for start, end in ranges]
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_all_shards_must_be_named_in_their_order() -> None:
+    with sharded(2) as shards:
+        first, second = shards.addresses
+        for addresses, sentence in (
+            ([first], "is one of 2 shards, and 1 address was given: name them all, shard 0 first"),
+            ([first, second, second], "is one of 2 shards, and 3 addresses were given"),
+            ([second, first], "is shard 1, and it was named where shard 0 belongs"),
+        ):
+            with bridge_to(addresses) as bridge, pytest.raises(BridgeError, match=sentence):
+                bridge.register(registration())
+
+
+def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
+    with (
+        sharded(SIZE + 1) as shards,
+        bridge_to(shards.addresses) as bridge,
+        pytest.raises(BridgeError, match=f"the model has {SIZE} parameters: too few for {SIZE + 1} shards"),
+    ):
+        bridge.register(registration())
+
+
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+def test_a_push_is_discarded_where_any_part_was(way: Way) -> None:
+    with sharded(2, Models(max_staleness=0)) as shards, bridge_to(shards.addresses, way=way) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        broken = ONES.copy()
+        broken[-1] = np.nan
+        pushed = bridge.push(broken, env_steps=3)
+        assert (pushed.discarded, pushed.global_step) == ("not_finite", 3)
+        np.testing.assert_array_equal(shards.parameters, [-1] * 4 + [0] * 4)
+        assert [shard.version for shard in shards.all] == [1, 0]
+        # The first shard is one version ahead, and each part is measured by its own shard's.
+        assert bridge.push(ONES, env_steps=3, want_parameters=False).discarded is None
+        assert bridge.push(ONES, env_steps=3).staleness == 1
+
+
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+def test_what_is_not_modified_is_not_sent_again(way: Way) -> None:
+    with (
+        sharded(2) as shards,
+        bridge_to(shards.addresses, way=way) as bridge,
+        bridge_to(shards.addresses, way=way) as other,
+    ):
+        for each in (bridge, other):
+            each.register(registration())
+        pulled = bridge.pull()
+        other.pull()
+        half = ONES.copy()
+        half[:4] = np.nan
+        other.push(half, env_steps=1)
+        again = bridge.pull()
+        assert again is not pulled
+        np.testing.assert_array_equal(again.parameters, [0] * 4 + [-1] * 4)
+        assert bridge.pull() is again
+
+
+class FilledNumpy:
+    """numpy, with NaN in new memory: else it may hold by chance what belongs there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    @staticmethod
+    def empty(shape: int, dtype: Any) -> Any:
+        return np.full(shape, np.nan, dtype)
+
+
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+@pytest.mark.parametrize("changed", [{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}])
+def test_of_shards_some_are_modified_and_others_not(
+    way: Way, changed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_bridge, "np", FilledNumpy())
+    with (
+        sharded(3) as shards,
+        bridge_to(shards.addresses, way=way) as bridge,
+        bridge_to(shards.addresses, way=way) as other,
+    ):
+        for each in (bridge, other):
+            each.register(registration())
+            each.pull()
+        # No element is 0 or like another, so that none is in the right place by chance.
+        other.push(gradient(*range(1, SIZE + 1)), env_steps=1)
+        before = bridge.pull().parameters.copy()
+        np.testing.assert_array_equal(before, -gradient(*range(1, SIZE + 1)))
+        step = gradient(*range(100, 100 + SIZE))
+        expected = before.copy()
+        for shard in range(3):
+            part = slice(*shard_range(SIZE, shard, 3))
+            if shard in changed:
+                expected[part] -= step[part]
+            else:
+                step[part] = np.nan
+        other.push(step, env_steps=1)
+        pulled = bridge.pull()
+        np.testing.assert_array_equal(pulled.parameters, expected)
+        assert bridge.pull() is pulled
+        # And in the answer to a push of its own.
+        again = bridge.push(step, env_steps=1).pulled
+        assert again is not None
+        np.testing.assert_array_equal(again.parameters, expected - np.nan_to_num(step))
+        np.testing.assert_array_equal(pulled.parameters, expected)
+
+
+def test_leaving_leaves_all() -> None:
+    with sharded(3) as shards:
+        with bridge_to(shards.addresses) as bridge:
+            bridge.register(registration())
+            assert [shard.core.status().workers for shard in shards.all] == [1, 1, 1]
+        assert [shard.core.status().workers for shard in shards.all] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("arrived", [0, 1])
+def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arrived: int) -> None:
+    with sharded(2, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.push(ONES, env_steps=10)
+        _one_part_only(bridge, arrived)
+        assert shards.save()
+        _lose(shards)
+        pushed = bridge.push(ONES, env_steps=5)
+        assert (pushed.discarded, pushed.global_step) == ("incarnation", 15)
+        counters = shards.leader.core.status().counters
+        assert (counters.env_steps, counters.frames) == (15, 15)
+        expected = -ONES
+        start, end = shard_range(SIZE, arrived, 2)
+        expected[start:end] -= 1  # half a push, which asynchronous training bears
+        np.testing.assert_array_equal(shards.parameters, expected)
+
+
+def test_a_push_that_shard_0_answered_before_the_roll_back_is_counted_again(tmp_path: Path) -> None:
+    with sharded(2, directory=tmp_path) as shards, bridge_to(shards.addresses) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        bridge.push(ONES, env_steps=10)
+        assert shards.save()
+        _lose(shards)
+        pushed = bridge.push(ONES, env_steps=5)
+        assert (pushed.discarded, pushed.global_step) == ("incarnation", 15)
+        np.testing.assert_array_equal(shards.parameters, -ONES)
+
+
+def _one_part_only(bridge: GrpcBridge, shard: int) -> None:
+    """Send one shard its part of the push that comes next, as a worker would that is cut off from the other one."""
+    link = bridge._links[shard]
+    common = pb.PushRequest(env_steps=5, global_step=bridge.global_step)
+    call = link.push(bridge._worker_id, bridge._incarnation, common, ONES)
+    call.method(call.request, timeout=30)
+    link._push_id -= 1
+
+
+def _lose(shards: Shards) -> None:
+    shards.all[1].vanish()
+    shards.again(1)
+    shards.wait_serving()

@@ -1,0 +1,649 @@
+"""Vectors through memory: who is let in, what a vector's memory may be used for, and what happens when it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.optim.recycled import own_memory
+from relaax.parameters import BridgeError, BridgeUnavailable, BridgeUnusable, Moments, segments
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.parameters.grpc_bridge import GrpcBridge
+from relaax.parameters.link import Link
+from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory
+from relaax.server.parameter_server import local
+from relaax.server.parameter_server.local_connection import LocalConnection
+from relaax.server.parameter_server.shard import Shard
+from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
+from support.processes import wait_until
+
+pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")
+
+WORKER = "0" * 32
+
+
+@contextmanager
+def sharing(server: Running, **options: Any) -> Iterator[GrpcBridge]:
+    """A registered bridge that has pulled."""
+    with bridge_to(server.address, **{"way": "shared_memory", **options}) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        assert bridge.shares_memory
+        yield bridge
+
+
+def offer(server: Running, worker_id: str = WORKER, **changes: Any) -> pb.SharedMemoryOffer:
+    """What a worker is told, and after it other values of some of it."""
+    made = server.core.register(worker_id, registration().fingerprint, "", 1, False, 1)
+    assert made
+    offered = server.server._local._offers.offer(worker_id)
+    assert offered is not None
+    offered.MergeFrom(pb.SharedMemoryOffer(**changes))
+    return offered
+
+
+def connected(offered: pb.SharedMemoryOffer, worker_id: str = WORKER) -> FrameSocket:
+    """A connection that was let in."""
+    frames = FrameSocket(socket.socket(socket.AF_UNIX), descriptors=True)
+    frames.socket.settimeout(10.0)
+    frames.socket.connect(b"\0" + offered.socket)
+    frames.send(Frame(HELLO, worker_id.encode() + offered.worker_proof, 4 * SIZE))
+    frame, descriptor = frames.receive()
+    assert frame.message == offered.shard_proof
+    assert descriptor is not None
+    os.close(descriptor)
+    return frames
+
+
+def no_memory(size: int, **_: Any) -> Any:
+    raise OSError(errno.EMFILE, "no more descriptors")
+
+
+class Without:
+    """The module `socket` where there are no more of them."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.socket if name == "socket" else getattr(socket, name)
+
+    def socket(self, *_: Any) -> Any:
+        raise OSError(errno.EMFILE, "no more descriptors")
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def copies(sock: socket.socket) -> int:
+    """Descriptors of this process that are of this socket."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += descriptor.stat().st_ino == os.fstat(sock.fileno()).st_ino
+    return found
+
+
+def test_what_was_pulled_stays_as_it_is_while_anybody_has_it() -> None:
+    with running() as server, sharing(server) as bridge:
+        held = [bridge.pull().parameters]
+        for _ in range(10):
+            pulled = bridge.push(gradient(1), 1).pulled
+            assert pulled is not None
+            held.append(pulled.parameters[:1].reshape(1, 1))  # a view of a view will do
+        np.testing.assert_array_equal([vector.ravel()[0] for vector in held], -np.arange(11))
+
+
+def test_it_stays_so_when_the_connection_is_lost() -> None:
+    with running() as server, sharing(server) as bridge, sharing(server) as other:
+        held = [bridge.pull(), *(bridge.push(gradient(1), 1).pulled for _ in range(4))]
+        for connection in list(server.server._local._connections.values()):
+            connection.close()
+        wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen their end")
+        for _ in range(10):
+            other.push(gradient(1), 1)
+        assert [pulled and pulled.parameters[0] for pulled in held] == [0, -1, -2, -3, -4]
+        assert len(server.core.segments.alive) <= 6
+
+
+def test_memory_that_nobody_has_any_more_is_used_again() -> None:
+    with running() as server, sharing(server) as one, sharing(server) as other:
+        for _ in range(20):
+            for bridge in (one, other):
+                bridge.push(gradient(1), 1)
+        assert len(server.core.segments.alive) <= 6, "each worker has one or two of them, the shard one"
+        held = [one.push(gradient(1), 1).pulled for _ in range(12)]
+        assert len(server.core.segments.alive) > 12
+        del held
+        for _ in range(3):
+            one.push(gradient(1), 1)
+        assert len(server.core.segments.alive) <= 10
+        memory = one._links[0]._memory
+        assert memory is not None
+        assert memory._segments.keys() <= server.core.segments.alive, "what is no more is not mapped either"
+
+
+def test_a_gradient_may_be_computed_where_the_shard_reads_it() -> None:
+    with running() as server, sharing(server) as bridge:
+        memory = bridge.gradient_memory()
+        assert memory is not None
+        for sign in (1, 2):
+            memory[:] = gradient(sign)
+            bridge.push(memory, 1)
+        pulled = bridge.push(gradient(4), 1).pulled
+        assert pulled is not None
+        np.testing.assert_array_equal(pulled.parameters, -7 * gradient(1))
+        np.testing.assert_array_equal(memory, gradient(4), "what was computed elsewhere is brought there")
+    with running() as server, bridge_to(server.address, way="grpc") as bridge:
+        bridge.register(registration())
+        assert bridge.gradient_memory() is None
+
+
+def test_parameters_cannot_be_written_to() -> None:
+    with running() as server, sharing(server) as bridge:
+        parameters = bridge.pull().parameters
+        with pytest.raises(ValueError, match="read-only"):
+            parameters[0] = 1
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            parameters.flags.writeable = True
+        segment = server.core.segments.find(server.parameters)
+        assert segment is not None
+        with pytest.raises(PermissionError):
+            segments.map_(segment.descriptor, SIZE, writable=True)
+        with pytest.raises(PermissionError):
+            os.ftruncate(segment.descriptor, 0)
+
+
+def test_memory_that_is_handed_over_never_changes_its_length() -> None:
+    descriptor, memory = segments.make(SIZE)
+    try:
+        for length in (0, 4096):
+            with pytest.raises(PermissionError):
+                os.ftruncate(descriptor, length)
+        with pytest.raises(ValueError, match=f"memory of {4 * SIZE} bytes was handed over for {SIZE + 1} numbers"):
+            segments.map_(descriptor, SIZE + 1, writable=True)
+        segments.map_(descriptor, SIZE, writable=True)[0] = 3
+        assert memory[0] == 3
+    finally:
+        os.close(descriptor)
+
+
+def test_long_reports_and_statistics_go_along() -> None:
+    length = 10_000
+    with running(Models(statistics={"s": length})) as server, sharing(server) as bridge:
+        for number in range(4096):
+            bridge.episode(number / 3, number)
+        bridge.statistic("s", Moments.of(np.ones((2, length))))
+        pushed = bridge.push(gradient(1), 1)
+        assert bridge.shares_memory
+        assert pushed.pulled is not None
+        assert pushed.pulled.statistics["s"].count == 2
+        assert server.core.status().episodes == 4096
+
+
+def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with running() as server, sharing(server) as bridge:
+        monkeypatch.setattr(LocalConnection, "_send", lambda self, carrier: self.close())
+        for version in (1, 2):
+            pushed = bridge.push(gradient(1), 5)
+            assert (pushed.version, pushed.global_step, pushed.discarded) == (version, 5 * version, None)
+        np.testing.assert_array_equal(server.parameters, -gradient(2))
+        assert not bridge.shares_memory
+        lost = [record.message for record in caplog.records if "no longer shared" in record.message]
+        assert [text.partition(": ")[2] for text in lost] == [
+            "by gRPC for now, memory is no longer shared: the connection was closed"
+        ]
+
+
+def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("relaax.parameters.link.time.monotonic", lambda: now)
+    with running() as server, sharing(server) as bridge:
+        for connection in list(server.server._local._connections.values()):
+            connection.close()
+        bridge.push(gradient(1), 1)
+        now += 29.0
+        bridge.pull()
+        assert not bridge.shares_memory
+        now += 1.0
+        assert bridge.push(gradient(1), 1).version == 2
+        assert bridge.shares_memory
+
+
+def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Link._lost
+
+    def then_go_on(self: Link, why: NoSharedMemory) -> None:
+        lost(self, why)
+        server.core.gate.release()
+
+    monkeypatch.setattr(Link, "_lost", then_go_on)
+    with running() as server, sharing(server) as bridge:
+        assert server.core.gate.hold(60.0)
+        monkeypatch.setattr(bridge._call, "_timeout", 0.1)
+        assert bridge.push(gradient(1), 5).version == 1
+        assert not bridge.shares_memory
+        assert server.core.status().counters.env_steps == 5
+
+
+def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None:
+    with running() as server, bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge:
+        bridge.register(registration(exploit=True))
+        with pytest.raises(BridgeError, match="an exploit worker cannot push"):
+            bridge.push(None, 1)
+        assert bridge.pull().version == 0
+        server.core.gate.close("shards are away")
+        with pytest.raises(BridgeUnavailable, match=r"was away for 0\.2 s: shards are away"):
+            bridge.pull()
+        server.core.gate.open()
+        assert bridge.pull().version == 0
+        assert bridge.shares_memory
+
+
+def test_a_failure_of_the_server_itself_is_told_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running() as server, sharing(server) as bridge:
+        monkeypatch.setattr(server.core, "push", lambda push: 1 / 0)
+        with pytest.raises(BridgeError, match="ZeroDivisionError: division by zero"):
+            bridge.push(gradient(1), 1)
+        assert "a question of a local worker failed" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["at the start", "later"])
+def test_without_memory_there_is_grpc(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    with running() as server, bridge_to(server.address, way="auto") as bridge:
+        if where == "at the start":
+            monkeypatch.setattr(segments, "make", no_memory)
+        bridge.register(registration())
+        assert bridge.shares_memory == (where == "later")
+        monkeypatch.setattr(segments, "make", no_memory)
+        bridge.pull()
+        assert bridge.push(gradient(1), 1).version == 1
+        assert not bridge.shares_memory
+        told = "it has no more memory to share: no more" if where == "at the start" else "there is no more memory"
+        assert told in caplog.text
+
+
+def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running() as server, bridge_to(server.address, way="auto") as bridge:
+        monkeypatch.setattr("relaax.parameters.shared_memory.socket", Without())
+        bridge.register(registration())
+        assert bridge.pull().version == 0
+        assert "by gRPC, memory is not shared: no socket can be had: no more descriptors" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["sockets", "threads"])
+def test_a_server_without_more_descriptors_or_threads_offers_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    with monkeypatch.context() as scarce:
+        if what == "sockets":
+            scarce.setattr(local, "socket", Without())
+        else:
+            scarce.setattr(local.LocalServer, "_start", no_thread)
+        with running() as server, bridge_to(server.address, way="auto") as bridge:
+            bridge.register(registration())
+            assert bridge.push(None, 1).global_step == 1
+            assert not bridge.shares_memory
+    assert "workers of this host come by gRPC, there is no socket for shared memory: no more" in caplog.text.replace(
+        "[Errno 24] ", ""
+    )
+
+
+def no_thread(*_: Any) -> None:
+    raise RuntimeError("no more threads")
+
+
+def test_a_worker_for_whom_there_is_no_thread_comes_by_grpc_and_the_last_checkpoint_is_safe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start = threading.Thread.start
+
+    def few(self: threading.Thread) -> None:
+        if self.name == "local":
+            no_thread()
+        start(self)
+
+    with running(directory=tmp_path) as server:
+        with monkeypatch.context() as scarce, bridge_to(server.address, way="auto") as bridge:
+            scarce.setattr(threading.Thread, "start", few)
+            bridge.register(registration())
+            bridge.pull()
+            assert bridge.push(gradient(1), 1).version == 1
+            assert not bridge.shares_memory
+        assert not server.server._local._strangers, "its place is free"
+        with sharing(server) as bridge:
+            assert bridge.push(gradient(1), 1).version == 2
+    assert server.ended is not None and server.ended[1], "the last checkpoint is safe"
+
+
+def test_what_lies_in_no_shared_memory_is_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As parameters on a GPU are."""
+    monkeypatch.setattr(
+        "relaax.server.parameter_server.making.Shard",
+        lambda *given, **keys: Shard(*given, **{**keys, "empty": own_memory}),
+    )
+    with running() as server, sharing(server) as bridge:
+        held = [bridge.push(gradient(1), 1).pulled for _ in range(6)]
+        assert [pulled and pulled.parameters[0] for pulled in held] == [-1, -2, -3, -4, -5, -6]
+        assert bridge.shares_memory
+
+
+def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running() as server:
+        server.server._local._offers.open = False
+        with bridge_to(server.address, way="auto") as bridge:
+            bridge.register(registration())
+            assert bridge.pull().version == 0
+            assert not bridge.shares_memory
+        assert f"parameter server {server.address}: by gRPC, memory is not shared: it offers none" in caplog.text
+        told = r"bridge is shared_memory: it offers none; run both on one host and in one network namespace"
+        with bridge_to(server.address, way="shared_memory") as bridge, pytest.raises(BridgeError, match=told):
+            bridge.register(registration())
+
+
+def test_the_offer_of_another_host_leads_nowhere() -> None:
+    with running() as server, pytest.raises(NoSharedMemory, match="nobody listens at its socket"):
+        SharedMemory(offer(server, socket=b"relaax-of-another-host"), WORKER, SIZE)
+
+
+def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, calls = segments.make, []
+
+    def at_last(size: int, **options: Any) -> Any:
+        calls.append(size)
+        return no_memory(size) if len(calls) < 3 else make(size, **options)
+
+    with running() as server, bridge_to(server.address, way="grpc") as first:
+        first.register(registration())  # makes the model, whose memory is shared too
+        monkeypatch.setattr(segments, "make", at_last)
+        with sharing(server) as bridge:
+            assert bridge.push(gradient(1), 1).version == 1
+        assert len(calls) >= 3
+        monkeypatch.setattr(segments, "make", no_memory)
+        says = r"bridge is shared_memory: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
+        with (
+            bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge,
+            pytest.raises(BridgeUnavailable, match=says),
+        ):
+            bridge.register(registration())
+
+
+def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
+    says = "bridge is shared_memory: nobody listens at its socket.* run both on one host"
+    with running() as server, bridge_to(server.address, way="shared_memory") as bridge:
+        server.server._local._offers.socket = b"relaax-of-another-host"
+        with pytest.raises(BridgeUnusable, match=says):
+            bridge.register(registration())
+
+
+def test_a_shard_that_ended_after_its_offer_may_be_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next life makes another offer."""
+    with running() as server, bridge_to(server.address, way="shared_memory") as bridge:
+        offers = server.server._local._offers
+        right, made = offers.socket, []
+
+        def of_two_lives(worker_id: str) -> pb.SharedMemoryOffer | None:
+            made.append(worker_id)
+            offers.socket = right if len(made) > 1 else b"relaax-of-the-last-life"
+            return type(offers).offer(offers, worker_id)
+
+        monkeypatch.setattr(offers, "offer", of_two_lives)
+        bridge.register(registration())
+        assert bridge.shares_memory
+
+
+@pytest.mark.parametrize("mistake", ["proof", "another's proof", "not registered", "length", "no introduction"])
+def test_a_stranger_is_not_heard(mistake: str) -> None:
+    other = "1" * 32
+    with running() as server:
+        offered = offer(server)
+        if mistake == "not registered":
+            server.core.leave(WORKER)
+        proof = offer(server, other).worker_proof if mistake == "another's proof" else offered.worker_proof
+        hello = WORKER.encode() + (bytes(32) if mistake == "proof" else proof)
+        length = 4 * SIZE + 4 * (mistake == "length")
+        with closing(FrameSocket(socket.socket(socket.AF_UNIX))) as frames:
+            frames.socket.settimeout(10.0)
+            frames.socket.connect(b"\0" + offered.socket)
+            frames.send(Frame(PUSH if mistake == "no introduction" else HELLO, hello, length))
+            if mistake == "not registered":  # he was: only then there is a proof
+                assert frames.receive()[0].message == b"it does not know this worker any more"
+            with pytest.raises((BrokenFrame, ConnectionResetError)):
+                frames.receive()
+        assert server.server._local._offers.connected() == 0
+
+
+def test_who_answers_must_prove_to_be_the_shard() -> None:
+    with running() as server, pytest.raises(NoSharedMemory, match="did not prove to be the shard"):
+        SharedMemory(offer(server, shard_proof=bytes(32)), WORKER, SIZE)
+
+
+def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_HANDSHAKE_SECONDS", 60.0)
+    with running() as server:
+        name = b"\0" + server.server._local._offers.socket
+        silent = []
+        try:
+            for _ in range(40):
+                silent.append(socket.socket(socket.AF_UNIX))
+                silent[-1].connect(name)
+            silent[-1].settimeout(10.0)
+            assert silent[-1].recv(1) == b"", "it was closed"
+            with bridge_to(server.address, way="auto") as bridge:
+                bridge.register(registration())
+                assert bridge.pull().version == 0
+                assert not bridge.shares_memory
+        finally:
+            for sock in silent:
+                sock.close()
+
+        def shares() -> bool:
+            with bridge_to(server.address, way="auto") as bridge:
+                bridge.register(registration())
+                return bridge.shares_memory
+
+        wait_until(shares, "the places are free again")
+
+
+def test_who_says_nothing_has_a_bounded_time_and_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as server:
+        name = b"\0" + server.server._local._offers.socket
+        monkeypatch.setattr(local, "_HANDSHAKE_SECONDS", 0.1)
+        with closing(socket.socket(socket.AF_UNIX)) as silent:
+            silent.settimeout(10.0)
+            silent.connect(name)
+            assert silent.recv(1) == b"", "it was closed"
+        monkeypatch.setattr(local, "_HANDSHAKE_SECONDS", 60.0)
+        with closing(socket.socket(socket.AF_UNIX)) as silent:
+            silent.connect(name)
+            wait_until(lambda: server.server._local._strangers, "it is waited for")
+            server.server._local.stop(50.0)
+            assert not server.server._local._threads, "nobody waits for it any more"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
+    """A socket, and who receives frames from it with a descriptor each."""
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, closing(FrameSocket(other, descriptors=True)) as frames:
+        other.settimeout(10.0)
+        yield one, frames
+
+
+def test_a_frame_that_comes_by_drips_has_one_deadline(
+    monkeypatch: pytest.MonkeyPatch, pair: tuple[socket.socket, FrameSocket]
+) -> None:
+    one, frames = pair
+    now = 0.0
+
+    def drip() -> float:
+        nonlocal now
+        one.send(b"\0")
+        now += 1.0
+        return now
+
+    monkeypatch.setattr("relaax.parameters.frames.time.monotonic", drip)
+    with pytest.raises(TimeoutError, match="it took too long"):
+        frames.receive(deadline=5.0)
+    assert now == 5.0
+
+
+@pytest.mark.parametrize("frame", [Frame(HELLO, bytes(65)), Frame(HELLO, b"", numbers=range(17))])
+def test_a_frame_is_no_longer_than_is_waited_for(pair: tuple[socket.socket, FrameSocket], frame: Frame) -> None:
+    one, frames = pair
+    FrameSocket(one).send(frame)
+    with pytest.raises(BrokenFrame, match="64 bytes are the most"):
+        frames.receive(64)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_frame_brings_one_descriptor_and_others_are_closed(
+    pair: tuple[socket.socket, FrameSocket], together: bool
+) -> None:
+    one, frames = pair
+    for _ in range(1 if together else 2):
+        socket.send_fds(one, [b"\0"], [one.fileno()] * (2 if together else 1))
+    with pytest.raises(BrokenFrame, match="more than one descriptor came with a frame"):
+        frames.receive()
+    assert copies(one) == 1, "its own"
+
+
+def test_a_descriptor_for_which_there_is_no_place_is_missed(pair: tuple[socket.socket, FrameSocket]) -> None:
+    one, frames = pair
+    FrameSocket(one).send(Frame(0, b""), one.fileno())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (one.fileno(), limits[1]))  # the system takes the lowest that is free
+    filling = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                filling.append(os.dup(one.fileno()))
+        with pytest.raises(BrokenFrame, match="a descriptor was lost: this process may have no more of them"):
+            frames.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in filling:
+            os.close(descriptor)
+
+
+def test_a_worker_may_have_as_many_descriptors_as_the_system_allows() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with running() as server:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+            with sharing(server):
+                assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(2**16, limits[1]), limits[1])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_shard_takes_no_descriptors() -> None:
+    one, two = socket.socketpair()
+    with running() as server, one, two, closing(FrameSocket(socket.socket(socket.AF_UNIX), descriptors=True)) as frames:
+        offered = offer(server)
+        frames.socket.settimeout(10.0)
+        frames.socket.connect(b"\0" + offered.socket)
+        FrameSocket(one).send(Frame(HELLO, WORKER.encode() + offered.worker_proof, 4 * SIZE))
+        for byte in two.recv(1000):
+            socket.send_fds(frames.socket, [bytes([byte])], [one.fileno()])
+        _, descriptor = frames.receive()
+        assert descriptor is not None
+        os.close(descriptor)
+        assert copies(one) == 1, "its own"
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_write_changes_nothing() -> None:
+    with running() as server:
+        with closing(connected(offer(server))) as frames:
+            frames.socket.sendall(b"\x40\0\0\0\x02\0")  # a push whose rest never comes
+        wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
+        assert (server.version, server.core.status().counters.env_steps) == (0, 0)
+        with sharing(server) as bridge:
+            assert bridge.push(gradient(1), 1).version == 1
+
+
+def test_nonsense_ends_its_own_connection_only() -> None:
+    random = np.random.default_rng(0)
+    header = b"\0\0\0\0", b"\x02\0", b"\0\0", b"\0\0\0\0"
+    with running() as server, sharing(server) as bridge:
+        worker_ids = [f"{number:032x}" for number in range(100, 112)]
+        for number, worker_id in enumerate(worker_ids):
+            with closing(connected(offer(server, worker_id), worker_id)) as frames:
+                frames.socket.sendall(random.bytes(1 + 7 * number))
+        for wrong in (
+            Frame(9, b""),
+            Frame(PUSH, b"", vector=4 * SIZE + 4),
+            Frame(PUSH, bytes(2**20 + 1)),
+        ):
+            with closing(connected(offer(server))) as frames, pytest.raises((BrokenFrame, ConnectionError)):
+                frames.send(wrong)
+                frames.receive()
+        with closing(connected(offer(server))) as frames:
+            frames.send(Frame(PUSH, b"\xff\xff\xff"))
+            assert frames.receive()[0].kind == 3, "INVALID_ARGUMENT, and the next question is heard"
+            frames.socket.sendall(b"".join(header) + bytes(8))
+            assert frames.receive()[0].kind == 0
+            frames.send(Frame(PULL, pb.PullRequest(vector="target").SerializeToString(), numbers=[7, 8, 9]))
+            assert frames.receive()[0].message == b"there is no vector named 'target'"
+        assert bridge.push(gradient(1), 1).version == 1
+        assert bridge.shares_memory
+
+
+def test_nothing_is_left_behind() -> None:
+    with running() as server:
+        with sharing(server) as bridge:  # what is opened once
+            bridge.push(gradient(1), 1)
+        del bridge
+        wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
+        wait_until(lambda: len(server.server._local._threads) == 1, "only the one that accepts goes on")
+        before = descriptors()
+        for _ in range(3):
+            with sharing(server) as bridge:
+                bridge.push(gradient(1), 1)
+                bridge.register(registration())
+                bridge.pull()
+                bridge.push(gradient(1), 1)
+                wait_until(lambda: server.server._local._offers.connected() == 1, "the shard has seen the first's end")
+            del bridge
+        wait_until(lambda: descriptors() <= before, "all descriptors are closed")
+    assert not server.server._local._threads
+
+
+def test_a_server_that_ends_answers_what_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask_no_more = LocalConnection.ask_no_more
+
+    def then_go_on(self: LocalConnection) -> None:
+        ask_no_more(self)
+        server.core.gate.release()
+
+    monkeypatch.setattr(LocalConnection, "ask_no_more", then_go_on)
+    with running() as server, sharing(server) as bridge:
+        assert server.core.gate.hold(30.0)
+        pushed = []
+        thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), 5)))
+        thread.start()
+        wait_until(lambda: server.core.gate._changed._waiters, "the push waits")
+        server.server._local.stop(10.0)
+        thread.join(30)
+        assert pushed[0].version == 1
