@@ -157,7 +157,7 @@ class ActorCritic(AgentBase):
         gradient, loss = self._gradient(self._experience.batch(expected, self.config.gae_lambda))
         self._pushes += 1
         fetch = self._pushes >= self.config.sync_interval
-        pushed = self.context.bridge.push(gradient, self._env_steps, want_parameters=fetch, loss=loss)
+        pushed = self.context.parameters.push(gradient, self._env_steps, want_parameters=fetch, loss=loss)
         self._env_steps = 0
         if pushed.pulled is not None:
             self._take(pushed.pulled)
@@ -166,13 +166,13 @@ class ActorCritic(AgentBase):
         """The gradient, and the loss that it is of, as a mean over the steps that count."""
         if not batch.mask.any():
             return None, None  # nothing but void transitions
-        gradient, statistics = self._model.gradient(batch, self.context.bridge.gradient_memory())
+        gradient, statistics = self._model.gradient(batch, self.context.parameters.gradient_memory())
         policy, value, entropy, _ = means = statistics.tolist()
         for name, mean in zip(STATISTICS, means, strict=True):
-            self.context.bridge.scalar(name, mean)
+            self.context.metrics.scalar(name, mean)
         loss = policy + self.config.value_loss_weight * value - self.config.entropy_beta * entropy
         return gradient, loss
 
     def _pull(self) -> None:
-        self._take(self.context.bridge.pull())
+        self._take(self.context.parameters.pull())
         self._pulled_at = time.monotonic()

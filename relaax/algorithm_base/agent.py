@@ -30,6 +30,16 @@ class AgentContext:
     exploit: bool
     bridge: BridgeBase
 
+    @property
+    def parameters(self) -> BridgeBase:
+        """Pull, push and the memory of the next gradient."""
+        return self.bridge
+
+    @property
+    def metrics(self) -> BridgeBase:
+        """Scalars, samples, gauges, statistics and episodes."""
+        return self.bridge
+
 
 class AgentBase(ABC):
     """What an algorithm author implements. Always batched over the N environments of the connection.
