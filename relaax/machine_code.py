@@ -37,3 +37,9 @@ def compiled(function: Kernel, *arguments: Any, fastmath: bool | set[str] = Fals
     except (RuntimeError, OSError):  # no directory to write to, or no room there
         kernel = numba.njit(returns(*arguments), **options)(function)
     return kernel
+
+
+def inlined(function: Kernel, fastmath: bool | set[str] = False) -> Kernel:
+    """Let kernels call a function, which is compiled into each of them. `fastmath`: as for `compiled`."""
+    callable_by_kernels: Kernel = numba.njit(error_model="numpy", fastmath=fastmath)(function)
+    return callable_by_kernels

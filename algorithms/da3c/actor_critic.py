@@ -13,11 +13,13 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, Step
 from relaax.algorithm_base.observations import ObservationEncoder
-from relaax.nn.distributions import Policy
-from relaax.nn.networks import NetworkSpec
+from relaax.nn.distributions import Distribution
+from relaax.nn.engine import make_actor, make_engine
+from relaax.nn.specification import NetworkSpec
+from relaax.optim.clipping import clip_by_norm
 
 from .config import Config
-from .model import STATISTICS, Model, load_engines
+from .loss import ActorCriticLoss
 from .network import actor_critic, clipping, history
 from .normalization import Normalization
 from .rollout import Batch, Experience, Rollout
@@ -36,20 +38,21 @@ class ActorCritic(AgentBase):
     counts as much less as the newest policy is less likely to act so: the importance weight of Espeholt et al. 2018,
     truncated at 1. Without that weight, da3c_cont with an LSTM does not learn where learning is fast.
 
-    An observation is encoded, normalised and given to the network, whose outputs a `Policy` reads; experience keeps it
-    as the network was given it. An algorithm says what its actions are (`_leaves`), and may say which experience makes
-    a batch (`_experience_of`).
+    An observation is encoded, normalised and given to the network, whose outputs a `Distribution` reads; experience
+    keeps it as the network was given it. An algorithm says what its actions are (`_leaves`), and may say which
+    experience makes a batch (`_experience_of`).
     """
 
-    def __init__(self, config: Config, context: AgentContext, policy: Policy) -> None:
+    def __init__(self, config: Config, context: AgentContext, policy: Distribution) -> None:
         super().__init__(config, context)
         n = context.environments
         spec = actor_critic(config, context.observation_space, policy)
         self._policy = policy
         self._encoder = ObservationEncoder(context.observation_space, n, history(config, context.observation_space))
         self._experience = self._experience_of(spec)
-        dtype, shape = self._encoder.dtype, self._experience.batch_shape
-        self._model = Model(spec, policy, config, dtype, shape, learns=not context.exploit)
+        dtype = self._encoder.dtype
+        self._engine = None if context.exploit else make_engine(spec, dtype, self._experience.batch_shape)
+        self._actor = self._engine or make_actor(spec, dtype)
         self._normalization = Normalization(config, context.observation_space, n, context.bridge)
         self._clip = clipping(config, context.observation_space)
         self._rng = np.random.default_rng([context.seed, *context.actors])
@@ -60,10 +63,6 @@ class ActorCritic(AgentBase):
         self._env_steps = 0  # not pushed yet
         self._pushes = 0  # since parameters were pulled
         self._pull()
-
-    @classmethod
-    def prepare(cls, config: Config, device: str) -> None:
-        load_engines(config, device)
 
     def reset(self, observations: Leaves) -> Leaves:
         self._experience.clear()
@@ -91,10 +90,10 @@ class ActorCritic(AgentBase):
         """An update, where one is due: what was acted on last ends its rollout, and begins the next."""
         if self.context.exploit or not self._experience.full:
             return
-        then = self._policy.log_probability_numpy(self._outputs, self._actions)
+        then = self._policy.log_probability(self._outputs, self._actions)
         self._update(None)
-        outputs, self._state_after = self._model.act(self._experience.newest(), self._state, self._experience.row)
-        now = self._policy.log_probability_numpy(outputs, self._actions)
+        outputs, self._state_after = self._actor.act(self._experience.newest(), self._state, self._experience.row)
+        now = self._policy.log_probability(outputs, self._actions)
         with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
             weights = np.exp(np.minimum(now - then, 0.0)).astype(np.float32)
         self._experience.look_again(outputs["value"][:, 0], weights)
@@ -109,7 +108,7 @@ class ActorCritic(AgentBase):
 
     def _take(self, pulled: Pulled) -> None:
         """Use what was pulled from now on."""
-        self._model.set_parameters(pulled.parameters)
+        self._actor.set_parameters(pulled.parameters)
         self._normalization.pulled(pulled)
         self._pushes = 0
 
@@ -123,7 +122,7 @@ class ActorCritic(AgentBase):
 
     def _act(self) -> Leaves:
         keep = None if self.context.exploit else self._experience.row
-        self._outputs, self._state_after = outputs, _ = self._model.act(self._inputs, self._state, keep)
+        self._outputs, self._state_after = outputs, _ = self._actor.act(self._inputs, self._state, keep)
         if self.context.exploit and self.config.greedy_exploit:
             actions = self._policy.mode(outputs)
         else:
@@ -150,7 +149,7 @@ class ActorCritic(AgentBase):
         return self._values(inputs, self._state_after)
 
     def _values(self, inputs: Inputs, state: Array) -> Array:
-        return self._model.act(inputs, state)[0]["value"][:, 0]
+        return self._actor.act(inputs, state)[0]["value"][:, 0]
 
     def _update(self, expected: Callable[[], Array] | None) -> None:
         """`expected`: as for `Experience.batch`."""
@@ -163,15 +162,18 @@ class ActorCritic(AgentBase):
             self._take(pushed.pulled)
 
     def _gradient(self, batch: Batch) -> tuple[Array, float] | tuple[None, None]:
-        """The gradient, and the loss that it is of, as a mean over the steps that count."""
+        """Return the gradient, and the loss that it is of, as a mean over the steps that count."""
         if not batch.mask.any():
             return None, None  # nothing but void transitions
-        gradient, statistics = self._model.gradient(batch, self.context.parameters.gradient_memory())
-        policy, value, entropy, _ = means = statistics.tolist()
-        for name, mean in zip(STATISTICS, means, strict=True):
-            self.context.metrics.scalar(name, mean)
-        loss = policy + self.config.value_loss_weight * value - self.config.entropy_beta * entropy
-        return gradient, loss
+        assert self._engine is not None, "an agent in exploit mode does not learn"
+        loss = ActorCriticLoss(self.config, self._policy, batch)
+        memory = self.context.parameters.gradient_memory()
+        gradient = self._engine.gradient(batch.inputs, batch.state, batch.restart, loss, memory)
+        norm = clip_by_norm(gradient, self.config.gradient_norm_clipping)
+        *terms, whole = loss.means.items()
+        for name, value in (*terms, ("gradient/norm", norm)):
+            self.context.metrics.scalar(name, value)
+        return gradient, whole[1]
 
     def _pull(self) -> None:
         self._take(self.context.parameters.pull())

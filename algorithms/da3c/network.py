@@ -12,8 +12,8 @@ from relaax.algorithm_base.observations import (
     looks_like_image,
     with_channels_last,
 )
-from relaax.nn.distributions import Policy
-from relaax.nn.networks import Convolution, NetworkSpec
+from relaax.nn.distributions import Distribution
+from relaax.nn.specification import Convolution, NetworkSpec
 
 from .config import Config
 from .normalization import declared
@@ -31,7 +31,7 @@ those of Young and Tian 2019 (MinAtar), for 10 x 10.
 """
 
 
-def actor_critic(config: Config, observation_space: Space, policy: Policy) -> NetworkSpec:
+def actor_critic(config: Config, observation_space: Space, policy: Distribution) -> NetworkSpec:
     """The policy's heads and `value` (one number), on one trunk or on one for each of the two."""
     image = is_image(observation_space)
     convolutions, dense = _default_layers(observation_space)
@@ -72,7 +72,7 @@ def _default_layers(observation_space: Space) -> tuple[tuple[Convolution, ...], 
     return next((convolutions, (dense,)) for side, convolutions, dense in LAYERS if min(height, width) >= side)
 
 
-def observation_refusal(config: Config, observation_space: Space, policy: Policy) -> str | None:
+def observation_refusal(config: Config, observation_space: Space, policy: Distribution) -> str | None:
     """Why the observation space cannot be handled; None where it can."""
     sentence = input_refusal(observation_space) or _image_refusal(config, observation_space)
     if sentence:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import ParameterServerBase, space_size
 from relaax.nn.distributions import Categorical
-from relaax.nn.networks import orthogonal_parameters
+from relaax.nn.initialization import orthogonal_parameters
 
 from .network import actor_critic
 from .normalization import declared

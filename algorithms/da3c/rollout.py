@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, Step
 from relaax.algorithm_base.returns import generalized_advantages
-from relaax.nn.distributions import Policy
-from relaax.nn.networks import NetworkSpec
+from relaax.nn.distributions import Distribution
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 
@@ -113,7 +113,9 @@ class Rollout(Experience):
     What is acted on has T + 1 rows: the last is the first of the next rollout, where that is acted on before the batch.
     """
 
-    def __init__(self, length: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Policy) -> None:
+    def __init__(
+        self, length: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
+    ) -> None:
         self.batch_shape = shape = (length, environments)
         one_more = (length + 1, environments)
         self.length = length

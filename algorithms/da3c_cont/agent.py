@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Leaves, Space
-from relaax.nn.networks import NetworkSpec
+from relaax.nn.specification import NetworkSpec
 
 from ..da3c.actor_critic import ActorCritic
 from ..da3c.network import observation_refusal

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, Step
 from relaax.algorithm_base.returns import generalized_advantages
-from relaax.nn.distributions import Policy
-from relaax.nn.networks import NetworkSpec
+from relaax.nn.distributions import Distribution
+from relaax.nn.specification import NetworkSpec
 
 from ..da3c.rollout import Batch, Experience, what_came_of
 
@@ -31,7 +31,9 @@ class Episodes(Experience):
 
     batch_shape = (None, None)
 
-    def __init__(self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Policy) -> None:
+    def __init__(
+        self, longest: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
+    ) -> None:
         self._longest = longest
         shape = (min(FIRST_ROOM, longest + 1), environments)  # one more is acted on before a batch is made
         self._inputs: npt.NDArray[Any] = np.zeros((*shape, *spec.inputs), input_dtype)

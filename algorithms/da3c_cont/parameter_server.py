@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.nn.distributions import inverse_softplus
-from relaax.nn.networks import orthogonal_parameters
+from relaax.nn.initialization import orthogonal_parameters
 
 from ..da3c.network import actor_critic
 from ..da3c.parameter_server import ParameterServer as ActorCriticServer

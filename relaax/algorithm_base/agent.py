@@ -72,13 +72,16 @@ class AgentBase(ABC):
         """
         return None
 
-    @classmethod  # noqa: B027 - most need nothing more
+    @classmethod
     def prepare(cls, config: Any, device: str) -> None:
         """Import what agents on `device` (`cpu`, `gpu`, `gpu:I`) need and the algorithm's modules do not import.
 
-        Called once, before workers are forked: they share what was imported then, and each would import for itself what
-        was not, TensorFlow in some seconds. Nothing of it may run here.
+        By default what the engines of `relaax.nn` need. Called once, before workers are forked: they share what was
+        imported then, and each would import for itself what was not. Nothing of it may run here.
         """
+        from relaax.nn.engine import load_engines
+
+        load_engines(device)
 
     @abstractmethod
     def reset(self, observations: Leaves) -> Leaves:

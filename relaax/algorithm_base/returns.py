@@ -67,15 +67,15 @@ def generalized_advantages(
     advantages += r_t
     advantages -= v_t
     decay_t = np.multiply(discount_t, lambda_, dtype=np.float32)
-    _add_backwards()(advantages, decay_t)
+    _discounted_sums()(advantages, decay_t)
     return advantages
 
 
 @cache
-def _add_backwards() -> Callable[[Floats, Floats], None]:
-    from relaax.nn.host.losses import advantages_backwards  # numba with it: only where something is learned
+def _discounted_sums() -> Callable[[Floats, Floats], None]:
+    from relaax.nn.host.recurrence import discounted_sums  # numba with it: only in a process that learns
 
-    return advantages_backwards
+    return discounted_sums
 
 
 def _check(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> None:

@@ -51,7 +51,7 @@ def test_a_copy_builds_on_the_bundled_ones_and_is_its_own(tmp_path: Path) -> Non
     ("init", "config"),
     [
         ("from .config import Config\n", "import tensorflow\nfrom relaax.algorithm_base import ConfigBase\n"),
-        ("from .config import Config\n", "from relaax.nn.networks import NetworkSpec\n"),
+        ("from .config import Config\n", "from relaax.nn.engine import NetworkSpec\n"),
         ("from .config import Config\n", "from .network import Network\n"),
         ("from .config import Config\n", "from ..elsewhere.config import Config\n"),
         (

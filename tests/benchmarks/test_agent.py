@@ -14,7 +14,10 @@ from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.history import FrameStack
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
 from relaax.nn.host.network import Activations, HostNetwork
-from relaax.nn.networks import Convolution, NetworkSpec, forward, forward_numpy, orthogonal_parameters
+from relaax.nn.initialization import orthogonal_parameters
+from relaax.nn.numpy_actor import forward_numpy
+from relaax.nn.specification import Convolution, NetworkSpec
+from relaax.nn.tensorflow_network import forward
 from relaax.rlx import Box, Discrete
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""A copied algorithm learns by another loss where it was copied as its README says."""
+"""A copied algorithm learns by another loss if it is copied as its README says."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from relaax.algorithm_base.testing import RandomEnvironments, make_agent
 from support.pages import ROOT, block
 
 VECTOR = Box(-1, 1, shape=(4,))
-LOSS = "            loss /= environments\n"
-NO_LOSS = LOSS + "            loss *= 0.0\n"
+LOSS = "        return by_outputs\n"
+NO_LOSS = "        return {head: 0 * by_output for head, by_output in by_outputs.items()}\n"
 
 
 def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float:
@@ -42,19 +42,17 @@ def largest_gradient(path: str, folder: Path, action: Any, **keys: Any) -> float
 )
 def test_the_loss_of_a_copy_counts(name: str, path: str, base: str, action: Any, tmp_path: Path) -> None:
     script = block(ROOT / "algorithms" / name / "README.md", "loss")
-    *_, edited = script.splitlines(keepends=True)  # the last line is the edit
-    copied = script.removesuffix(edited)
     path_of_commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     gradients = {}
     # Each in a folder of its own: a module that was imported once stays as it was.
-    for step, text in {"copied": copied, "copied and edited": script}.items():
-        for loss in (LOSS, NO_LOSS):
-            folder = tmp_path / f"{step} {len(loss)}"
-            folder.mkdir()
-            subprocess.run(["sh", "-ec", text], cwd=folder, check=True, env={**os.environ, "PATH": path_of_commands})
-            source = folder / base / "tensorflow_model.py"
-            assert LOSS in source.read_text()
-            source.write_text(source.read_text().replace(LOSS, loss))
-            gradients[step, loss is NO_LOSS] = largest_gradient(path, folder, action, lstm=False)
-    assert gradients.pop(("copied and edited", True)) == 0.0
-    assert min(gradients.values()) > 1e-3, "without the edit the loss in TensorFlow has no effect"
+    for loss in (LOSS, NO_LOSS):
+        folder = tmp_path / str(len(loss))
+        folder.mkdir()
+        subprocess.run(["sh", "-ec", script], cwd=folder, check=True, env={**os.environ, "PATH": path_of_commands})
+        source = folder / base / "loss.py"
+        assert LOSS in source.read_text()
+        source.write_text(source.read_text().replace(LOSS, loss))
+        for lstm in (False, True):
+            gradients[loss is NO_LOSS, lstm] = largest_gradient(path, folder, action, lstm=lstm)
+    assert gradients.pop((True, False)) == gradients.pop((True, True)) == 0.0
+    assert min(gradients.values()) > 1e-3

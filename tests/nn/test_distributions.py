@@ -4,11 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from relaax.nn.distributions import Categorical, Gaussian, Policy, inverse_softplus
-from relaax.nn.losses import policy_gradient_loss
-from support.gradients import finite_differences, gradient_of
+from relaax.nn.distributions import Categorical, Distribution, Gaussian, inverse_softplus
 
 LOG_3 = math.log(3.0)
 # softmax([log 3, 0]) = [3/4, 1/4].
@@ -24,31 +21,50 @@ def gaussian_outputs(mean: np.ndarray, variance: np.ndarray) -> dict[str, np.nda
     return {"mean": mean, "variance": np.log(np.expm1(variance)).astype(np.float32)}
 
 
-def tensors(outputs: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    return {head: tf.constant(output) for head, output in outputs.items()}
+def log_probability(policy: Distribution, outputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+    """As it is found for acting, which is as it is found for learning."""
+    found = policy.log_probability(outputs, actions)
+    nothing = np.zeros(len(actions), np.float32)
+    np.testing.assert_allclose(policy.gradient(outputs, actions, nothing, nothing)[1], found, rtol=1e-4, atol=1e-4)
+    return found
+
+
+def entropy(policy: Distribution, outputs: dict[str, np.ndarray]) -> np.ndarray:
+    nothing = np.zeros(len(next(iter(outputs.values()))), np.float32)
+    actions = np.zeros((len(nothing), *policy.action_shape), policy.action_dtype)
+    return policy.gradient(outputs, actions, nothing, nothing)[2]
+
+
+def slopes(policy: Distribution, outputs: dict[str, np.ndarray], actions: np.ndarray, of: str) -> dict[str, np.ndarray]:
+    """The derivatives of the log-probability or of the entropy by the outputs."""
+    weights = [np.full(len(actions), of == term, np.float32) for term in ("log_probability", "entropy")]
+    return policy.gradient(outputs, actions, *weights)[0]
 
 
 def test_categorical_log_probability_by_hand() -> None:
-    found = Categorical(2).log_probability({"policy": tf.constant(np.repeat(LOGITS, 2, axis=0))}, tf.constant([0, 1]))
-    np.testing.assert_allclose(found.numpy(), [math.log(3 / 4), math.log(1 / 4)], rtol=1e-6)
+    found = log_probability(Categorical(2), {"policy": np.repeat(LOGITS, 2, axis=0)}, np.array([0, 1]))
+    np.testing.assert_allclose(found, [math.log(3 / 4), math.log(1 / 4)], rtol=1e-6)
 
 
 def test_categorical_policy_gradient_by_hand() -> None:
     # d/dz of -A log softmax(z)[a] is A (pi - onehot(a)):  2 * ([3/4, 1/4] - [0, 1]) = [1.5, -1.5].
-    def loss(logits: tf.Tensor) -> tf.Tensor:
-        return policy_gradient_loss(
-            Categorical(2).log_probability({"policy": logits}, tf.constant([1])), tf.constant([2.0])
-        )
-
-    slope = gradient_of(loss, LOGITS)
+    two, nothing = np.array([2], np.float32), np.zeros(1, np.float32)
+    slope = Categorical(2).gradient({"policy": LOGITS}, np.array([1]), -two, nothing)[0]["policy"]
     np.testing.assert_allclose(slope, [[1.5, -1.5]], rtol=1e-6)
-    assert tf.nn.softmax(LOGITS - 0.1 * slope).numpy()[0, 1] > 0.25  # a good action becomes likelier
+    moved = np.exp(LOGITS - 0.1 * slope)
+    assert moved[0, 1] / moved.sum() > 0.25  # a good action becomes likelier
 
 
 def test_categorical_entropy_by_hand() -> None:
     # H([3/4, 1/4]) = log 4 - 3/4 log 3;  H(uniform over 2) = log 2.
-    found = Categorical(2).entropy({"policy": tf.constant([[LOG_3, 0.0], [7.0, 7.0]])}).numpy()
+    found = entropy(Categorical(2), {"policy": np.array([[LOG_3, 0.0], [7.0, 7.0]], np.float32)})
     np.testing.assert_allclose(found, [math.log(4) - 0.75 * LOG_3, math.log(2)], rtol=1e-6)
+
+
+def test_categorical_entropy_gradient_by_hand() -> None:
+    # dH/dz_i = -pi_i (log pi_i + H). With pi = [3/4, 1/4]: -3/4 (log 3/4 + log 4 - 3/4 log 3) = -3/16 log 3.
+    found = slopes(Categorical(2), {"policy": LOGITS}, np.array([0]), "entropy")["policy"]
+    np.testing.assert_allclose(found, [[-3 / 16 * LOG_3, 3 / 16 * LOG_3]], rtol=1e-5)
 
 
 def test_categorical_samples_have_their_probabilities() -> None:
@@ -67,26 +83,26 @@ def test_categorical_mode_is_the_most_probable_action() -> None:
 def test_gaussian_log_probability_by_hand() -> None:
     # (a - mean)^2 / variance is 4 / 1 and 9 / 4; log(2 pi v) is log(2 pi) and log(8 pi).
     outputs = gaussian_outputs(row(1, 0), row(1, 4))
-    found = Gaussian(2).log_probability(tensors(outputs), tf.constant(row(3, -3)))
+    found = log_probability(Gaussian(2), outputs, row(3, -3))
     expected = -0.5 * (4 + 9 / 4 + math.log(2 * math.pi) + math.log(8 * math.pi))
-    np.testing.assert_allclose(found.numpy(), [expected], rtol=1e-5)
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)
 
 
 def test_spherical_log_probability_counts_the_variance_for_each_number() -> None:
     # (1 + 4 + 9) / 2 + 3 log(4 pi).
     outputs = gaussian_outputs(row(0, 0, 0), row(2))
-    found = Gaussian(3, spherical=True).log_probability(tensors(outputs), tf.constant(row(1, 2, -3)))
-    np.testing.assert_allclose(found.numpy(), [-0.5 * (7 + 3 * math.log(4 * math.pi))], rtol=1e-5)
+    found = log_probability(Gaussian(3, spherical=True), outputs, row(1, 2, -3))
+    np.testing.assert_allclose(found, [-0.5 * (7 + 3 * math.log(4 * math.pi))], rtol=1e-5)
 
 
 def test_gaussian_entropy_by_hand() -> None:
     # 1/2 log(2 pi e v): 1.4189 for v = 1, more by log 2 / 2 for v = 2, negative for v = 0.01.
     unit = 0.5 * math.log(2 * math.pi * math.e)
-    diagonal = Gaussian(2).entropy(tensors(gaussian_outputs(row(5, 6), row(1, 2))))
-    np.testing.assert_allclose(diagonal.numpy(), [2 * unit + 0.5 * math.log(2)], rtol=1e-5)
-    spherical = Gaussian(3, spherical=True).entropy(tensors(gaussian_outputs(row(5, 6, 7), row(2))))
-    np.testing.assert_allclose(spherical.numpy(), [3 * (unit + 0.5 * math.log(2))], rtol=1e-5)
-    narrow = Gaussian(1).entropy(tensors(gaussian_outputs(row(0), row(0.01)))).numpy()
+    diagonal = entropy(Gaussian(2), gaussian_outputs(row(5, 6), row(1, 2)))
+    np.testing.assert_allclose(diagonal, [2 * unit + 0.5 * math.log(2)], rtol=1e-5)
+    spherical = entropy(Gaussian(3, spherical=True), gaussian_outputs(row(5, 6, 7), row(2)))
+    np.testing.assert_allclose(spherical, [3 * (unit + 0.5 * math.log(2))], rtol=1e-5)
+    narrow = entropy(Gaussian(1), gaussian_outputs(row(0), row(0.01)))
     np.testing.assert_allclose(narrow, [unit + 0.5 * math.log(0.01)], rtol=1e-3)
 
 
@@ -96,33 +112,13 @@ def test_gaussian_gradients_by_hand() -> None:
     # d softplus(x) / dx = 1 - exp(-softplus(x)) = 1 - exp(-4);  dH / dv = 1 / (2 v).
     policy, slope = Gaussian(1), 1 - math.exp(-4)
     outputs = gaussian_outputs(row(1), row(4))
-    of_mean = gradient_of(
-        lambda mean: policy.log_probability({**tensors(outputs), "mean": mean}, tf.constant(row(3))), outputs["mean"]
-    )
+    of_mean = slopes(policy, outputs, row(3), "log_probability")["mean"]
     np.testing.assert_allclose(of_mean, [[0.5]], rtol=1e-5)
     for action, expected in ((3, 0.0), (5, 3 / 8 * slope)):
-        of_variance = gradient_of(
-            lambda x, a=action: policy.log_probability({**tensors(outputs), "variance": x}, tf.constant(row(a))),
-            outputs["variance"],
-        )
+        of_variance = slopes(policy, outputs, row(action), "log_probability")["variance"]
         np.testing.assert_allclose(of_variance, [[expected]], atol=1e-5)
-    of_entropy = gradient_of(lambda x: policy.entropy({**tensors(outputs), "variance": x}), outputs["variance"])
+    of_entropy = slopes(policy, outputs, row(3), "entropy")["variance"]
     np.testing.assert_allclose(of_entropy, [[slope / 8]], rtol=1e-5)
-
-
-@pytest.mark.parametrize("policy", [Categorical(3), Gaussian(3), Gaussian(3, spherical=True)])
-def test_gradients_equal_finite_differences(policy: Policy) -> None:
-    rng = np.random.default_rng(6)
-    outputs = {head: rng.normal(size=(4, width)).astype(np.float32) for head, width in policy.heads.items()}
-    actions = tf.constant(policy.sample(outputs, rng))
-    for head in policy.heads:
-        for term in (lambda o: policy.log_probability(o, actions), policy.entropy):
-
-            def loss(x: tf.Tensor, head: str = head, term=term) -> tf.Tensor:
-                return term({**tensors(outputs), head: x})
-
-            found = gradient_of(loss, outputs[head])
-            np.testing.assert_allclose(found, finite_differences(loss, outputs[head]), atol=5e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("spherical", [False, True])
@@ -150,19 +146,18 @@ def test_gaussians_are_finite_for_extreme_outputs(extreme: float) -> None:
     action = policy.sample(outputs, np.random.default_rng(0))
     # softplus(x) is x for large ones and nothing for very negative ones.
     variance = max(extreme, 0.0) + 1e-6
-    found = policy.log_probability(tensors(outputs), tf.constant(row(2)))
-    np.testing.assert_allclose(found.numpy(), [-0.5 * math.log(2 * math.pi * variance)], rtol=1e-5)
+    found = log_probability(policy, outputs, row(2))
+    np.testing.assert_allclose(found, [-0.5 * math.log(2 * math.pi * variance)], rtol=1e-5)
     assert abs(action.item() - 2) < 6 * math.sqrt(variance)
-    for term in (policy.entropy, lambda o: policy.log_probability(o, tf.constant(action))):
-        slope = gradient_of(lambda x, term=term: term({**tensors(outputs), "variance": x}), outputs["variance"])
-        assert np.isfinite(slope).all()
+    for term in ("entropy", "log_probability"):
+        assert np.isfinite(slopes(policy, outputs, action, term)["variance"]).all()
 
 
 @pytest.mark.parametrize("variance", [1e-4, 0.5, 1.0, 20.0, 1e4])
 def test_the_first_variance_is_that_asked_for(variance: float) -> None:
     bias = inverse_softplus(variance)
-    entropy = Gaussian(1).entropy({"mean": tf.zeros([1, 1]), "variance": tf.constant(row(bias))})
-    np.testing.assert_allclose(entropy.numpy(), [0.5 * math.log(2 * math.pi * math.e * variance)], rtol=1e-4)
+    found = entropy(Gaussian(1), {"mean": row(0), "variance": row(bias)})
+    np.testing.assert_allclose(found, [0.5 * math.log(2 * math.pi * math.e * variance)], rtol=1e-4)
 
 
 def test_inverse_softplus_by_hand() -> None:
@@ -177,14 +172,10 @@ def test_a_variance_that_cannot_be_is_refused(variance: float) -> None:
 
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 @pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True)])
-def test_log_probabilities_are_the_same_in_numpy(policy: Policy, scale: float) -> None:
+def test_log_probabilities_are_the_same_for_acting_and_learning(policy: Distribution, scale: float) -> None:
     rng = np.random.default_rng(3)
     outputs = {head: (scale * rng.normal(size=(5, n))).astype(np.float32) for head, n in policy.heads.items()}
-    actions = policy.sample(outputs, rng)
-    found = policy.log_probability_numpy(outputs, actions)
-    assert found.shape == (5,)
-    by_tensorflow = policy.log_probability(tensors(outputs), tf.constant(actions)).numpy()
-    np.testing.assert_allclose(found, by_tensorflow, rtol=1e-4, atol=1e-4)
+    assert log_probability(policy, outputs, policy.sample(outputs, rng)).shape == (5,)
 
 
 def test_heads_and_actions() -> None:
@@ -198,26 +189,16 @@ def test_one_number_per_example() -> None:
         outputs = {head: np.zeros((5, width), np.float32) for head, width in policy.heads.items()}
         actions = policy.sample(outputs, np.random.default_rng(0))
         assert (actions.shape, actions.dtype) == ((5, *policy.action_shape), policy.action_dtype)
-        assert policy.log_probability(tensors(outputs), tf.constant(actions)).shape == (5,)
-        assert policy.entropy(tensors(outputs)).shape == (5,)
+        assert log_probability(policy, outputs, actions).shape == (5,)
+        assert entropy(policy, outputs).shape == (5,)
 
 
-def test_shapes_that_would_broadcast_are_refused() -> None:
-    outputs = {"mean": tf.zeros([5, 3]), "variance": tf.zeros([5, 1])}
-    with pytest.raises(ValueError, match="compatible"):
-        Gaussian(3).entropy(outputs)
-    with pytest.raises(ValueError, match="compatible"):
-        Gaussian(3, spherical=True).log_probability(outputs, tf.zeros([5, 1]))
-    with pytest.raises(ValueError, match="rank"):
-        Categorical(3).log_probability({"policy": tf.zeros([5, 3])}, tf.zeros([5, 1], tf.int32))
-
-
-def outputs_of(policy: Policy, count: int) -> dict[str, np.ndarray]:
+def outputs_of(policy: Distribution, count: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(6)
     return {head: rng.normal(size=(count, width)).astype(np.float32) for head, width in policy.heads.items()}
 
 
-def actions_of(policy: Policy, count: int) -> np.ndarray:
+def actions_of(policy: Distribution, count: int) -> np.ndarray:
     rng = np.random.default_rng(7)
     if isinstance(policy, Categorical):
         return rng.integers(0, policy.heads["policy"], count)
@@ -229,31 +210,9 @@ NAMES = ["two", "many", "one number", "diagonal", "spherical"]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-def test_the_loss_gradient_by_hand_is_that_of_a_tape(policy: Policy, scale: float) -> None:
-    outputs = {head: scale * output for head, output in outputs_of(policy, 9).items()}
-    actions = actions_of(policy, 9)
-    advantages, weights = np.random.default_rng(8).normal(size=(2, 9)).astype(np.float32)
-    watched = tensors(outputs)
-    with tf.GradientTape() as tape:
-        tape.watch(watched)
-        log_probability = policy.log_probability(watched, tf.constant(actions))
-        entropy = policy.entropy(watched)
-        loss = tf.reduce_sum(-log_probability * advantages - weights * entropy)
-    expected = tape.gradient(loss, watched)
-    found, found_log_probability, found_entropy = policy.loss_gradient(outputs, actions, advantages, weights)
-    np.testing.assert_allclose(found_log_probability, log_probability, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(found_entropy, entropy, rtol=1e-4, atol=1e-4)
-    for head in policy.heads:
-        assert found[head].dtype == np.float32
-        largest = np.abs(expected[head]).max()
-        np.testing.assert_allclose(found[head], expected[head], rtol=1e-4, atol=1e-5 * largest)
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
-def test_the_loss_gradient_is_the_slope_of_the_loss(policy: Policy) -> None:
+def test_the_gradient_is_the_slope_of_the_loss(policy: Distribution) -> None:
     outputs, actions = outputs_of(policy, 2), actions_of(policy, 2)
-    advantages, weights = np.array([0.7, -1.3], np.float32), np.array([0.2, 0.1], np.float32)
+    by_log_probability, by_entropy = np.array([-0.7, 1.3], np.float32), np.array([-0.2, -0.1], np.float32)
 
     def loss(given: dict[str, np.ndarray]) -> float:
         """In double precision, as the definitions have it."""
@@ -266,9 +225,9 @@ def test_the_loss_gradient_is_the_slope_of_the_loss(policy: Policy) -> None:
             terms = (actions - given["mean"]) ** 2 / variance + np.log(2 * math.pi * variance)
             log_probability = -0.5 * terms.sum(axis=1)
             entropy = 0.5 * np.log(2 * math.pi * math.e * variance).sum(axis=1)
-        return float((-log_probability * advantages - weights * entropy).sum())
+        return float((log_probability * by_log_probability + by_entropy * entropy).sum())
 
-    found, _, _ = policy.loss_gradient(outputs, actions, advantages, weights)
+    found, _, _ = policy.gradient(outputs, actions, by_log_probability, by_entropy)
     exact = {head: output.astype(np.float64) for head, output in outputs.items()}
     for head, output in exact.items():
         for index in np.ndindex(output.shape):
@@ -281,10 +240,10 @@ def test_the_loss_gradient_is_the_slope_of_the_loss(policy: Policy) -> None:
             assert found[head][index] == pytest.approx(slope, rel=1e-3, abs=1e-4)
 
 
-def test_the_loss_gradient_is_finite_where_the_policy_is_certain() -> None:
+def test_the_gradient_is_finite_where_the_policy_is_certain() -> None:
     outputs = {"policy": np.array([[1e4, 0, -1e4]], np.float32)}
     for action in range(3):
         one = np.ones(1, np.float32)
-        found, log_probability, entropy = Categorical(3).loss_gradient(outputs, np.array([action]), one, one)
+        found, log_probability, entropy = Categorical(3).gradient(outputs, np.array([action]), one, one)
         assert np.isfinite(found["policy"]).all() and np.isfinite(log_probability).all()
         assert entropy[0] == pytest.approx(0)

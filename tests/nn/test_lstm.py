@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax.nn.lstm import lstm, lstm_numpy
+from relaax.nn.numpy_actor import lstm_numpy
+from relaax.nn.tensorflow_lstm import lstm
 from support.gradients import finite_differences
 
 Arrays = dict[str, np.ndarray]

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax.nn.networks import Convolution, NetworkSpec, forward, forward_numpy, orthogonal_parameters
+from relaax.nn.initialization import orthogonal_parameters
+from relaax.nn.numpy_actor import forward_numpy
+from relaax.nn.specification import Convolution, NetworkSpec
+from relaax.nn.tensorflow_network import forward
 
 HEADS = {"policy": 3, "value": 1}
 SEPARATE = (("policy",), ("value",))

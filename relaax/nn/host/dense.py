@@ -10,38 +10,19 @@ import math
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled
-from relaax.nn.networks import NetworkSpec
+from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled, inlined
+from relaax.nn.host.tanh import tanh
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 Plan = npt.NDArray[np.uint64]
 
 _ZERO, _ONE, _TWO, _THREE, _FOUR = (np.uint64(number) for number in range(5))
 
-# A rational function that is the hyperbolic tangent to some units of the last place, which is Eigen's, and so
-# TensorFlow's. A call of the C library for each number would take longer than the network.
-_TANH_LIMIT, _MINUS_LIMIT = np.float32(7.90531110763549805), np.float32(-7.90531110763549805)
-_A1, _A3, _A5, _A7, _A9, _A11, _A13 = (
-    np.float32(number)
-    for number in (
-        4.89352455891786e-03,
-        6.37261928875436e-04,
-        1.48572235717979e-05,
-        5.12229709037114e-08,
-        -8.60467152213735e-11,
-        2.00018790482477e-13,
-        -2.76076847742355e-16,
-    )
-)
-_B0, _B2, _B4, _B6 = (
-    np.float32(number)
-    for number in (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
-)
 _NULL, _UNIT = np.float32(0), np.float32(1)
 
 
@@ -124,18 +105,6 @@ def compile_kernels() -> None:
     _forward(), _backward()
 
 
-def _tanh(values: Any) -> None:
-    """The hyperbolic tangent in place."""
-    for i in range(len(values)):
-        x = values[i]
-        x = _TANH_LIMIT if x > _TANH_LIMIT else x  # nan stays nan
-        x = _MINUS_LIMIT if x < _MINUS_LIMIT else x
-        square = x * x
-        above = ((((square * _A13 + _A11) * square + _A9) * square + _A7) * square + _A5) * square + _A3
-        below = ((square * _B6 + _B4) * square + _B2) * square + _B0
-        values[i] = x * (above * square + _A1) / below
-
-
 def _multiply(x: Any, x_at: Any, kernel: Any, k_at: Any, inputs: Any, outputs: Any, y: Any, y_at: Any) -> None:
     """Add x @ kernel to y, for one example: four of its numbers at a time."""
     whole = inputs - inputs % _FOUR
@@ -181,12 +150,7 @@ def _outer(
                 out[to + j] += a * gradient[first + j]
 
 
-def _inlined(function: Kernel) -> Kernel:
-    inlined: Kernel = numba.njit(error_model="numpy", fastmath=ANY_ORDER)(function)
-    return inlined
-
-
-_tanh, _multiply, _outer = _inlined(_tanh), _inlined(_multiply), _inlined(_outer)
+_multiply, _outer = inlined(_multiply, ANY_ORDER), inlined(_outer, ANY_ORDER)
 
 
 def _forward_kernel(parameters: Any, plan: Any, inputs: Any, memory: Any, room: Any, start: Any, count: Any) -> None:
@@ -206,7 +170,7 @@ def _forward_kernel(parameters: Any, plan: Any, inputs: Any, memory: Any, room: 
             for i in range(whole, whole + count * width):
                 memory[i] = _NULL if memory[i] < _NULL else memory[i]  # nan stays nan
         elif activation == _TWO:
-            _tanh(memory[whole : whole + count * width])
+            tanh(memory[whole : whole + count * width])
 
 
 def _backward_kernel(

@@ -1,6 +1,6 @@
-"""Networks without an LSTM in the host's memory: forward and backward, by BLAS and a few kernels.
+"""Networks in the host's memory: forward and backward, by BLAS and a few kernels.
 
-Small ones without convolutions are left to `dense`, which takes one call for all of it.
+Small ones without convolutions and LSTM are left to `dense`, which takes one call for all of it.
 
 TensorFlow takes 200 microseconds for a call whatever its size, and for the Atari network's gradient more than twice as
 long. Outputs of the layers are kept, so that what was acted on need not be computed again for the gradient.
@@ -8,24 +8,27 @@ long. Outputs of the layers are kept, so that what was acted on need not be comp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.host.convolution import BlockConvolution, Images, relu_gradient
+from relaax.nn.host.convolution import Images, relu_gradient
 from relaax.nn.host.dense import Dense
+from relaax.nn.host.lstm import LstmActivations
 from relaax.nn.host.products import product, product_of_relu, product_transposed
-from relaax.nn.networks import NetworkSpec
+from relaax.nn.host.trunk import Trunk
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
+Mask = npt.NDArray[np.bool_]
+
+NO_STATE: Array = np.zeros((0, 0), np.float32)
+NO_RESTART: Mask = np.zeros((0, 0), np.bool_)
+"""Without an LSTM neither is looked at."""
 
 BYTE_SCALE = 1 / 255
 """Bytes are pixels, and the network is given them from 0 to 1."""
-
-CHUNK_BYTES = 1 << 20
-"""Of blocks and what they contribute: they should be in the cache still when they are used again."""
 
 FEW_MULTIPLICATIONS = 500_000
 """What one call may take for some examples of a dense network: for more, BLAS's products are faster."""
@@ -39,7 +42,8 @@ class Activations:
         self.memory: Array = np.zeros(count * sum(map(sum, sizes)), np.float32)
         """All layers, one after the other."""
         self.layers: list[list[Array]] = []
-        """Of each trunk: the convolutions, the dense layers, and the heads side by side, float32 [count, size] each."""
+        """Of each trunk: convolutions, dense layers, an LSTM's gates, cells and outputs, and the heads side by side,
+        float32 [count, size] each."""
         self.outputs: dict[tuple[int, int], dict[str, Array]] = {}
         """The heads' outputs of rows that were asked for before."""
         start = 0
@@ -51,18 +55,14 @@ class Activations:
 
 
 class HostNetwork:
-    """Policy and value of a few examples at a time. Nothing large is allocated once every size has been seen.
-
-    Raises ValueError where the network has an LSTM.
-    """
+    """Compute a network for a few examples at a time. Nothing large is allocated once every size has been seen."""
 
     def __init__(self, spec: NetworkSpec) -> None:
-        if spec.lstm:
-            raise ValueError("a network with an LSTM is TensorFlow's")
+        self._cells = spec.lstm
         self._layout = spec.layout()
         self._tanh = spec.activation == "tanh"
-        self._trunks = [_Trunk(spec, name, heads) for name, heads in spec.trunks().items()]
-        self._dense = None if spec.convolutions else Dense(spec)
+        self._trunks = [Trunk(spec, name, heads) for name, heads in spec.trunks().items()]
+        self._dense = None if spec.convolutions or spec.lstm else Dense(spec)
         self._few = FEW_MULTIPLICATIONS // self._dense.multiplications if self._dense else 0
         self._parameters: Array = np.zeros(0, np.float32)
         self._scale = 1.0
@@ -79,15 +79,47 @@ class HostNetwork:
             self._layout.views(vector)  # says what is wrong
         self._parameters, self._scale, self._split = vector, BYTE_SCALE if pixels else 1.0, False
 
-    def forward(self, inputs: Images, activations: Activations, at: int) -> None:
-        """Compute the rows from `at` on of `activations` for inputs [B, *spec.inputs]."""
+    def forward(
+        self, inputs: Images, activations: Activations, at: int, state: Array = NO_STATE, restart: Mask | None = None
+    ) -> Array:
+        """Compute the rows from `at` on of `activations`.
+
+        Args:
+          inputs: [T * N, *spec.inputs].
+          activations: are written.
+          at: the first row.
+          state: float32 [N, spec.state_size], what an LSTM remembers before the first step.
+          restart: bool [T, N], True where the state before a step is zero; None if it is nowhere.
+
+        Returns:
+          The state after the last step, float32 [N, spec.state_size].
+        """
         if self._dense and len(inputs) <= self._few:
             features = self._flat(inputs)
             self._dense.forward(self._parameters, features, activations.memory, activations.count, at)
-            return
+            return state
         self._give_trunks()
-        for trunk, layers in zip(self._trunks, activations.layers, strict=True):
-            self._forward(trunk, inputs, [layer[at : at + len(inputs)] for layer in layers])
+        after = np.empty_like(state) if self._cells else state
+        for index, (trunk, layers) in enumerate(zip(self._trunks, activations.layers, strict=True)):
+            rows = [layer[at : at + len(inputs)] for layer in layers]
+            x = self._features(trunk, inputs, rows)
+            if trunk.lstm:
+                at_h, at_c = self._state_of(index)
+                memory = LstmActivations(*rows[-4:-1])
+                after[:, at_h], after[:, at_c] = trunk.lstm.forward(x, state[:, at_h], state[:, at_c], restart, memory)
+                x = memory.outputs
+            kernel, bias = trunk.dense[-1]
+            if len(x) == 1 and len(rows) > 1 and not self._tanh and not trunk.lstm:
+                product_of_relu(x[0], kernel, rows[-1][0])
+            else:
+                product(x, kernel, rows[-1])
+            rows[-1] += bias
+        return after
+
+    def _state_of(self, trunk: int) -> tuple[slice, slice]:
+        """Return where a trunk's h and c stand in the state."""
+        start, cells = 2 * trunk * self._cells, self._cells
+        return slice(start, start + cells), slice(start + cells, start + 2 * cells)
 
     def outputs(self, activations: Activations, start: int, stop: int) -> dict[str, Array]:
         """Views of the heads' outputs, float32 [stop - start, width], of the rows given."""
@@ -108,26 +140,31 @@ class HostNetwork:
         gradients: Mapping[str, Array],
         out: Array,
         further: bool,
+        state: Array = NO_STATE,
+        restart: Mask = NO_RESTART,
     ) -> None:
-        """The gradient by the parameters, into or, where `further`, added to `out`, float32 [P].
+        """Compute the gradient by the parameters, into or, if `further`, added to `out`, float32 [P].
 
         Args:
-          inputs: [B, *spec.inputs].
+          inputs: [T * N, *spec.inputs].
           activations: what the network computed of them, from row `start` on.
           start: that row.
-          gradients: head -> float32 [B, width], by the heads' outputs.
+          gradients: head -> float32 [T * N, width], by the heads' outputs.
           out: float32 [P].
-          further: whether to add.
+          further: whether to add; False with an LSTM.
+          state: as for `forward`.
+          restart: as for `forward`.
         """
         if self._dense and len(inputs) <= self._few:
             self._backward_dense(self._dense, inputs, activations, start, gradients, out, further)
             return
         self._give_trunks()
         views = self._layout.views(out)
-        for trunk, layers in zip(self._trunks, activations.layers, strict=True):
-            self._backward(
-                trunk, inputs, [layer[start : start + len(inputs)] for layer in layers], gradients, views, further
-            )
+        for index, (trunk, layers) in enumerate(zip(self._trunks, activations.layers, strict=True)):
+            at_h, at_c = self._state_of(index)
+            rows = [layer[start : start + len(inputs)] for layer in layers]
+            recurrent = state[:, at_h], state[:, at_c], restart
+            self._backward(trunk, inputs, rows, gradients, views, further, recurrent)
 
     def _give_trunks(self) -> None:
         """Most parameters of small networks never need it."""
@@ -157,26 +194,26 @@ class HostNetwork:
         features, memory = self._flat(inputs), activations.memory
         dense.backward(self._parameters, features, memory, activations.count, start, by_outputs, out)
 
-    def _forward(self, trunk: _Trunk, inputs: Images, layers: list[Array]) -> None:
+    def _features(self, trunk: Trunk, inputs: Images, layers: list[Array]) -> Array:
+        """Compute the convolutions and dense layers of a trunk; return what comes out of them, float32 [B, width]."""
         if trunk.convolutions:
             self._convolve(trunk, inputs, layers)
-        x = self._features(trunk, inputs, layers)
-        for index, (kernel, bias) in enumerate(trunk.dense, len(trunk.convolutions)):
+        x = self._flattened(trunk, inputs, layers)
+        for index, (kernel, bias) in enumerate(trunk.dense[:-1], len(trunk.convolutions)):
             y = layers[index]
             if len(x) == 1 and index and not self._tanh:
                 product_of_relu(x[0], kernel, y[0])
             else:
                 product(x, kernel, y)
             y += bias
-            if index == len(layers) - 1:
-                break  # the heads
             if self._tanh:
                 np.tanh(y, out=y)
             else:
                 np.maximum(y, 0, out=y)
             x = y
+        return x
 
-    def _convolve(self, trunk: _Trunk, inputs: Images, layers: list[Array]) -> None:
+    def _convolve(self, trunk: Trunk, inputs: Images, layers: list[Array]) -> None:
         for images in trunk.chunks(len(inputs)):
             for index, convolution in enumerate(trunk.convolutions):
                 blocks = self._blocks(trunk, index, inputs[images], layers, images)
@@ -189,48 +226,65 @@ class HostNetwork:
 
     def _backward(
         self,
-        trunk: _Trunk,
+        trunk: Trunk,
         inputs: Images,
         layers: list[Array],
         gradients: Mapping[str, Array],
         out: Mapping[str, Array],
         further: bool,
+        recurrent: tuple[Array, Array, Mask],
     ) -> None:
         count, convolutions = len(inputs), len(trunk.convolutions)
+        last = convolutions + len(trunk.dense_names)  # the layer after the dense ones
         gradient = self._scratch("heads", count, trunk.sizes[-1])
         for head, columns in trunk.heads.items():
             gradient[:, columns] = gradients[head]
-        for index in range(len(layers) - 1, convolutions - 1, -1):
-            before = layers[index - 1] if index > convolutions else self._features(trunk, inputs, layers)
+        kernel, _ = trunk.dense[-1]
+        memory = trunk.memory(layers)
+        features = layers[last - 1] if last > convolutions else self._flattened(trunk, inputs, layers)
+        before = memory.outputs if memory else features
+        by_kernel, by_bias = self._scratch("kernel", *kernel.shape), self._by_bias(gradient)
+        np.matmul(before.T, gradient, out=by_kernel)
+        for head, columns in trunk.heads.items():
+            _put(by_kernel[:, columns], out[f"{head}/kernel"], further)
+            _put(by_bias[columns], out[f"{head}/bias"], further)
+        if last > 0 or memory:
+            gradient = self._by_inputs("heads", gradient, kernel)
+        if trunk.lstm and memory:
+            h, c, restart = recurrent
+            by_kernel, by_bias = out[f"{trunk.name}lstm/kernel"], out[f"{trunk.name}lstm/bias"]
+            gradient = trunk.lstm.backward(features, h, c, restart, memory, gradient, by_kernel, by_bias)
+        for index in range(last - 1, convolutions - 1, -1):
+            self._before_activation(gradient, layers[index])
+            before = layers[index - 1] if index > convolutions else self._flattened(trunk, inputs, layers)
             kernel, _ = trunk.dense[index - convolutions]
-            by_bias = self._scratch("bias", 1, kernel.shape[1])[0]
-            np.dot(self._ones_of(count), gradient, out=by_bias)
-            if index == len(layers) - 1:
+            name = trunk.dense_names[index - convolutions]
+            _put(self._by_bias(gradient), out[f"{name}/bias"], further)
+            if further:
                 by_kernel = self._scratch("kernel", *kernel.shape)
-                np.matmul(before.T, gradient, out=by_kernel)
-                for head, columns in trunk.heads.items():
-                    _put(by_kernel[:, columns], out[f"{head}/kernel"], further)
-                    _put(by_bias[columns], out[f"{head}/bias"], further)
+                out[f"{name}/kernel"][...] += np.matmul(before.T, gradient, out=by_kernel)
             else:
-                name = trunk.dense_names[index - convolutions]
-                _put(by_bias, out[f"{name}/bias"], further)
-                if further:
-                    by_kernel = self._scratch("kernel", *kernel.shape)
-                    out[f"{name}/kernel"][...] += np.matmul(before.T, gradient, out=by_kernel)
-                else:
-                    np.matmul(before.T, gradient, out=out[f"{name}/kernel"])
+                np.matmul(before.T, gradient, out=out[f"{name}/kernel"])
             if index > 0:
-                earlier = self._scratch(("gradient", index), count, kernel.shape[0])
-                product_transposed(gradient, kernel, earlier)
-                if index > convolutions:
-                    self._before_activation(earlier, before)
-                gradient = earlier
+                gradient = self._by_inputs(index, gradient, kernel)
         if convolutions:
             self._backward_convolutions(trunk, inputs, layers, gradient, out, further)
 
+    def _by_bias(self, gradient: Array) -> Array:
+        """Return the sum of the rows, float32 [width]."""
+        by_bias: Array = self._scratch("bias", 1, gradient.shape[1])[0]
+        np.dot(self._ones_of(len(gradient)), gradient, out=by_bias)
+        return by_bias
+
+    def _by_inputs(self, layer: object, gradient: Array, kernel: Array) -> Array:
+        """Return the derivative by what a layer takes in, float32 [B, inputs]."""
+        by_inputs = self._scratch(("gradient", layer), len(gradient), kernel.shape[0])
+        product_transposed(gradient, kernel, by_inputs)
+        return by_inputs
+
     def _backward_convolutions(
         self,
-        trunk: _Trunk,
+        trunk: Trunk,
         inputs: Images,
         layers: list[Array],
         gradient: Array,
@@ -267,7 +321,7 @@ class HostNetwork:
             _put(convolution.kernel_gradient(by_matrix[index], scale), kernel, further)
             _put(by_bias[index], out[f"{name}/bias"], further)
 
-    def _blocks(self, trunk: _Trunk, index: int, inputs: Images, layers: list[Array], images: slice) -> Array:
+    def _blocks(self, trunk: Trunk, index: int, inputs: Images, layers: list[Array], images: slice) -> Array:
         """What the convolution takes in for some images: float32 [images * blocks, depth]."""
         shape = trunk.convolutions[index].blocks
         if index:
@@ -276,8 +330,8 @@ class HostNetwork:
         trunk.convolutions[0].lay_out(np.ascontiguousarray(inputs), blocks)
         return blocks.reshape(-1, shape.depth)
 
-    def _features(self, trunk: _Trunk, inputs: Images, layers: list[Array]) -> Array:
-        """What the dense layers take in, float32 [B, width]."""
+    def _flattened(self, trunk: Trunk, inputs: Images, layers: list[Array]) -> Array:
+        """Return what the dense layers take in, float32 [B, width]."""
         if trunk.convolutions:
             return layers[len(trunk.convolutions) - 1]
         return self._flat(inputs)
@@ -312,59 +366,6 @@ class HostNetwork:
         if len(self._ones) < count:
             self._ones = np.ones(count, np.float32)
         return self._ones[:count]
-
-
-class _Trunk:
-    """The layers of a trunk and its heads."""
-
-    def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...]) -> None:
-        self.name = name
-        self.scale = 1.0
-        self.convolutions = _convolutions(spec)
-        self.dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
-        self.heads: dict[str, slice] = {}
-        width = 0
-        for head in heads:
-            self.heads[head] = slice(width, width + spec.heads[head])
-            width += spec.heads[head]
-        convolved = [convolution.outputs.size for convolution in self.convolutions]
-        features = [*convolved, *spec.dense][-1] if convolved or spec.dense else math.prod(spec.inputs)
-        self.sizes = [*convolved, *spec.dense, width]
-        self._head_kernel = np.zeros((features, width), np.float32)
-        self._head_bias = np.zeros(width, np.float32)
-        self.dense: list[tuple[Array, Array]] = []
-        """Kernel and bias of each dense layer, the heads side by side among them as the last one."""
-        each = max((4 * c.blocks.count * (c.blocks.depth + c.width) for c in self.convolutions), default=1)
-        self._chunk = max(1, CHUNK_BYTES // each)
-
-    def chunks(self, count: int) -> list[slice]:
-        """Parts of so many images, each of which the cache holds."""
-        return [slice(start, min(start + self._chunk, count)) for start in range(0, count, self._chunk)]
-
-    def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
-        self.scale = scale
-        for index, convolution in enumerate(self.convolutions):
-            name = f"{self.name}conv{index}"
-            convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], scale if index == 0 else 1.0)
-        for head, columns in self.heads.items():
-            self._head_kernel[:, columns] = views[f"{head}/kernel"]
-            self._head_bias[columns] = views[f"{head}/bias"]
-        self.dense = [(views[f"{name}/kernel"], views[f"{name}/bias"]) for name in self.dense_names]
-        self.dense.append((self._head_kernel, self._head_bias))
-
-
-def _convolutions(spec: NetworkSpec) -> list[BlockConvolution]:
-    convolutions: list[BlockConvolution] = []
-    if not spec.convolutions:
-        return convolutions
-    height, width, channels = spec.inputs
-    for layer in spec.convolutions:
-        convolution = BlockConvolution(height, width, channels, layer.kernel, layer.stride, layer.filters)
-        if convolutions:
-            convolutions[-1].continue_with(convolution)
-        convolutions.append(convolution)
-        height, width, channels = convolution.high, convolution.wide, layer.filters
-    return convolutions
 
 
 def _put(part: Array, out: Array, further: bool) -> None:

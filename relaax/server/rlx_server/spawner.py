@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 _TASKS = Path("/proc/self/task")
 _LEADS_TO_KERNELS = {
-    "relaax.nn.host.losses",
+    "relaax.nn.host.engine",
     "relaax.nn.host.network",
     "relaax.nn.distributions",
     "relaax.algorithm_base.returns",
@@ -58,9 +58,9 @@ def _import_for_workers(bridge: str) -> None:
     if bridge == "hogwild":
         import relaax.parameters.hogwild  # noqa: F401
     if not _LEADS_TO_KERNELS.isdisjoint(sys.modules):
-        from relaax.nn.host import convolution, dense, losses, products
+        from relaax.nn.host import convolution, dense, lstm, products, recurrence, softmax
 
-        for kernels in (convolution, dense, losses, products):
+        for kernels in (convolution, dense, lstm, products, recurrence, softmax):
             kernels.compile_kernels()  # 40 MB, numba included
 
 

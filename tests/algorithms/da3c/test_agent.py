@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, Space, Step, load_algorithm
-from relaax.algorithm_base.testing import FakeBridge, RandomEnvironments, live, make_agent
+from relaax.algorithm_base.testing import FakeBridge, RandomEnvironments, make_agent
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR = Box(-1, 1, shape=(2,))
@@ -79,26 +79,6 @@ def test_exploit_follows_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[DA3C.Agent.step.__module__], "EXPLOIT_PULL_SECONDS", -1.0)
     actions = agent.step(world.step(actions))
     assert (actions[0].tolist(), bridge.pulls) == ([1], 2)
-
-
-@pytest.mark.parametrize("space", [VECTOR, IMAGE], ids=["vector", "image"])
-def test_nothing_is_traced_after_the_first_rollout(space: Space) -> None:
-    agent, bridge = agent_with(space=space, environments=3, keys=SMALL | {"lstm": True})
-    world = RandomEnvironments(space, Discrete(2), 3, next_step=[True, False, False], end_probability=0.0)
-    live(agent, world, 5)
-
-    def traces() -> list[int]:
-        engine = agent._model._learner
-        functions = [value for value in vars(engine).values() if hasattr(value, "experimental_get_tracing_count")]
-        assert len(functions) == 3
-        return [function.experimental_get_tracing_count() for function in functions]
-
-    before = traces()
-    assert all(count <= 1 for count in before)
-    lively = RandomEnvironments(space, Discrete(2), 3, next_step=[True, False, False], end_probability=0.4)
-    live(agent, lively, 40)
-    assert traces() == before
-    assert bridge.pushes
 
 
 def test_what_the_agent_is_given_it_does_not_keep_or_change() -> None:

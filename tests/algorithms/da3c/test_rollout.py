@@ -7,7 +7,7 @@ import numpy as np
 from algorithms.da3c.rollout import Batch, Rollout
 from relaax.algorithm_base import Step
 from relaax.nn.distributions import Categorical
-from relaax.nn.networks import NetworkSpec
+from relaax.nn.specification import NetworkSpec
 
 GAMMA = 0.5
 EVERYWHERE_8 = np.array([8.0, 8.0], np.float32)

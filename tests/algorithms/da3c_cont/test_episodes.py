@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, load_algorithm
-from relaax.algorithm_base.testing import RandomEnvironments, live, make_agent
+from relaax.algorithm_base.testing import RandomEnvironments, live
 from support.reference_actor_critic import Network, Stretch, likelihood
 from support.scene import GAMMA, Scene
 
@@ -124,18 +124,6 @@ def test_room_grows_with_the_longest() -> None:
     s.step([1], O[0][:1], terminated=[0], final=F[:1])
     inputs = [O[0][0], *(O[t % 12][0] for t in range(699))]
     s.expect(0, [Stretch(inputs, s.act(0, *range(700)), [float(700 - t) for t in range(700)])])
-
-
-def test_no_length_of_an_episode_is_traced_again() -> None:
-    section = {"path": "da3c_cont", "whole_episodes": True, "network": {"dense": [4], "lstm_size": 2}}
-    agent, bridge = make_agent(DA3C_CONT, DA3C_CONT.configure(section), VECTOR, FORCES, environments=3)
-    live(agent, RandomEnvironments(VECTOR, FORCES, 3, end_probability=0.2, next_step=[True, False, False]), 100)
-    lengths = {push.env_steps for push in bridge.pushes}
-    assert len(lengths) > 3
-    engine = agent._model._learner
-    functions = [value for value in vars(engine).values() if hasattr(value, "experimental_get_tracing_count")]
-    assert len(functions) == 3
-    assert all(function.experimental_get_tracing_count() <= 1 for function in functions)
 
 
 @pytest.mark.parametrize("network", [LSTM, FEED_FORWARD], ids=["lstm", "feed-forward"])

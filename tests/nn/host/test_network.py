@@ -9,9 +9,11 @@ import pytest
 import tensorflow as tf
 
 from relaax.nn.host import network as module
-from relaax.nn.host import products
+from relaax.nn.host import products, trunk
 from relaax.nn.host.network import Activations, HostNetwork
-from relaax.nn.networks import Convolution, NetworkSpec, forward, orthogonal_parameters
+from relaax.nn.initialization import orthogonal_parameters
+from relaax.nn.specification import Convolution, NetworkSpec
+from relaax.nn.tensorflow_network import forward
 
 HEADS = {"policy": 5, "value": 1}
 SEPARATE = (("policy",), ("value",))
@@ -112,7 +114,7 @@ def test_neither_chunks_nor_small_products_make_a_difference(
         return network.outputs(activations, 0, 7), gradient
 
     whole, whole_gradient = both()
-    monkeypatch.setattr(module, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(trunk, "CHUNK_BYTES", 1)
     monkeypatch.setattr(products, "SMALL_PRODUCT", 100)
     parts, parts_gradient = both()
     for head in whole:
@@ -212,11 +214,6 @@ def test_tanh_is_that_of_numpy() -> None:
 def test_parameters_of_another_length_are_refused() -> None:
     with pytest.raises(ValueError, match=r"a vector of shape \(30,\) is needed, not \(3,\)"):
         HostNetwork(SPECS["heads alone"]).set_parameters(np.zeros(3, np.float32), pixels=False)
-
-
-def test_a_network_with_an_lstm_is_refused() -> None:
-    with pytest.raises(ValueError, match="LSTM"):
-        HostNetwork(NetworkSpec((4,), HEADS, (4,), lstm=3))
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.5, 1.0])

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from pydantic import Field, PositiveInt
 
 from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, Step
-from relaax.algorithm_base.feed_forward import FeedForward
 from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
 from relaax.algorithm_base.resuming import Free
 from relaax.algorithm_base.returns import n_step_returns
 from relaax.nn.distributions import Categorical
-from relaax.nn.losses import clip_by_norm, policy_gradient_loss
-from relaax.nn.networks import NetworkSpec, orthogonal_parameters
+from relaax.nn.engine import make_engine
+from relaax.nn.initialization import orthogonal_parameters
+from relaax.nn.specification import NetworkSpec
+from relaax.optim.clipping import clip_by_norm
 
 
 class Config(ConfigBase):
@@ -46,17 +46,16 @@ class Agent(AgentBase):
     def __init__(self, config: Config, context: AgentContext) -> None:
         super().__init__(config, context)
         assert isinstance(context.action_space, Discrete)  # the others were refused
-        self._network = FeedForward(policy_network(config, context.observation_space, context.action_space))
+        spec = policy_network(config, context.observation_space, context.action_space)
+        self._engine = make_engine(spec, np.float32, (None, 1))
         self._policy = Categorical(context.action_space.n)
         self._first_action = context.action_space.start
         self._encoder = ObservationEncoder(context.observation_space, context.environments, history=1)
         self._rng = np.random.default_rng([context.seed, *context.actors])
-        vector, inputs = tf.TensorSpec([None]), tf.TensorSpec([None, *self._network.spec.inputs])
-        signature = [tf.TensorSpec([self._network.size]), inputs, tf.TensorSpec([None], tf.int64), vector]
-        self._gradient = tf.function(self._loss_gradient, input_signature=signature, autograph=False)
+        self._no_state = np.zeros((context.environments, 0), np.float32)  # there is no LSTM
         self._ended: list[list[Any]] = []
         self._env_steps = self._pushes = 0
-        self._parameters = context.bridge.pull().parameters
+        self._engine.set_parameters(context.parameters.pull().parameters)
 
     @classmethod
     def refusal(cls, config: Any, observation_space: Any, action_space: Any) -> str | None:
@@ -73,13 +72,13 @@ class Agent(AgentBase):
     def step(self, step: Step) -> Leaves:
         if self.context.exploit:
             if step.ended.any():
-                self._parameters = self.context.bridge.pull().parameters
+                self._engine.set_parameters(self.context.parameters.pull().parameters)
         else:
             self._record(step)
         return self._act(self._encoder.push(step.observations, step.ended | step.first))
 
     def _act(self, inputs: Any) -> Leaves:
-        outputs = self._network.act(self._parameters, inputs)
+        outputs, _ = self._engine.act(inputs, self._no_state)
         actions = self._policy.mode(outputs) if self.context.exploit else self._policy.sample(outputs, self._rng)
         self._inputs, self._actions = inputs, actions
         return [actions.astype(np.int64) + self._first_action]
@@ -99,22 +98,24 @@ class Agent(AgentBase):
         inputs, actions, _ = (np.array(column) for column in zip(*steps, strict=True))
         returns = np.concatenate([self._returns(episode) for episode in self._ended])
         advantages = (returns - returns.mean()) / (returns.std() + 1e-6)
-        gradient, norm = self._gradient(self._parameters, inputs, actions, advantages)
-        self.context.bridge.scalar("gradient/norm", float(norm))
+        gradient = self._gradient(inputs, actions, advantages.astype(np.float32))
+        self.context.metrics.scalar("gradient/norm", clip_by_norm(gradient, self.config.gradient_norm_clipping))
         self._pushes += 1
         fetch = self._pushes % self.config.sync_interval == 0
-        pushed = self.context.bridge.push(gradient.numpy(), self._env_steps, want_parameters=fetch)
+        pushed = self.context.parameters.push(gradient, self._env_steps, want_parameters=fetch)
         if pushed.pulled is not None:
-            self._parameters = pushed.pulled.parameters
+            self._engine.set_parameters(pushed.pulled.parameters)
         self._ended, self._env_steps = [], 0
 
     def _returns(self, episode: list[Any]) -> Any:
         r_t = np.array([[reward] for _, _, reward in episode], np.float32)
         return n_step_returns(r_t, np.full_like(r_t, self.config.rewards_gamma), np.zeros(1, np.float32))[:, 0]
 
-    def _loss_gradient(self, parameters: Any, inputs: Any, actions: Any, advantages: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(parameters)
-            log_probabilities = self._policy.log_probability(self._network.outputs(parameters, inputs), actions)
-            loss = tf.reduce_mean(policy_gradient_loss(log_probabilities, advantages))
-        return clip_by_norm(tape.gradient(loss, parameters), self.config.gradient_norm_clipping)
+    def _gradient(self, inputs: Any, actions: Any, advantages: Any) -> Any:
+        """Of the mean of -log pi(a_t | s_t) * A_t, by every parameter."""
+
+        def loss(outputs: Any, part: slice) -> Any:
+            by_log_probability = -advantages[part] / len(advantages)
+            return self._policy.gradient(outputs, actions[part], by_log_probability, 0 * by_log_probability)[0]
+
+        return self._engine.gradient(inputs[:, None], self._no_state[:1], np.zeros((len(inputs), 1), np.bool_), loss)

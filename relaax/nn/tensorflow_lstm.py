@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from relaax.nn.tensorflow_loading import tf
 
 Tensor = Any
-Array = npt.NDArray[np.float32]
 
 
 def lstm(
@@ -44,23 +40,6 @@ def lstm(
     keep = tf.ensure_shape(keep, [x.shape[0], h.shape[0], 1])
     outputs, h, c = tf.custom_gradient(_recurrence)(given, keep, kernel[features:], h, c)
     return outputs, h, c
-
-
-def lstm_numpy(x: Array, h: Array, c: Array, kernel: Array, bias: Array) -> tuple[Array, Array]:
-    """One step: x float32 [N, F], h and c float32 [N, C]; the new h and c."""
-    features, cells = x.shape[1], h.shape[1]
-    gates = x @ kernel[:features]
-    gates += h @ kernel[features:]
-    gates += bias
-    # sigmoid(z) = (1 + tanh(z / 2)) / 2, which overflows nowhere: one call for the four gates.
-    gates[:, : 2 * cells] *= 0.5
-    gates[:, 3 * cells :] *= 0.5
-    np.tanh(gates, out=gates)
-    new_c: Array = (0.5 + 0.5 * gates[:, cells : 2 * cells]) * c
-    new_c += (0.5 + 0.5 * gates[:, :cells]) * gates[:, 2 * cells : 3 * cells]
-    new_h = np.tanh(new_c)
-    new_h *= 0.5 + 0.5 * gates[:, 3 * cells :]
-    return new_h, new_c
 
 
 def _recurrence(

@@ -1,0 +1,80 @@
+"""The layers below some heads of a network, with their parameters as they are multiplied."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.nn.host.convolution import BlockConvolution
+from relaax.nn.host.lstm import Lstm, LstmActivations
+from relaax.nn.specification import NetworkSpec
+
+Array = npt.NDArray[np.float32]
+
+CHUNK_BYTES = 1 << 20
+"""Of blocks and what they contribute: they should be in the cache still when they are used again."""
+
+
+class Trunk:
+    """The layers of a trunk and its heads."""
+
+    def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...]) -> None:
+        self.name = name
+        self.scale = 1.0
+        self.convolutions = _convolutions(spec)
+        self.dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
+        self.heads: dict[str, slice] = {}
+        width = 0
+        for head in heads:
+            self.heads[head] = slice(width, width + spec.heads[head])
+            width += spec.heads[head]
+        convolved = [convolution.outputs.size for convolution in self.convolutions]
+        features = [*convolved, *spec.dense][-1] if convolved or spec.dense else math.prod(spec.inputs)
+        cells = spec.lstm
+        self.lstm = Lstm(features, cells) if cells else None
+        self.sizes = [*convolved, *spec.dense, *([4 * cells, cells, cells] if cells else []), width]
+        features = cells or features
+        self._head_kernel = np.zeros((features, width), np.float32)
+        self._head_bias = np.zeros(width, np.float32)
+        self.dense: list[tuple[Array, Array]] = []
+        """Kernel and bias of each dense layer, the heads side by side among them as the last one."""
+        each = max((4 * c.blocks.count * (c.blocks.depth + c.width) for c in self.convolutions), default=1)
+        self._chunk = max(1, CHUNK_BYTES // each)
+
+    def chunks(self, count: int) -> list[slice]:
+        """Parts of so many images, each of which the cache holds."""
+        return [slice(start, min(start + self._chunk, count)) for start in range(0, count, self._chunk)]
+
+    def memory(self, layers: list[Array]) -> LstmActivations | None:
+        """Return what the LSTM computed, of the trunk's layers."""
+        return LstmActivations(*layers[-4:-1]) if self.lstm else None
+
+    def set_parameters(self, views: Mapping[str, Array], scale: float) -> None:
+        self.scale = scale
+        if self.lstm:
+            self.lstm.set_parameters(views[f"{self.name}lstm/kernel"], views[f"{self.name}lstm/bias"])
+        for index, convolution in enumerate(self.convolutions):
+            name = f"{self.name}conv{index}"
+            convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], scale if index == 0 else 1.0)
+        for head, columns in self.heads.items():
+            self._head_kernel[:, columns] = views[f"{head}/kernel"]
+            self._head_bias[columns] = views[f"{head}/bias"]
+        self.dense = [(views[f"{name}/kernel"], views[f"{name}/bias"]) for name in self.dense_names]
+        self.dense.append((self._head_kernel, self._head_bias))
+
+
+def _convolutions(spec: NetworkSpec) -> list[BlockConvolution]:
+    convolutions: list[BlockConvolution] = []
+    if not spec.convolutions:
+        return convolutions
+    height, width, channels = spec.inputs
+    for layer in spec.convolutions:
+        convolution = BlockConvolution(height, width, channels, layer.kernel, layer.stride, layer.filters)
+        if convolutions:
+            convolutions[-1].continue_with(convolution)
+        convolutions.append(convolution)
+        height, width, channels = convolution.high, convolution.wide, layer.filters
+    return convolutions

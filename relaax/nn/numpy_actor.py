@@ -1,0 +1,97 @@
+"""Acting in plain numpy, without numba and TensorFlow: for programs that do not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.nn.engine import Actor
+from relaax.nn.numpy_convolution import convolution_numpy
+from relaax.nn.specification import NetworkSpec
+
+Array = npt.NDArray[np.float32]
+
+
+class NumpyActor(Actor):
+    """Act in plain numpy. Nothing is kept."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        self._spec = spec
+        self._layout = spec.layout()
+        self._views: dict[str, Array] = {}
+
+    def set_parameters(self, parameters: Array) -> None:
+        self._views = self._layout.views(parameters)
+
+    def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
+        if inputs.dtype == np.uint8:
+            inputs = inputs.astype(np.float32)
+            inputs /= np.float32(255)
+        return forward_numpy(self._spec, self._views, inputs, state)
+
+
+def forward_numpy(
+    spec: NetworkSpec, parameters: Mapping[str, Array], inputs: Array, state: Array
+) -> tuple[dict[str, Array], Array]:
+    """Compute one step of a network: `relaax.nn.tensorflow_network.forward` of one step, in numpy.
+
+    Args:
+      spec: the network.
+      parameters: float32 arrays named and shaped as in `spec.layout()`.
+      inputs: float32 [N, *spec.inputs].
+      state: float32 [N, spec.state_size]; zero where an episode starts.
+
+    Returns:
+      head name -> float32 [N, width], and the new state, float32 [N, spec.state_size].
+    """
+    outputs: dict[str, Array] = {}
+    new_state = np.empty_like(state) if spec.lstm else state
+    for place, (trunk, heads) in enumerate(spec.trunks().items()):
+        x = _features_numpy(spec, parameters, trunk, inputs)
+        if spec.lstm:
+            at_h, at_c = (slice(start * spec.lstm, (start + 1) * spec.lstm) for start in (2 * place, 2 * place + 1))
+            kernel, bias = parameters[f"{trunk}lstm/kernel"], parameters[f"{trunk}lstm/bias"]
+            x, new_state[:, at_c] = lstm_numpy(x, state[:, at_h], state[:, at_c], kernel, bias)
+            new_state[:, at_h] = x
+        for head in heads:
+            outputs[head] = x @ parameters[f"{head}/kernel"] + parameters[f"{head}/bias"]
+    return outputs, new_state
+
+
+def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: str, x: Array) -> Array:
+    """`_features` in numpy. Each layer's outputs are new, so the activation may be applied in place."""
+    for index, layer in enumerate(spec.convolutions):
+        kernel, bias = parameters[f"{trunk}conv{index}/kernel"], parameters[f"{trunk}conv{index}/bias"]
+        x = _activated(spec, convolution_numpy(x, kernel, bias, layer.stride))
+    x = x.reshape(len(x), -1)
+    for index in range(len(spec.dense)):
+        x = x @ parameters[f"{trunk}dense{index}/kernel"]
+        x += parameters[f"{trunk}dense{index}/bias"]
+        x = _activated(spec, x)
+    return x
+
+
+def _activated(spec: NetworkSpec, x: Array) -> Array:
+    """The activation of `x`, in place."""
+    activated: Array = np.tanh(x, out=x) if spec.activation == "tanh" else np.maximum(x, 0, out=x)
+    return activated
+
+
+def lstm_numpy(x: Array, h: Array, c: Array, kernel: Array, bias: Array) -> tuple[Array, Array]:
+    """One step: x float32 [N, F], h and c float32 [N, C]; the new h and c."""
+    features, cells = x.shape[1], h.shape[1]
+    gates = x @ kernel[:features]
+    gates += h @ kernel[features:]
+    gates += bias
+    # sigmoid(z) = (1 + tanh(z / 2)) / 2, which overflows nowhere: one call for the four gates.
+    gates[:, : 2 * cells] *= 0.5
+    gates[:, 3 * cells :] *= 0.5
+    np.tanh(gates, out=gates)
+    new_c: Array = (0.5 + 0.5 * gates[:, cells : 2 * cells]) * c
+    new_c += (0.5 + 0.5 * gates[:, :cells]) * gates[:, 2 * cells : 3 * cells]
+    new_h = np.tanh(new_c)
+    new_h *= 0.5 + 0.5 * gates[:, 3 * cells :]
+    return new_h, new_c

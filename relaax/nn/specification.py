@@ -1,0 +1,90 @@
+"""The specification of a network, feed-forward or with an LSTM, and the layout of its parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from relaax.nn.flat_layout import FlatLayout
+
+Activation = Literal["relu", "tanh"]
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One convolution without padding: so many square filters, moved by so many pixels."""
+
+    filters: int
+    kernel: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """Convolutions (for images), then dense layers, then an LSTM where wanted, then one linear head per output.
+
+    `inputs` is the shape of one example: [height, width, channels] with convolutions, else [features].
+    `heads` are names and widths of the outputs. `groups` are the heads that share a trunk, which is all that stands
+    before the heads; without groups all heads share one. `lstm` is the number of cells, 0 for none.
+    """
+
+    inputs: tuple[int, ...]
+    heads: Mapping[str, int]
+    dense: tuple[int, ...]
+    convolutions: tuple[Convolution, ...] = ()
+    activation: Activation = "relu"
+    groups: tuple[tuple[str, ...], ...] = ()
+    lstm: int = 0
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that an LSTM remembers of one environment: h and c of each trunk, one trunk after the other."""
+        return 2 * self.lstm * len(self.trunks())
+
+    def layout(self) -> FlatLayout:
+        """Names and shapes of the parameters.
+
+        Raises ValueError where an image is too small for the convolutions, or a head is not in exactly one group.
+        """
+        shapes: dict[str, tuple[int, ...]] = {}
+        for trunk, heads in self.trunks().items():
+            width = self._trunk_shapes(trunk, shapes)
+            for head in heads:
+                shapes[f"{head}/kernel"] = (width, self.heads[head])
+                shapes[f"{head}/bias"] = (self.heads[head],)
+        return FlatLayout(shapes)
+
+    def trunks(self) -> dict[str, tuple[str, ...]]:
+        """Name prefix of each trunk, and the heads that stand on it. Raises ValueError as `layout` does."""
+        if not self.groups:
+            return {"": tuple(self.heads)}
+        if sorted(head for group in self.groups for head in group) != sorted(self.heads) or () in self.groups:
+            raise ValueError(f"each of the heads {list(self.heads)} belongs into one group, not {list(self.groups)}")
+        if len(self.groups) == 1:
+            return {"": self.groups[0]}
+        return {f"{group[0]}/": group for group in self.groups}
+
+    def _trunk_shapes(self, trunk: str, shapes: dict[str, tuple[int, ...]]) -> int:
+        if self.convolutions:
+            height, width, channels = self.inputs
+            for index, layer in enumerate(self.convolutions):
+                shapes[f"{trunk}conv{index}/kernel"] = (layer.kernel, layer.kernel, channels, layer.filters)
+                shapes[f"{trunk}conv{index}/bias"] = (layer.filters,)
+                height, width = ((side - layer.kernel) // layer.stride + 1 for side in (height, width))
+                channels = layer.filters
+                if height < 1 or width < 1:
+                    raise ValueError(f"an image of {list(self.inputs)} is too small for convolution {index}, {layer}")
+            features = height * width * channels
+        else:
+            features = math.prod(self.inputs)
+        for index, width in enumerate(self.dense):
+            shapes[f"{trunk}dense{index}/kernel"] = (features, width)
+            shapes[f"{trunk}dense{index}/bias"] = (width,)
+            features = width
+        if self.lstm:
+            shapes[f"{trunk}lstm/kernel"] = (features + self.lstm, 4 * self.lstm)
+            shapes[f"{trunk}lstm/bias"] = (4 * self.lstm,)
+            features = self.lstm
+        return features

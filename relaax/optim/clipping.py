@@ -1,0 +1,22 @@
+"""Clipping of gradients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from relaax.optim.vector import FlatVector
+
+
+def clip_by_norm(gradient: FlatVector, limit: float | None) -> float:
+    """Scale a gradient down to the norm `limit` if it is longer, in place (Pascanu et al. 2013).
+
+    Returns its norm before. `gradient` is float32 [P]. None for `limit` leaves it as it is. A gradient whose norm is
+    not finite does not become finite.
+    """
+    with np.errstate(all="ignore"):  # what is not finite is found by whoever applies it
+        norm = math.sqrt(float(np.dot(gradient, gradient)))
+        if limit is not None and not norm <= limit:
+            gradient *= np.float32(limit / norm)
+    return norm

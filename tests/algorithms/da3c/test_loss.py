@@ -1,0 +1,140 @@
+"""The loss of an actor-critic by hand, and that a changed term changes training through every engine."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import load_algorithm
+from relaax.nn.distributions import Categorical, Distribution, Gaussian
+from relaax.nn.engine import Engine
+from relaax.nn.host.engine import HostEngine
+from relaax.nn.initialization import orthogonal_parameters
+from relaax.nn.specification import NetworkSpec
+from relaax.nn.tensorflow_engine import TensorFlowEngine
+
+DA3C = load_algorithm("da3c", Path())
+PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
+LOSS, ROLLOUT = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("loss", "rollout"))
+C, BETA = 0.25, 0.05
+
+
+def config(**keys: Any) -> Any:
+    return DA3C.configure({"path": "da3c", "value_loss_weight": C, "entropy_beta": BETA} | keys)
+
+
+def batch(steps: int, environments: int, policy: Distribution, mask: Any = 1.0) -> Any:
+    shape, rng = (steps, environments), np.random.default_rng(1)
+    actions = (
+        rng.integers(0, policy.heads["policy"], shape)
+        if isinstance(policy, Categorical)
+        else rng.normal(size=(*shape, *policy.action_shape)).astype(np.float32)
+    )
+    return ROLLOUT.Batch(
+        inputs=rng.normal(size=(*shape, 3)).astype(np.float32),
+        actions=actions,
+        advantages=rng.normal(size=shape).astype(np.float32),
+        targets=rng.normal(size=shape).astype(np.float32),
+        mask=np.broadcast_to(np.asarray(mask, np.float32), shape),
+        state=np.zeros((environments, 0), np.float32),
+        restart=np.zeros(shape, np.bool_),
+    )
+
+
+def test_by_hand() -> None:
+    # One step of two environments, the second of which counts nothing. pi = [3/4, 1/4], the action is 1, A = 2, and
+    # V = 1 where R = 4.
+    policy = Categorical(2)
+    given = batch(1, 2, policy, [[1, 0]])
+    given.actions[...], given.advantages[...], given.targets[...] = 1, 2, 4
+    log_3 = np.log(3.0)
+    outputs = {
+        "policy": np.array([[log_3, 0], [5, 7]], np.float32),
+        "value": np.array([[1], [9]], np.float32),
+    }
+    loss = LOSS.ActorCriticLoss(config(), policy, given)
+    found = loss(outputs, slice(0, 2))
+    # By the logits: (A (pi - onehot) + beta pi (log pi + H)) / N; by the value: -2 c (R - V) / N.
+    by_logits = np.array([1.5, -1.5]) + BETA * 3 / 16 * log_3 * np.array([1, -1])
+    np.testing.assert_allclose(found["policy"], [by_logits / 2, [0, 0]], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found["value"], [[-2 * C * 3 / 2], [0]], rtol=1e-6)
+    entropy = np.log(4) - 0.75 * log_3
+    expected = {"loss/policy": 2 * np.log(4), "loss/value": 9.0, "loss/entropy": entropy}
+    expected["loss"] = 2 * np.log(4) + C * 9 - BETA * entropy
+    assert loss.means == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True)])
+def test_the_derivative_is_the_slope_of_what_is_reported(policy: Distribution) -> None:
+    given = batch(3, 2, policy, [[1, 0], [1, 1], [0, 1]])
+    rng = np.random.default_rng(5)
+    heads = {**policy.heads, "value": 1}
+    outputs = {head: rng.normal(size=(6, width)).astype(np.float64) for head, width in heads.items()}
+
+    def whole() -> float:
+        """The loss that is reported, a mean over the 4 steps that count; what is descended is that times 4 / 2."""
+        loss = LOSS.ActorCriticLoss(config(), policy, given)
+        loss(outputs, slice(0, 6))
+        return float(loss.means["loss"]) * 4 / 2
+
+    found = LOSS.ActorCriticLoss(config(), policy, given)(outputs, slice(0, 6))
+    for head, output in outputs.items():
+        for index in np.ndindex(output.shape):
+            at = output[index]
+            output[index] = at + 1e-2
+            above = whole()
+            output[index] = at - 1e-2
+            slope = (above - whole()) / 2e-2
+            output[index] = at
+            assert found[head][index] == pytest.approx(slope, rel=2e-2, abs=2e-3)
+
+
+def test_parts_add_up() -> None:
+    policy = Categorical(3)
+    given = batch(4, 2, policy)
+    outputs = {
+        head: np.random.default_rng(2).normal(size=(8, n)).astype(np.float32)
+        for head, n in {**policy.heads, "value": 1}.items()
+    }
+    at_once, in_parts = (LOSS.ActorCriticLoss(config(), policy, given) for _ in range(2))
+    expected = at_once(outputs, slice(0, 8))
+    for part in (slice(0, 3), slice(3, 8)):
+        found = in_parts({head: output[part] for head, output in outputs.items()}, part)
+        for head in found:
+            np.testing.assert_allclose(found[head], expected[head][part], rtol=1e-6)
+    assert in_parts.means == pytest.approx(at_once.means)
+
+
+def gradient(kind: type[Engine], module: Any) -> np.ndarray:
+    policy = Categorical(3)
+    spec = NetworkSpec((3,), {**policy.heads, "value": 1}, (4,))
+    engine = HostEngine(spec, np.float32, (5, 2)) if kind is HostEngine else TensorFlowEngine(spec, np.float32)
+    engine.set_parameters(orthogonal_parameters(spec, 3, {}))
+    given = batch(5, 2, policy)
+    loss = module.ActorCriticLoss(config(), policy, given)
+    return np.array(engine.gradient(given.inputs, given.state, given.restart, loss))
+
+
+TERMS = {
+    "policy": ("by_log_probability=-weights * advantages", "by_log_probability=weights * advantages"),
+    "value": ("-2 * self._c * weights * error", "-3 * self._c * weights * error"),
+    "entropy": ("by_entropy=-self._beta * weights", "by_entropy=0 * weights"),
+}
+
+
+@pytest.mark.parametrize("kind", [HostEngine, TensorFlowEngine])
+@pytest.mark.parametrize("term", TERMS)
+def test_a_changed_term_changes_training(kind: type[Engine], term: str) -> None:
+    """The loss stands once: its text is changed, and every engine descends another one."""
+    source, (before, after) = inspect.getsource(LOSS), TERMS[term]
+    assert source.count(before) == 1
+    changed = type(LOSS)(LOSS.__name__)
+    changed.__package__ = LOSS.__package__
+    exec(source.replace(before, after), changed.__dict__)
+    whole, other = gradient(kind, LOSS), gradient(kind, changed)
+    assert np.abs(whole - other).max() > 1e-3 * np.abs(whole).max()
