@@ -57,7 +57,9 @@ ROLLOUT = "tests/algorithms/da3c/test_rollout.py"
 AGENT = "tests/algorithms/da3c/test_agent.py"
 CONTRACT = "tests/algorithms/da3c/test_contract.py"
 LSTM = "tests/algorithms/da3c/test_lstm.py"
-MODEL = "tests/algorithms/da3c/test_model.py"
+ENGINES = "tests/algorithms/da3c/test_engines.py"
+LOSS = "tests/algorithms/da3c/test_loss.py"
+CLIPPING = "tests/optim/test_clipping.py"
 LEARNING = "tests/learning/test_da3c_corridors.py"
 RECALL = "tests/learning/test_da3c_recall.py"
 CONT_GRADIENT = "tests/algorithms/da3c_cont/test_gradient.py"
@@ -73,8 +75,11 @@ LEASE = "tests/checkpoint/test_lease.py"
 SET_ASIDE = "tests/checkpoint/test_set_aside.py"
 FLEET = "tests/metrics/test_fleet.py"
 
-HOST_PY = "algorithms/da3c/host_model.py"
-TENSORFLOW_PY = "algorithms/da3c/tensorflow_model.py"
+HOST_PY = "relaax/nn/host/engine.py"
+LSTM_PY = "relaax/nn/host/lstm.py"
+SOFTMAX_PY = "relaax/nn/host/softmax.py"
+CLIPPING_PY = "relaax/optim/clipping.py"
+LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "algorithms/da3c/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "algorithms/da3c/normalization.py"
@@ -108,20 +113,9 @@ def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests:
     return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
 
 
-_POLICY_SIGN = (
-    "relaax/nn/losses.py",
-    "return -log_probability_t * tf.stop_gradient(advantage_t)",
-    "return log_probability_t * tf.stop_gradient(advantage_t)",
-)
-_HOST_POLICY_SIGN = (
-    ("relaax/nn/host/losses.py", "entropy_weights[row] + advantages[row]", "entropy_weights[row] - advantages[row]"),
-    (
-        "relaax/nn/host/losses.py",
-        "by_logits[row, taken] -= advantages[row]",
-        "by_logits[row, taken] += advantages[row]",
-    ),
-)
-_VALUE_SIGN = ("relaax/nn/host/losses.py", "= error * weight * factor", "= -error * weight * factor")
+_POLICY_SIGN = (LOSS_PY, "by_log_probability=-weights * advantages", "by_log_probability=weights * advantages")
+_VALUE_SIGN = (LOSS_PY, "(-2 * self._c * weights * error)", "(2 * self._c * weights * error)")
+_ENTROPY_SIGN = (LOSS_PY, "by_entropy=-self._beta * weights", "by_entropy=self._beta * weights")
 _NO_BOOTSTRAP = (
     "relaax/algorithm_base/returns.py",
     "np.multiply(discount_t[-1], bootstrap_value, out",
@@ -137,42 +131,49 @@ _LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_a
 
 ERRORS = (
     # Losses.
-    planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], "tests/nn/test_losses.py"),
-    planted("policy-sign-pushed", "the same on the host, in what is pushed", _HOST_POLICY_SIGN, GRADIENT),
-    planted("policy-sign-learned", "the same on the host, in what is learned", _HOST_POLICY_SIGN, LEARNING),
-    planted("value-sign", "the value loss has the wrong sign", [_VALUE_SIGN], GRADIENT),
+    planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], LOSS),
+    planted("policy-sign-pushed", "the same, seen in what is pushed", [_POLICY_SIGN], GRADIENT),
+    planted("policy-sign-learned", "the same, seen in what is learned", [_POLICY_SIGN], LEARNING),
+    planted("value-sign", "the value loss has the wrong sign", [_VALUE_SIGN], GRADIENT, LOSS),
     planted("value-sign-learned", "the same, seen in what is learned", [_VALUE_SIGN], LEARNING),
+    planted("entropy-sign", "the entropy is punished", [_ENTROPY_SIGN], GRADIENT, LOSS),
+    planted("entropy-sign-recurrent", "the same with an LSTM", [_ENTROPY_SIGN], LSTM),
     planted(
-        "value-target-gradient",
-        "the gradient flows through the return, not the value",
-        [
-            (
-                "relaax/nn/losses.py",
-                "tf.square(tf.stop_gradient(target_t) - v_t)",
-                "tf.square(target_t - tf.stop_gradient(v_t))",
-            )
-        ],
-        "tests/nn/test_losses.py",
-    ),
-    planted(
-        "entropy-sign",
-        "the entropy is punished",
-        [(HOST_PY, "share * np.float32(config.entropy_beta)", "-share * np.float32(config.entropy_beta)")],
+        "mean-over-steps",
+        "the loss is a mean over the steps of a rollout, not a sum",
+        [(LOSS_PY, "np.float32(batch.mask.shape[1])", "np.float32(batch.mask.size)")],
         GRADIENT,
+        LOSS,
     ),
     planted(
-        "value-sign-in-tensorflow",
-        "the value loss has the wrong sign where there is an LSTM",
-        [(TENSORFLOW_PY, "+ config.value_loss_weight * value", "- config.value_loss_weight * value")],
-        LSTM,
-        MODEL,
+        "softmax-gradient",
+        "the likelihood of the action that was taken goes down instead of up",
+        [(SOFTMAX_PY, "by_logits[row, taken] += by_log", "by_logits[row, taken] -= by_log")],
+        "tests/nn/test_distributions.py",
     ),
     planted(
-        "entropy-sign-in-tensorflow",
-        "the entropy is punished where there is an LSTM",
-        [(TENSORFLOW_PY, "- config.entropy_beta * entropy", "+ config.entropy_beta * entropy")],
-        LSTM,
-        MODEL,
+        "gaussian-gradient",
+        "the mean moves away from the action that was taken",
+        [("relaax/nn/distributions.py", "by_mean = error / variance", "by_mean = -error / variance")],
+        "tests/nn/test_distributions.py",
+    ),
+    planted(
+        "forget-gate",
+        "the gradient of an LSTM does not pass its forget gate",
+        [(LSTM_PY, "by_cells[at + j] = by_cell * f", "by_cells[at + j] = by_cell")],
+        ENGINES,
+    ),
+    planted(
+        "lstm-over-an-end",
+        "the gradient of an LSTM passes the end of an episode",
+        [(LSTM_PY, "                    by_c[restart[t]] = 0\n", "")],
+        ENGINES,
+    ),
+    planted(
+        "rows-of-an-lstm",
+        "a gradient takes rows for acted on that were not",
+        [(HOST_PY, "or not self._kept.issuperset(range(steps))", "")],
+        ENGINES,
     ),
     planted(
         "old-activations",
@@ -184,19 +185,20 @@ ERRORS = (
                 "set_parameters(parameters, self._pixels)\n",
             )
         ],
-        MODEL,
+        ENGINES,
     ),
     planted(
         "activations-of-another-batch",
         "a gradient begins with what was computed for the batch before",
         [(HOST_PY, "        self._kept.clear()  # the next rows are others\n", "")],
-        MODEL,
+        ENGINES,
     ),
     planted(
-        "clipping-on-the-host",
+        "norm-not-clipped",
         "long gradients stay as long as they are",
-        [(HOST_PY, "if limit is not None and not norm <= limit:", "if False:")],
-        MODEL,
+        [(CLIPPING_PY, "if limit is not None and not norm <= limit:", "if False:")],
+        ENGINES,
+        CLIPPING,
     ),
     planted(
         "slope-of-a-small-network",
@@ -219,8 +221,8 @@ ERRORS = (
     planted(
         "entropy-formula",
         "the entropy itself has the wrong sign",
-        [("relaax/nn/losses.py", "return -tf.reduce_sum(tf.exp", "return tf.reduce_sum(tf.exp")],
-        "tests/nn/test_losses.py",
+        [(SOFTMAX_PY, "entropy -= by_logits[row, j]", "entropy += by_logits[row, j]")],
+        "tests/nn/test_distributions.py",
     ),
     # Returns and ends of episodes.
     planted(
@@ -230,7 +232,7 @@ ERRORS = (
     planted(
         "return-off-by-one",
         "rewards are discounted by the following step's discount",
-        [("relaax/nn/host/losses.py", "decays[i] * deltas[i + width]", "decays[i + width] * deltas[i + width]")],
+        [("relaax/nn/host/recurrence.py", "decays[i] * terms[i + width]", "decays[i + width] * terms[i + width]")],
         "tests/algorithm_base/test_returns.py",
         ROLLOUT,
     ),
@@ -295,17 +297,11 @@ ERRORS = (
     ),
     # Clipping.
     planted(
-        "norm-not-clipped",
-        "long gradients are left long",
-        [("relaax/nn/losses.py", "gradient * (limit / tf.maximum(norm, limit)), norm", "gradient, norm")],
-        "tests/nn/test_losses.py",
-    ),
-    planted(
         "norm-always-scaled",
         "short gradients are made long",
-        [(HOST_PY, "if limit is not None and not norm <= limit:", "if limit is not None:")],
+        [(CLIPPING_PY, "if limit is not None and not norm <= limit:", "if limit is not None:")],
         GRADIENT,
-        MODEL,
+        ENGINES,
     ),
     planted(
         "reward-clip-one-sided",
@@ -349,13 +345,7 @@ ERRORS = (
     planted(
         "lstm-not-reset-learned",
         "the next episode's gradient has the memory of the last",
-        [
-            (
-                "relaax/nn/lstm.py",
-                "tf.cast(tf.logical_not(restart), tf.float32)",
-                "tf.cast(restart == restart, tf.float32)",
-            )
-        ],
+        [(LSTM_PY, "    before[restart.reshape(-1)] = 0\n", "")],
         LSTM,
     ),
     planted(
@@ -399,7 +389,7 @@ ERRORS = (
     planted(
         "gaussian-entropy-sign",
         "the entropy of a Gaussian has the wrong sign",
-        [("relaax/nn/distributions.py", "return 0.5 * self.heads", "return -0.5 * self.heads")],
+        [("relaax/nn/distributions.py", "by_variance += (0.5 * numbers", "by_variance -= (0.5 * numbers")],
         CONT_GRADIENT,
     ),
     planted(
@@ -439,13 +429,13 @@ ERRORS = (
             (AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
             (
                 AGENT_PY,
-                "= self._model.act(self._inputs, self._state, keep)",
-                "= self._model.act(self._normalization.observations(self._inputs), self._state)",
+                "= self._actor.act(self._inputs, self._state, keep)",
+                "= self._actor.act(self._normalization.observations(self._inputs), self._state)",
             ),
             (
                 AGENT_PY,
-                "self._model.act(self._experience.newest(), self._state, self._experience.row)",
-                "self._model.act(self._normalization.observations(self._experience.newest()), self._state)",
+                "self._actor.act(self._experience.newest(), self._state, self._experience.row)",
+                "self._actor.act(self._normalization.observations(self._experience.newest()), self._state)",
             ),
             (
                 AGENT_PY,
@@ -454,9 +444,8 @@ ERRORS = (
             ),
             (
                 AGENT_PY,
-                "self._model.gradient(batch,",
-                'self._model.gradient(__import__("dataclasses").replace('
-                "batch, inputs=self._normalization.observations(batch.inputs)),",
+                "self._engine.gradient(batch.inputs,",
+                "self._engine.gradient(self._normalization.observations(batch.inputs),",
             ),
         ],
         CONT_GRADIENT,

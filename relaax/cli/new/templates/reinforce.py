@@ -70,11 +70,10 @@ class Agent(AgentBase):
         return self._act(self._encoder.reset(observations))
 
     def step(self, step: Step) -> Leaves:
-        if self.context.exploit:
-            if step.ended.any():
-                self._engine.set_parameters(self.context.parameters.pull().parameters)
-        else:
+        if not self.context.exploit:
             self._record(step)
+        elif step.ended.any():
+            self._engine.set_parameters(self.context.parameters.pull().parameters)
         return self._act(self._encoder.push(step.observations, step.ended | step.first))
 
     def _act(self, inputs: Any) -> Leaves:
