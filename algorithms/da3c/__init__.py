@@ -5,8 +5,17 @@ convolutional network, with an LSTM or without; N environments per worker. Non-g
 replay. See README.md.
 """
 
-from .agent import Agent
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relaax.algorithm_base.loader import lazy_exports
+
 from .config import Config
-from .parameter_server import ParameterServer
+
+if TYPE_CHECKING:
+    from .agent import Agent
+    from .parameter_server import ParameterServer
 
 __all__ = ["Agent", "Config", "ParameterServer"]
+__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": ".parameter_server"})

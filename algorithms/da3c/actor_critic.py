@@ -12,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, Step
+from relaax.algorithm_base.network import history
+from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.observations import ObservationEncoder
+from relaax.algorithm_base.rollout import Batch, Experience, Rollout
 from relaax.nn.distributions import Distribution
 from relaax.nn.engine import make_actor, make_engine
 from relaax.nn.specification import NetworkSpec
@@ -20,9 +23,7 @@ from relaax.optim.clipping import clip_by_norm
 
 from .config import Config
 from .loss import ActorCriticLoss
-from .network import actor_critic, clipping, history
-from .normalization import Normalization
-from .rollout import Batch, Experience, Rollout
+from .network import actor_critic, clipping, statistics
 
 Array = npt.NDArray[np.float32]
 Inputs = npt.NDArray[Any]
@@ -48,12 +49,14 @@ class ActorCritic(AgentBase):
         n = context.environments
         spec = actor_critic(config, context.observation_space, policy)
         self._policy = policy
-        self._encoder = ObservationEncoder(context.observation_space, n, history(config, context.observation_space))
+        frames = history(config.history_len, context.observation_space)
+        self._encoder = ObservationEncoder(context.observation_space, n, frames)
         self._experience = self._experience_of(spec)
         dtype = self._encoder.dtype
         self._engine = None if context.exploit else make_engine(spec, dtype, self._experience.batch_shape)
         self._actor = self._engine or make_actor(spec, dtype)
-        self._normalization = Normalization(config, context.observation_space, n, context.bridge)
+        normalized = statistics(config, context.observation_space)
+        self._normalization = Normalization(normalized, config.rewards_gamma, n, context.metrics)
         self._clip = clipping(config, context.observation_space)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._inputs: Inputs = np.zeros(0)

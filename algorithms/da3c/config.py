@@ -4,46 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
-from relaax.algorithm_base import ConfigBase, Fixed, Free, Section
-
-
-class ConvolutionConfig(Section):
-    """One convolution without padding."""
-
-    filters: int = Field(gt=0, description="Number of filters.")
-    kernel: int = Field(gt=0, description="Side of a filter, in pixels.")
-    stride: int = Field(gt=0, description="Pixels between two applications.")
-
-
-class NetworkConfig(Section):
-    """The network. What is left out is chosen by the observation: an image or a vector."""
-
-    convolutions: list[ConvolutionConfig] | None = Field(
-        None,
-        description="For images; by default 16 filters 8x8 stride 4, then 32 filters 4x4 stride 2. For images with a "
-        "side below 36 pixels: 16 filters 4x4 stride 2, then 32 filters 3x3; below 16: 16 filters 3x3.",
-    )
-    dense: list[PositiveInt] | None = Field(
-        None,
-        description="Widths of the fully connected layers; by default [256] for images, [128] for those with a side "
-        "below 16 pixels, [64, 64] for vectors.",
-    )
-    activation: Literal["relu", "tanh"] | None = Field(
-        None, description="Between layers; by default relu for images, tanh for vectors."
-    )
-    separate: bool | None = Field(
-        None,
-        description="Policy and value have networks of their own; by default true for vectors without `lstm`, else "
-        "false.",
-    )
-    flatten_images: Free[bool] = Field(
-        False,
-        description="What looks like an image, with two axes of 16 or more, and gets no convolutions (one of floats, "
-        "one beside other parts) is taken as numbers side by side. false: such observations are refused.",
-    )
-    lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
+from relaax.algorithm_base import ConfigBase, Fixed, Free
+from relaax.algorithm_base.network import NetworkConfig
 
 
 class Config(ConfigBase):

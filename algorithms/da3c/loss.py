@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.rollout import Batch
 from relaax.nn.distributions import Distribution
 
 from .config import Config
-from .rollout import Batch
 
 Array = npt.NDArray[np.float32]
 

@@ -11,8 +11,7 @@ from relaax.algorithm_base import ParameterServerBase, space_size
 from relaax.nn.distributions import Categorical
 from relaax.nn.initialization import orthogonal_parameters
 
-from .network import actor_critic
-from .normalization import declared
+from .network import actor_critic, statistics
 
 
 class ParameterServer(ParameterServerBase):
@@ -24,4 +23,4 @@ class ParameterServer(ParameterServerBase):
         return orthogonal_parameters(spec, seed, {"policy": 0.01, "value": 1.0})
 
     def statistics(self) -> Mapping[str, int]:
-        return declared(self.config, self.observation_space)
+        return statistics(self.config, self.observation_space)

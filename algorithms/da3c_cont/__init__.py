@@ -4,8 +4,17 @@ Goals: physical control with any number of actions, from the observations that d
 share. Non-goals: discrete actions (`da3c`), replay, policies that are not Gaussian. See README.md.
 """
 
-from .agent import Agent
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relaax.algorithm_base.loader import lazy_exports
+
 from .config import Config
-from .parameter_server import ParameterServer
+
+if TYPE_CHECKING:
+    from .agent import Agent
+    from .parameter_server import ParameterServer
 
 __all__ = ["Agent", "Config", "ParameterServer"]
+__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": ".parameter_server"})

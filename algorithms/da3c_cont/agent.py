@@ -7,11 +7,11 @@ from typing import Any
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Leaves, Space
+from relaax.algorithm_base.rollout import Experience
 from relaax.nn.specification import NetworkSpec
 
 from ..da3c.actor_critic import ActorCritic
 from ..da3c.network import observation_refusal
-from ..da3c.rollout import Experience
 from .actions import ActionMap, action_refusal, gaussian
 from .config import Config
 from .episodes import Episodes

@@ -7,12 +7,12 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from relaax.algorithm_base import Fixed, Free
+from relaax.algorithm_base.network import NetworkConfig as DefaultNetworkConfig
 
 from ..da3c.config import Config as ActorCriticConfig
-from ..da3c.config import NetworkConfig as ActorCriticNetworkConfig
 
 
-class NetworkConfig(ActorCriticNetworkConfig):
+class NetworkConfig(DefaultNetworkConfig):
     """The network. What is left out is chosen by the observation: an image or a vector."""
 
     dense: list[PositiveInt] | None = Field([128], description="Widths of the fully connected layers.")

@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import Mask, Step
 from relaax.algorithm_base.returns import generalized_advantages
+from relaax.algorithm_base.rollout import Batch, Experience, what_came_of
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
-
-from ..da3c.rollout import Batch, Experience, what_came_of
 
 Array = npt.NDArray[np.float32]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import logging
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from relaax.algorithm_base.agent import AgentBase
 from relaax.algorithm_base.config import ConfigBase, size_mismatch
@@ -32,15 +34,63 @@ class Refusal:
     supported: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """An algorithm's public names: what its directory or file exports."""
+EXPORTS: Mapping[str, type] = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
+"""What an algorithm's directory or file exports: names, and what each is a subclass of."""
 
-    name: str
-    source: Path
-    Config: type[ConfigBase]
-    Agent: type[AgentBase]
-    ParameterServer: type[ParameterServerBase]
+
+def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make the `__getattr__` of a package whose exports are imported when they are first used (PEP 562).
+
+    `modules`: name -> module of the package. A process that needs the configuration alone, such as `relaax run`, then
+    imports nothing else of the algorithm.
+    """
+
+    def export(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(modules[name], package), name)
+
+    return export
+
+
+class Algorithm:
+    """An algorithm: its name, where it is, and what it exports, each of which is imported when it is first used."""
+
+    def __init__(self, name: str, source: Path, module: Any) -> None:
+        """`module` has the names of `EXPORTS` as attributes."""
+        self.name = name
+        self.source = source
+        self._module = module
+
+    @cached_property
+    def Config(self) -> type[ConfigBase]:  # noqa: N802 - as the algorithm calls it
+        """The keys of its section. This and the next two raise ConfigurationError if there is none."""
+        return cast(type[ConfigBase], self._export("Config"))
+
+    @cached_property
+    def Agent(self) -> type[AgentBase]:  # noqa: N802
+        """What acts, in a worker."""
+        return cast(type[AgentBase], self._export("Agent"))
+
+    @cached_property
+    def ParameterServer(self) -> type[ParameterServerBase]:  # noqa: N802
+        """What the parameter server is told about the model."""
+        return cast(type[ParameterServerBase], self._export("ParameterServer"))
+
+    def check(self) -> None:
+        """Import everything that is exported. Raises ConfigurationError if something is missing."""
+        for name in EXPORTS:
+            self._export(name)
+
+    def _export(self, name: str) -> type:
+        with _importing(self.source):
+            value = getattr(self._module, name, None)
+        base = EXPORTS[name]
+        if not (isinstance(value, type) and issubclass(value, base)):
+            raise ConfigurationError(
+                f"{self.source}: an algorithm exports {name}, a subclass of relaax.algorithm_base.{base.__name__}"
+            )
+        return value
 
     def refusal(self, config: ConfigBase, observation_space: Space, action_space: Space) -> Refusal | None:
         """Why a client with these spaces is not served; None where it is."""
@@ -90,29 +140,40 @@ def _with_a_name(source: Path) -> Path:
 def load_algorithm(path: str, folder: Path) -> Algorithm:
     """Import the algorithm meant by `path` (see `find_algorithm`).
 
-    Raises ConfigurationError where it is not found, cannot be imported (see `import_algorithm`) or exports too little.
+    Raises ConfigurationError if it is not found, cannot be imported or exports too little.
     """
+    algorithm = _imported(path, folder)
+    _log.info("algorithm %s from %s", algorithm.name, algorithm.source)
+    algorithm.check()
+    return algorithm
+
+
+def load_config(path: str, folder: Path) -> type[ConfigBase]:
+    """Import the Config of the algorithm meant by `path` (see `find_algorithm`), and what comes with it.
+
+    Raises ConfigurationError as `load_algorithm` does.
+    """
+    return _imported(path, folder).Config
+
+
+def _imported(path: str, folder: Path) -> Algorithm:
     source = find_algorithm(path, folder)
-    _log.info("algorithm %s from %s", source.stem, source)
-    module = import_algorithm(f"{parent_package(source.parent)}.{source.stem}", source)
-    exports = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
-    for name, base in exports.items():
-        value = getattr(module, name, None)
-        if not (isinstance(value, type) and issubclass(value, base)):
-            raise ConfigurationError(
-                f"{source}: an algorithm exports {name}, a subclass of relaax.algorithm_base.{base.__name__}"
-            )
-    return Algorithm(source.stem, source, module.Config, module.Agent, module.ParameterServer)
+    with _importing(source):
+        module = importlib.import_module(f"{parent_package(source.parent)}.{source.stem}")
+    return Algorithm(source.stem, source, module)
 
 
-def import_algorithm(module: str, source: Path) -> types.ModuleType:
-    """Import a module of the algorithm at `source`.
+@contextlib.contextmanager
+def _importing(source: Path) -> Iterator[None]:
+    """Explain what the code of the algorithm at `source` raises while it is imported.
 
-    Where its code raises an exception, or ends the process, the log has the traceback, and ConfigurationError is raised
-    that names file, line and error. A library that an extra brings is for the caller to name: that error passes.
+    If it raises an exception, or ends the process, the log has the traceback, and ConfigurationError is raised that
+    names file, line and error. A library that an extra brings is for the caller to name: that error passes.
     """
     try:
-        return importlib.import_module(module)
+        yield
+    except ConfigurationError:
+        raise
     except (Exception, SystemExit) as error:
         if missing(error) is not None:
             raise
@@ -134,13 +195,13 @@ def _place(error: BaseException, source: Path) -> str:
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(source)
 
 
-def parent_package(folder: Path, prefix: str = "relaax_algorithms_") -> str:
-    """The name, `prefix` and digits, of a package whose modules are the algorithms of `folder`.
+def parent_package(folder: Path) -> str:
+    """Return the name of a package whose modules are the algorithms of `folder`; make it if need be.
 
     Algorithms import each other relatively (`from ..da3c import ...`). The bundled ones stand behind those of the
     folder, so that a directory that was copied out alone still finds what it builds on.
     """
-    name = prefix + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+    name = "relaax_algorithms_" + hashlib.sha256(str(folder).encode()).hexdigest()[:12]
     if name not in sys.modules:
         package = types.ModuleType(name)
         package.__path__ = list(dict.fromkeys([str(folder), str(bundled_folder("algorithms"))]))

@@ -42,10 +42,10 @@ def schema(
 
 
 def _schema(what: str | None) -> dict[str, object]:
-    from relaax.algorithm_base.config_class import OpenConfig
+    from relaax.algorithm_base import ConfigBase
     from relaax.configuration.schema import schema_of
 
-    return schema_of(_configs(what), OpenConfig)
+    return schema_of(_configs(what), ConfigBase)
 
 
 def _tables(what: str | None) -> str:
@@ -71,17 +71,11 @@ def _configs(what: str | None) -> dict[str, type]:
 
 
 def _config(path: str, folder: Path) -> type:
-    """Without the algorithm's whole code where that is possible."""
-    from relaax.algorithm_base import load_algorithm
-    from relaax.algorithm_base.config_class import OpenConfig, config_class
+    from relaax.algorithm_base.loader import load_config
+    from relaax.server.native_messages import load_tensorflow_quietly
 
-    found = config_class(path, folder)
-    if found is OpenConfig:
-        from relaax.server.native_messages import load_tensorflow_quietly
-
-        load_tensorflow_quietly()
-        return load_algorithm(path, folder).Config
-    return found
+    load_tensorflow_quietly()  # if the algorithm's module loads it
+    return load_config(path, folder)
 
 
 def _within(page: Path, text: str) -> str:

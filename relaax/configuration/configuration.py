@@ -25,16 +25,14 @@ HERE = "${here}"
 _NAMES = (*SECTIONS, ALGORITHM)
 
 ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
-"""From the path of an algorithm and the folder of the configuration to the algorithm's Config. Where only the whole
-code of the algorithm could tell, to a model that allows further keys.
-"""
+"""From the path of an algorithm and the folder of the configuration to the algorithm's Config."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """A configuration. `algorithm` is that section as it was given, `algorithm_config` as the algorithm has it.
 
-    The latter is None where the algorithm is yet to be loaded, which then checks its section itself.
+    The latter is None if the configuration was read without its algorithm.
     `origins` says where each value came from; what is not in it is a default.
     """
 
@@ -94,7 +92,7 @@ def load_configuration(
     """Read a file, lay the variables of `environ` over it, and over these the `overrides` of the command line.
 
     Overrides have the form `section.key=value`, later ones over earlier ones. With `config_of` the algorithm's section
-    is checked too, where that goes without the algorithm.
+    is checked too.
 
     Raises ConfigurationError, one line for each thing that is wrong.
     """
@@ -104,11 +102,10 @@ def load_configuration(
     given = [_target(override) for override in overrides]
     variables = variables_of(environ or {})
     config = None if config_of is None else _config(config_of, layers, variables, given, folder)
-    is_known = config is not None and config.model_config.get("extra") == "forbid"
     models = SECTIONS if config is None else SECTIONS | {ALGORITHM: config}
     warn_of_misspelt(environ or {}, models)
     for variable, text in variables.items():
-        target = path_of(variable, models, None if is_known else ALGORITHM)
+        target = path_of(variable, models, ALGORITHM if config is None else None)
         layers.put(target, value_of(text, target, models, variable), variable)
     for target, text, override in given:
         layers.put(target, value_of(text, target, models, f"--set {override}"), COMMAND_LINE)
@@ -116,7 +113,7 @@ def load_configuration(
         layers.data[section] = {key: _placed(value, folder) for key, value in layers.data[section].items()}
     checked: dict[str, Any] = {}
     wrong: list[str] = []
-    for section, model in models.items() if is_known else SECTIONS.items():
+    for section, model in models.items():
         try:
             checked[section] = validate_section(model, layers.data[section], section, models)
         except ConfigurationError as error:

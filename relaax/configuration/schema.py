@@ -18,8 +18,8 @@ _COMBINED = ("anyOf", "allOf", "oneOf")
 _ANNOTATIONS = ("description", "default")
 
 
-def schema_of(algorithms: Models, other: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """The schema of files with one of these algorithms, by their names, or with another, of which `other` is known.
+def schema_of(algorithms: Models, base: type[pydantic.BaseModel]) -> dict[str, Any]:
+    """Make the schema of files with one of these algorithms, by their names, or with another, whose keys extend `base`.
 
     With a single algorithm, of files with that one, whatever its path.
     """
@@ -29,6 +29,7 @@ def schema_of(algorithms: Models, other: type[pydantic.BaseModel]) -> dict[str, 
     if len(configs) == 1:
         (algorithm,) = configs.values()
     else:
+        other = type("Other", (base,), {"model_config": pydantic.ConfigDict(extra="allow"), "__doc__": base.__doc__})
         algorithm = _defined(other, "algorithm", definitions)
         for name, config in reversed(configs.items()):
             at = {"type": "string", "pattern": f"(^|/){re.escape(name)}(\\.py)?/*$"}

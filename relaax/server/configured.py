@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
-from relaax.algorithm_base import ConfigBase, load_algorithm
-from relaax.algorithm_base.config_class import config_class
+from relaax.algorithm_base import ConfigBase
+from relaax.algorithm_base.loader import load_config
 from relaax.configuration import (
     Configuration,
     ConfigurationError,
@@ -26,27 +25,21 @@ _HOGWILD = ("rms_prop", "momentum", "adagrad")
 
 
 def configured(name: str, overrides: Sequence[str]) -> Configuration:
-    """The configuration `name` with this process's environment variables and the overrides of its command line.
+    """Load the configuration `name` with this process's environment variables and the overrides of its command line.
 
-    Raises ConfigurationError. Keys of an algorithm whose Config cannot be had alone are not checked yet.
+    Raises ConfigurationError.
     """
-    return load_configuration(find_configuration(name), overrides, os.environ, config_class)
+    load_tensorflow_quietly()  # if the algorithm's module loads it
+    return load_configuration(find_configuration(name), overrides, os.environ, load_config)
 
 
 def whole(configuration: Configuration) -> Configuration:
-    """The same with the algorithm's section checked in any case, which may load TensorFlow. Raises ConfigurationError.
-
-    The addresses are looked at too. Raises AddressError.
-    """
+    """Check what one section says of another, and the addresses. Raises ConfigurationError and AddressError."""
     require_private_ports(configuration.parameter_server, configuration.rlx_server)
-    config = configuration.algorithm_config
-    if config is None:
-        load_tensorflow_quietly()
-        algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
-        config = algorithm.configure(configuration.algorithm)
-    if isinstance(config, ConfigBase):
-        check_bridge(configuration.rlx_server, config)
-    return replace(configuration, algorithm_config=config)
+    configuration.algorithm_path  # noqa: B018 - raises if there is none
+    if isinstance(configuration.algorithm_config, ConfigBase):
+        check_bridge(configuration.rlx_server, configuration.algorithm_config)
+    return configuration
 
 
 def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:

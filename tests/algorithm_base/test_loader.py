@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, find_algorithm, load_algorithm
-from relaax.algorithm_base.config_class import config_class
+from relaax.algorithm_base.loader import load_config
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError
 
@@ -222,7 +222,7 @@ def test_a_config_that_fails_by_itself_is_named_too(tmp_path: Path) -> None:
     write(tmp_path / "mine" / "__init__.py", "from .config import Config\n")
     config = write(tmp_path / "mine" / "config.py", "import math\nmath.sqrt(-1)\n")
     with pytest.raises(ConfigurationError, match=re.escape(f"{config}, line 2: ")):
-        config_class("mine", tmp_path)
+        load_config("mine", tmp_path)
 
 
 def test_a_library_of_an_extra_is_for_the_caller_to_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from relaax.algorithm_base import ConfigBase, Fixed, Free, Section
-from relaax.algorithm_base.config_class import config_class
+from relaax.algorithm_base.loader import load_config
 from relaax.algorithm_base.resuming import changed_keys
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import Resume, resume_rules
@@ -85,7 +85,7 @@ def test_secrets_are_neither_kept_nor_compared_nor_told() -> None:
 
 @pytest.mark.parametrize("name", bundled_names("algorithms"))
 def test_every_key_of_the_bundled_algorithms_says_what_it_may_do(name: str) -> None:
-    config = config_class(name, bundled_folder("algorithms"))
+    config = load_config(name, bundled_folder("algorithms"))
     declared = {
         key
         for owner in config.__mro__
@@ -96,7 +96,7 @@ def test_every_key_of_the_bundled_algorithms_says_what_it_may_do(name: str) -> N
 
 
 def test_what_gives_parameters_slots_and_statistics_their_meaning_is_fixed() -> None:
-    fixed = {key for key, rule in rules(config_class("da3c_cont", bundled_folder("algorithms"))).items()
+    fixed = {key for key, rule in rules(load_config("da3c_cont", bundled_folder("algorithms"))).items()
              if rule is Resume.FIXED}  # fmt: skip
     assert fixed == {
         "optimizer", "network.convolutions", "network.dense", "network.activation", "network.separate",
@@ -106,7 +106,7 @@ def test_what_gives_parameters_slots_and_statistics_their_meaning_is_fixed() -> 
 
 
 def test_a_configuration_of_a_file_reads_the_same() -> None:
-    config = config_class("da3c", bundled_folder("algorithms"))
+    config = load_config("da3c", bundled_folder("algorithms"))
     there = config.model_validate(
         {"path": "da3c", "network": {"convolutions": [{"filters": 1, "kernel": 2, "stride": 3}]}}
     )

@@ -13,7 +13,6 @@ import pytest
 
 from relaax.algorithm_base import (
     AgentBase,
-    Algorithm,
     Box,
     BridgeUnavailable,
     ConfigBase,
@@ -37,6 +36,7 @@ from relaax.algorithm_base.testing import (
     RandomEnvironments,
     sample,
 )
+from support.algorithms import algorithm_of
 
 TWO = np.array([1.0, 2.0], np.float32)
 
@@ -295,7 +295,7 @@ class Agent(AgentBase):
 
 
 class TestAnAgentThatKeepsTheContract(AgentCompliance):
-    algorithm = Algorithm("mean", Path(__file__), Config, Agent, ParameterServer)
+    algorithm = algorithm_of("mean", Path(__file__), Config, Agent, ParameterServer)
     config_section: ClassVar = {"path": "mean"}
     observation_space = Box(-1, 1, shape=(2,))
     action_space = Discrete(2)
@@ -318,7 +318,7 @@ class GathersRewards(Agent):
 
 
 class TestAnAgentThatGathersStatistics(TestAnAgentThatKeepsTheContract):
-    algorithm = Algorithm("gathering", Path(__file__), Config, GathersRewards, DeclaresRewards)
+    algorithm = algorithm_of("gathering", Path(__file__), Config, GathersRewards, DeclaresRewards)
 
 
 class GathersInExploit(GathersRewards):
@@ -471,7 +471,7 @@ def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
 
     class Broken(TestAnAgentThatKeepsTheContract):
         __test__ = False
-        algorithm = Algorithm(
+        algorithm = algorithm_of(
             "broken", Path(__file__), Config, broken if is_agent else Agent, ParameterServer if is_agent else broken
         )
 
@@ -490,7 +490,7 @@ def test_who_breaks_a_rule_is_caught(broken: Any, test: str) -> None:
 def test_who_gathers_what_does_not_count_is_caught(broken: type[Agent], test: str) -> None:
     class Broken(TestAnAgentThatGathersStatistics):
         __test__ = False
-        algorithm = Algorithm("broken", Path(__file__), Config, broken, DeclaresRewards)
+        algorithm = algorithm_of("broken", Path(__file__), Config, broken, DeclaresRewards)
 
     with pytest.raises(AssertionError):
         getattr(Broken(), test)()

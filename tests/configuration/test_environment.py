@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.config_class import config_class
+from relaax.algorithm_base.loader import load_config
 from relaax.configuration import Configuration, ConfigurationError, load_configuration, without_variables
 from relaax.configuration.environment import variable_of
 
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def load(file: Path, *overrides: str, **environ: str) -> Configuration:
-    return load_configuration(file, overrides, environ, config_class)
+    return load_configuration(file, overrides, environ, load_config)
 
 
 def refusal(file: Path, **environ: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.algorithm_base.config_class import config_class
+from relaax.algorithm_base.loader import load_config
 from relaax.configuration import SECTIONS, ConfigurationError, load_configuration
 from relaax.configuration.keys import _SYNONYMS, all_paths
 
@@ -41,7 +41,7 @@ def test_a_key_is_suggested_where_it_belongs(override: str, sentence: str, tmp_p
     file = tmp_path / "some.yaml"
     file.write_text("algorithm: {path: da3c}\n")
     with pytest.raises(ConfigurationError) as refused:
-        load_configuration(file, [override], {}, config_class)
+        load_configuration(file, [override], {}, load_config)
     assert str(refused.value).startswith(sentence)
 
 
@@ -49,7 +49,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     file = tmp_path / "some.yaml"
     file.write_text("relaax-run: {clients: 0}\nrelaax-rlx-server: {timeout: 0}\nalgorithm: {path: da3c, gama: 1}\n")
     with pytest.raises(ConfigurationError) as refused:
-        load_configuration(file, (), {}, config_class)
+        load_configuration(file, (), {}, load_config)
     assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [
         "relaax-rlx-server.timeout",
         "relaax-run.clients",
@@ -58,5 +58,5 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 
 
 def test_what_keys_are_called_elsewhere_is_told_of_keys_that_are() -> None:
-    models = {**SECTIONS, "algorithm": config_class("da3c", Path())}
+    models = {**SECTIONS, "algorithm": load_config("da3c", Path())}
     assert _SYNONYMS.keys() <= {path[-1] for path in all_paths(models)}

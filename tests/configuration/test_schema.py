@@ -11,7 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from relaax.algorithm_base.config_class import OpenConfig, config_class
+from relaax.algorithm_base import ConfigBase
+from relaax.algorithm_base.loader import load_config
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.schema import schema_of
 from relaax.configuration.yaml_file import parse_yaml
@@ -23,8 +24,8 @@ FILES = [*sorted(CONFIG.glob("*.yaml")), ACCEPTANCE]
 
 @cache
 def validator(*algorithms: str) -> Any:
-    configs = {name: config_class(name, Path()) for name in algorithms or bundled_names("algorithms")}
-    schema = schema_of(configs, OpenConfig)
+    configs = {name: load_config(name, Path()) for name in algorithms or bundled_names("algorithms")}
+    schema = schema_of(configs, ConfigBase)
     jsonschema.Draft7Validator.check_schema(schema)
     return jsonschema.Draft7Validator(schema)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.algorithm_base import ConfigBase, find_algorithm
+from relaax.algorithm_base import find_algorithm
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import (
     COMMAND_LINE,
@@ -41,11 +40,7 @@ DECIDED = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An experiment, checked as far as that goes without importing its algorithm.
-
-    That would mean importing TensorFlow: seconds, and half a gigabyte, that this process can do without. Where the
-    algorithm's keys cannot be known without, the servers check them.
-    """
+    """An experiment, checked as far as that goes without starting anything."""
 
     name: str
     configuration: Configuration
@@ -85,13 +80,8 @@ class Plan:
         return min(self.run.max_steps or 2**63, int(self._algorithm_key("max_global_step")))
 
     def _algorithm_key(self, key: str) -> float:
-        """One of the keys that every algorithm has. Raises ConfigurationError where it is no number."""
-        if self.configuration.algorithm_config is not None:
-            return float(getattr(self.configuration.algorithm_config, key))
-        value = self.configuration.algorithm.get(key, ConfigBase.model_fields[key].default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ConfigurationError(f"algorithm.{key}: {value!r} cannot be used: a number is needed")
-        return value
+        """One of the keys that every algorithm has."""
+        return float(getattr(self.configuration.algorithm_config, key))
 
     @property
     def environments(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from relaax.algorithm_base import Box, load_algorithm
+from relaax.algorithm_base.rollout import Batch
 from relaax.algorithm_base.testing import RandomEnvironments, make_agent
 from relaax.nn import engine as engines
 from relaax.nn.distributions import Categorical, Distribution, Gaussian
@@ -24,7 +25,7 @@ from relaax.rlx import Discrete
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-LOSS, NETWORK, ROLLOUT = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("loss", "network", "rollout"))
+LOSS, NETWORK = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("loss", "network"))
 POLICY = Categorical(3)
 IMAGE = Box(0, 255, shape=(84, 84), dtype=np.uint8)
 SMALL_IMAGE = Box(0, 255, shape=(12, 14), dtype=np.uint8)
@@ -83,7 +84,7 @@ def batch_of(spec: Any, policy: Distribution, steps: int, environments: int, see
         actions: np.ndarray = rng.integers(0, policy.heads["policy"], shape)
     else:
         actions = rng.normal(size=(*shape, *policy.action_shape)).astype(np.float32)
-    return ROLLOUT.Batch(
+    return Batch(
         inputs=inputs_of(spec, *shape, seed=seed),
         actions=actions,
         advantages=rng.normal(size=shape).astype(np.float32),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import load_algorithm
+from relaax.algorithm_base.rollout import Batch
 from relaax.nn.distributions import Categorical, Distribution, Gaussian
 from relaax.nn.engine import Engine
 from relaax.nn.host.engine import HostEngine
@@ -20,7 +21,7 @@ from relaax.nn.tensorflow_engine import TensorFlowEngine
 
 DA3C = load_algorithm("da3c", Path())
 PACKAGE = DA3C.Agent.__module__.rpartition(".")[0]
-LOSS, ROLLOUT = (importlib.import_module(f"{PACKAGE}.{name}") for name in ("loss", "rollout"))
+LOSS = importlib.import_module(f"{PACKAGE}.loss")
 C, BETA = 0.25, 0.05
 
 
@@ -35,7 +36,7 @@ def batch(steps: int, environments: int, policy: Distribution, mask: Any = 1.0) 
         if isinstance(policy, Categorical)
         else rng.normal(size=(*shape, *policy.action_shape)).astype(np.float32)
     )
-    return ROLLOUT.Batch(
+    return Batch(
         inputs=rng.normal(size=(*shape, 3)).astype(np.float32),
         actions=actions,
         advantages=rng.normal(size=shape).astype(np.float32),

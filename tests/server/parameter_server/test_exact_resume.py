@@ -11,7 +11,6 @@ import pytest
 
 from relaax.algorithm_base import (
     AgentBase,
-    Algorithm,
     Box,
     ConfigBase,
     Discrete,
@@ -25,6 +24,7 @@ from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.shard import Push
+from support.algorithms import algorithm_of
 
 SIZE, PUSHES, WORKERS = 23, 13, ("one", "two", "three")
 SPACES = Box(shape=(4,)), Discrete(2)
@@ -42,7 +42,7 @@ class Declared(ParameterServerBase):
 
 def models(**keys: Any) -> tuple[AlgorithmModels, str, ConfigBase]:
     config = ConfigBase.model_validate({"path": "x", "max_global_step": 200, "seed": 5, **keys})
-    algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, Declared)
+    algorithm = algorithm_of("x", Path(), ConfigBase, AgentBase, Declared)
     return AlgorithmModels(algorithm, config), fingerprint("x", config, *SPACES), config
 
 

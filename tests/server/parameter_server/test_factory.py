@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, Algorithm, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
+from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
 from relaax.checkpoint import Damaged
 from relaax.optim.optimizers import Adam
 from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
+from support.algorithms import algorithm_of
 
 
 class Server(ParameterServerBase):
@@ -32,7 +33,7 @@ class Nonsense(Server):
 def spec_of(server: type[ParameterServerBase], **keys: Any) -> ModelSpec:
     keys = {"seed": 5, "optimizer": "adam", "max_staleness": 7, "initial_learning_rate": 0.5, **keys}
     config = ConfigBase(path="x", **keys)
-    algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, server)
+    algorithm = algorithm_of("x", Path(), ConfigBase, AgentBase, server)
     return AlgorithmModels(algorithm, config)(fingerprint("x", config, Box(shape=(4,)), Discrete(2)))
 
 
@@ -66,7 +67,7 @@ def test_statistics_that_no_shard_holds_are_refused() -> None:
 
 
 def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> None:
-    algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, Server)
+    algorithm = algorithm_of("x", Path(), ConfigBase, AgentBase, Server)
     spaces = Box(shape=(4,)), Discrete(2)
     here = ConfigBase(path="x", optimizer="adam", initial_learning_rate=0.5)
     models = AlgorithmModels(algorithm, here)
@@ -88,6 +89,6 @@ def test_a_checkpoint_is_refused_with_every_key_that_is_fixed_and_differs() -> N
     "manifest", [{}, {"fingerprint": {}}, {"fingerprint": None}, {"fingerprint": {"algorithm": 1}}]
 )
 def test_a_checkpoint_that_does_not_say_what_it_is_is_damaged(manifest: dict[str, object]) -> None:
-    algorithm = Algorithm("x", Path(), ConfigBase, AgentBase, Server)
+    algorithm = algorithm_of("x", Path(), ConfigBase, AgentBase, Server)
     with pytest.raises(Damaged, match="the manifest's fingerprint cannot be read"):
         AlgorithmModels(algorithm, ConfigBase(path="x")).for_checkpoint(manifest)

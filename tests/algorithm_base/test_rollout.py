@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from algorithms.da3c.rollout import Batch, Rollout
 from relaax.algorithm_base import Step
+from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.distributions import Categorical
 from relaax.nn.specification import NetworkSpec
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import BridgeBase, Moments, Pulled, Space, Step
 from relaax.algorithm_base.observations import input_shape, is_image
-
-from .config import Config
+from relaax.algorithm_base.step import Step
+from relaax.parameters.base import BridgeBase, Pulled
+from relaax.parameters.moments import Moments
+from relaax.rlx import Space
 
 Array = npt.NDArray[Any]
 
@@ -20,12 +22,19 @@ LIMIT = 10.0
 OBSERVATION, REWARD, RETURN = "observation", "reward", "return"
 
 
-def declared(config: Config, observation_space: Space) -> dict[str, int]:
-    """Names and lengths of the statistics that the configuration asks for."""
+RewardNormalization = Literal["auto", "scale", "standardize"] | None
+
+
+def normalized_statistics(observation_space: Space, observations: bool, rewards: RewardNormalization) -> dict[str, int]:
+    """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
+
+    `observations`: whether those that are no images are given to the network as (x - mean) / std. `rewards`: "scale"
+    divides by the standard deviation of the discounted return so far, "standardize" gives (r - mean) / std, None leaves
+    them as they are, "auto" means "scale" for vectors and None for images.
+    """
     statistics = {}
-    if config.normalize_observations and not is_image(observation_space):
+    if observations and not is_image(observation_space):
         (statistics[OBSERVATION],) = input_shape(observation_space, history=1)
-    rewards = config.normalize_rewards
     if rewards == "auto":
         rewards = None if is_image(observation_space) else "scale"
     if rewards is not None:
@@ -36,9 +45,9 @@ def declared(config: Config, observation_space: Space) -> dict[str, int]:
 class Statistic:
     """The merged statistic of the last pull, together with what was gathered since."""
 
-    def __init__(self, name: str, size: int, bridge: BridgeBase) -> None:
+    def __init__(self, name: str, size: int, metrics: BridgeBase) -> None:
         self._name = name
-        self._bridge = bridge
+        self._metrics = metrics
         self._use(Moments.zeros(size))
 
     def pulled(self, pulled: Pulled) -> None:
@@ -49,7 +58,7 @@ class Statistic:
         """Samples [B, D], which are sent to the others with the next push."""
         if len(samples):
             moments = Moments.of(samples)
-            self._bridge.statistic(self._name, moments)
+            self._metrics.statistic(self._name, moments)
             self._use(self._moments.merged(moments))
 
     def scaled(self, x: Array) -> Array:
@@ -75,10 +84,10 @@ class Normalization:
     not, and neither are final observations that come beside the next episode's first.
     """
 
-    def __init__(self, config: Config, observation_space: Space, environments: int, bridge: BridgeBase) -> None:
-        self._gamma = config.rewards_gamma
-        statistics = declared(config, observation_space)
-        self._statistics = {name: Statistic(name, size, bridge) for name, size in statistics.items()}
+    def __init__(self, statistics: Mapping[str, int], gamma: float, environments: int, metrics: BridgeBase) -> None:
+        """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards."""
+        self._gamma = gamma
+        self._statistics = {name: Statistic(name, size, metrics) for name, size in statistics.items()}
         self._observation, self._reward, self._return = map(self._statistics.get, (OBSERVATION, REWARD, RETURN))
         self._seen: Array = np.zeros((environments, 0))
         self._returns = np.zeros(environments)  # discounted sums of the rewards since the episodes began

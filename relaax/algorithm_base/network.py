@@ -1,0 +1,171 @@
+"""The network for an observation space: its section in a configuration, default layers, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from relaax.algorithm_base.config import space_size
+from relaax.algorithm_base.observations import (
+    input_refusal,
+    input_shape,
+    is_image,
+    looks_like_image,
+    with_channels_last,
+)
+from relaax.configuration import Free, Section
+from relaax.nn.specification import Convolution, NetworkSpec
+from relaax.parameters.options import MAX_PARAMETERS
+from relaax.rlx import Space
+
+
+class ConvolutionConfig(Section):
+    """One convolution without padding."""
+
+    filters: int = Field(gt=0, description="Number of filters.")
+    kernel: int = Field(gt=0, description="Side of a filter, in pixels.")
+    stride: int = Field(gt=0, description="Pixels between two applications.")
+
+
+class NetworkConfig(Section):
+    """The network. What is left out is chosen by the observation: an image or a vector."""
+
+    convolutions: list[ConvolutionConfig] | None = Field(
+        None,
+        description="For images; by default 16 filters 8x8 stride 4, then 32 filters 4x4 stride 2. For images with a "
+        "side below 36 pixels: 16 filters 4x4 stride 2, then 32 filters 3x3; below 16: 16 filters 3x3.",
+    )
+    dense: list[PositiveInt] | None = Field(
+        None,
+        description="Widths of the fully connected layers; by default [256] for images, [128] for those with a side "
+        "below 16 pixels, [64, 64] for vectors.",
+    )
+    activation: Literal["relu", "tanh"] | None = Field(
+        None, description="Between layers; by default relu for images, tanh for vectors."
+    )
+    separate: bool | None = Field(
+        None,
+        description="Policy and value have networks of their own; by default true for vectors without `lstm`, else "
+        "false.",
+    )
+    flatten_images: Free[bool] = Field(
+        False,
+        description="What looks like an image, with two axes of 16 or more, and gets no convolutions (one of floats, "
+        "one beside other parts) is taken as numbers side by side. false: such observations are refused.",
+    )
+    lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
+
+
+LAYERS = (
+    (36, (Convolution(16, 8, 4), Convolution(32, 4, 2)), 256),
+    (16, (Convolution(16, 4, 2), Convolution(32, 3, 1)), 256),
+    (3, (Convolution(16, 3, 1),), 128),
+    (0, (), 128),
+)
+"""For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer.
+
+The first are those of Mnih et al. 2013 and of the feed-forward agent of Mnih et al. 2016, for 84 x 84. The third are
+those of Young and Tian 2019 (MinAtar), for 10 x 10.
+"""
+
+
+def network_for(
+    config: NetworkConfig,
+    observation_space: Space,
+    heads: Mapping[str, int],
+    history_len: int | None,
+    lstm: bool = False,
+    groups: tuple[tuple[str, ...], ...] = (),
+) -> NetworkSpec:
+    """Specify the network that a configuration and an observation space describe.
+
+    `heads` are names and widths of the outputs; `groups` those that have a network of their own, if `separate` says so.
+    `history_len` is how many frames of an image are stacked, None for the default; `lstm`: whether there is one.
+    """
+    image = is_image(observation_space)
+    convolutions, dense = _default_layers(observation_space)
+    if image and config.convolutions is not None:
+        convolutions = tuple(Convolution(c.filters, c.kernel, c.stride) for c in config.convolutions)
+    if config.dense is not None:
+        dense = tuple(config.dense)
+    separate = config.separate
+    if separate is None:
+        separate = not image and not lstm
+    return NetworkSpec(
+        inputs=input_shape(observation_space, history(history_len, observation_space)),
+        heads=dict(heads),
+        dense=dense,
+        convolutions=convolutions,
+        activation=config.activation or ("relu" if image else "tanh"),
+        groups=groups if separate else (),
+        lstm=config.lstm_size if lstm else 0,
+    )
+
+
+def history(history_len: int | None, observation_space: Space) -> int:
+    """Return how many frames `history_len` means for this observation space; None means the default.
+
+    A frame of bool is a set of planes that an environment has laid out itself (MinAtar's show where things come from),
+    so one is enough.
+    """
+    if history_len is not None:
+        return history_len
+    return 1 if is_image(observation_space) and next(observation_space.elements()).dtype == np.bool_ else 4
+
+
+def _default_layers(observation_space: Space) -> tuple[tuple[Convolution, ...], tuple[int, ...]]:
+    """Return the convolutions and the widths of the dense layers."""
+    if not is_image(observation_space):
+        return (), (64, 64)
+    height, width, _ = input_shape(observation_space, history=1)
+    return next((convolutions, (dense,)) for side, convolutions, dense in LAYERS if min(height, width) >= side)
+
+
+def network_refusal(
+    config: NetworkConfig,
+    observation_space: Space,
+    heads: Mapping[str, int],
+    history_len: int | None,
+    lstm: bool = False,
+    groups: tuple[tuple[str, ...], ...] = (),
+) -> str | None:
+    """Say why `network_for` makes no good network for an observation space; None if it does."""
+    sentence = input_refusal(observation_space) or _image_refusal(config, observation_space)
+    if sentence:
+        return sentence
+    try:
+        parameters = network_for(config, observation_space, heads, history_len, lstm, groups).layout().size
+    except ValueError as error:
+        turned = with_channels_last(observation_space)
+        hint = "change algorithm.network.convolutions"
+        return f"{error}; {hint if turned is None else f'transpose it to {list(turned)}, or {hint}'}"
+    if parameters > MAX_PARAMETERS:
+        return f"the network would have {parameters} parameters, outputs included; at most {MAX_PARAMETERS} are handled"
+    return None
+
+
+def _image_refusal(config: NetworkConfig, observation_space: Space) -> str | None:
+    """Why an image is not learned from as it is: it would do badly, and nobody would know why."""
+    turned = with_channels_last(observation_space)
+    if turned is not None and config.convolutions is None:
+        return (
+            "it looks like an image of [channels, rows, columns], and images are taken as [rows, columns, channels]; "
+            f"transpose it to {list(turned)}, for instance with gymnasium.wrappers.TransformObservation, or set "
+            "algorithm.network.convolutions if its axes are meant as they stand"
+        )
+    if config.flatten_images or is_image(observation_space):
+        return None
+    for element in observation_space.elements():
+        if looks_like_image(element):
+            if element is observation_space:
+                what, way = "it looks", "Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one"
+            else:
+                what, way = f"its part {element} looks", "an image alone; send nothing else"
+            return (
+                f"{what} like an image, and convolutions are for {way}, or set algorithm.network.flatten_images to "
+                f"true to take its {space_size(element)} numbers side by side, without convolutions"
+            )
+    return None
