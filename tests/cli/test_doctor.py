@@ -172,7 +172,7 @@ def test_versions_are_those_that_it_was_tried_with(tmp_path: Path) -> None:
 
 def test_an_algorithm_with_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('half written')")
-    sentence = only(found(written(tmp_path, algorithm={"path": "./mine.py"}), "algorithm"), Level.WRONG)
+    sentence = only(found(written(tmp_path, algorithm={"path": "./mine.py"}), "configuration"), Level.WRONG)
     assert "mine.py" in sentence and "half written" in sentence
 
 

@@ -210,7 +210,8 @@ def test_a_run_that_was_moved_or_copied_names_its_own_folders(
 def test_an_algorithm_in_the_run_directory_goes_with_it(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     algorithm = tmp_path / "run" / "mine.py"
-    algorithm.touch()
+    keys = "class Config(ConfigBase):\n    model_config = {'extra': 'allow'}\n"
+    algorithm.write_text(f"from relaax.algorithm_base import ConfigBase\n{keys}")
     directory = RunDirectory(tmp_path / "run")
     directory.write_configuration(make_plan(CONFIG, [f"algorithm.path={algorithm}"]))
     found = load_configuration(directory.configuration)

@@ -64,13 +64,17 @@ def test_another_algorithm_may_come_from_a_variable(file: Path) -> None:
         load(file, "algorithm.path=da3c", **environ)
 
 
-def test_the_keys_of_an_algorithm_in_one_file_are_taken_as_they_come(file: Path) -> None:
-    (file.parent / "own.py").write_text("import nothing_that_is_installed\n")
+def test_the_keys_of_an_algorithm_in_one_file_are_checked_too(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from relaax.algorithm_base import ConfigBase\nclass Config(ConfigBase):\n    my_key: int = 0\n"
+    )
+    file = tmp_path / "own.yaml"
+    file.write_text("algorithm: {path: own.py}\n")
     environ = {"RELAAX_ALGORITHM__MY_KEY": "1", "RELAAX_ALGORITHM__RMSPROP__DECAY": "0.75"}
-    found = load(file, "algorithm.path=own.py", **environ)
+    found = load(file, **environ)
     assert (found.algorithm["my_key"], found.algorithm["RMSProp"]) == (1, {"decay": 0.75})
-    assert found.algorithm_config is None
-    assert "RELAAX_RUN__CLIENTS" in refusal(file, RELAAX_RUN__CLIENT="1")
+    with pytest.raises(ConfigurationError, match="RELAAX_ALGORITHM__MY_KAY sets no key"):
+        load(file, RELAAX_ALGORITHM__MY_KAY="1")
 
 
 @pytest.mark.parametrize(

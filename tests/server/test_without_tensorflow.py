@@ -18,8 +18,9 @@ def libraries(pid: int) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is loaded")
-def test_no_process_of_a_run_on_the_hosts_engine_does(processes: Processes, tmp_path: Path) -> None:
-    service = Service(processes, tmp_path)
+@pytest.mark.parametrize("lstm", [False, True])
+def test_no_process_of_a_run_on_the_hosts_engine_does(lstm: bool, processes: Processes, tmp_path: Path) -> None:
+    service = Service(processes, tmp_path, lstm=lstm)
     training = Training(service.address)
     wait_until(lambda: service.status.updates > 10, "it learns")
     wait_until(lambda: list((tmp_path / "metrics").glob("events.*")), "metrics are written")
@@ -31,7 +32,7 @@ def test_no_process_of_a_run_on_the_hosts_engine_does(processes: Processes, tmp_
     assert not loaded[worker.pid] - loaded[service.rlx_server.pid], "a worker shares what its server has loaded"
 
 
-@pytest.mark.parametrize("keys", [{"lstm": True}, {"optimizer": "worker_rms_prop"}])
+@pytest.mark.parametrize("keys", [{"optimizer": "worker_rms_prop"}])
 def test_a_server_loads_it_for_workers_that_need_it(
     keys: dict[str, object], processes: Processes, tmp_path: Path
 ) -> None:

@@ -32,3 +32,29 @@ def start_offline_server(
     config = write_config(folder, algorithm, **settings)
     server = processes.start(sys.executable, SERVER, "--config", config, *options)
     return server, server.wait_for_address()
+
+
+PACKAGE = """
+from relaax.algorithm_base.loader import lazy_exports
+from .config import Config
+__getattr__ = lazy_exports(__name__, {"Agent": ".rest", "ParameterServer": ".rest"})
+"""
+CONFIG = """
+from relaax.algorithm_base import ConfigBase
+class Config(ConfigBase):
+    max_global_step: int = 1000
+    colour: str = "green"
+    hold: str = ""
+"""
+
+
+def written_as_package(folder: Path, more: str = "") -> Path:
+    """The algorithm as a package, of which a server that spawns workers imports the Config alone; `more` is done where
+    the rest is imported.
+    """
+    package = folder / "of_the_test"
+    package.mkdir()
+    (package / "__init__.py").write_text(PACKAGE)
+    (package / "config.py").write_text(CONFIG)
+    (package / "rest.py").write_text(f"{ALGORITHM.read_text()}\n{more}\n")
+    return package

@@ -15,7 +15,7 @@ import pytest
 
 from relaax import rlx
 from relaax.rlx import ErrorCode
-from support.offline import ALGORITHM, start_offline_server, write_config
+from support.offline import ALGORITHM, start_offline_server, write_config, written_as_package
 from support.offline_algorithm import CRASH, FINISH, PROCESS_ID
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line
@@ -40,9 +40,7 @@ def spawning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def written(folder: Path, more: str = "") -> str:
     """The algorithm of these tests, with a library that no server has by itself; `more` is done at its import."""
-    path = folder / "of_the_test.py"
-    path.write_text(f"{ALGORITHM.read_text()}\nimport sqlite3\n{more}\n")
-    return str(path)
+    return str(written_as_package(folder, f"import sqlite3\n{more}"))
 
 
 def mapped(process: psutil.Process) -> str:

@@ -23,7 +23,7 @@ from relaax.server.rlx_server.spawner import ForkSpawner
 from relaax.server.rlx_server.spawning import PROGRAM, SpawnSpawner
 from relaax.server.rlx_server.temporary import WorkerFolders
 from relaax.server.rlx_server.worker import WorkerPlan
-from support.offline import ALGORITHM, SERVER, write_config
+from support.offline import ALGORITHM, SERVER, write_config, written_as_package
 from support.offline_bridge import OfflineBridge
 from support.processes import Processes, Running, wait_until
 from support.run import is_alive
@@ -160,8 +160,8 @@ def test_a_worker_imports_from_where_its_server_does(tmp_path: Path, safe: str) 
 @pytest.fixture
 def hanging(processes: Processes, tmp_path: Path) -> Running:
     """A server whose first process is at the algorithm's import, which hangs."""
-    there, algorithm = tmp_path / "there", tmp_path / "hanging.py"
-    algorithm.write_text(ALGORITHM.read_text() + HANGING.format(there=str(there)))
+    there = tmp_path / "there"
+    algorithm = written_as_package(tmp_path, HANGING.format(there=str(there)))
     config = write_config(tmp_path, {"path": str(algorithm)}, worker_start="spawn")
     server = processes.start(sys.executable, SERVER, "--config", config)
     wait_until(there.exists, "the algorithm is being imported", 120)
