@@ -23,12 +23,12 @@ import numpy.typing as npt
 from numba import types
 
 from relaax.machine_code import FLAT, NUMBER, READ, Kernel, compiled
-from relaax.nn.host.lanes import LANES, add_lanes, copy_lanes
 
 Array = npt.NDArray[np.float32]
 Images = npt.NDArray[Any]
 
-_ZERO, _LANES = np.uint64(0), np.uint64(LANES)
+_ONE = np.uint64(1)
+"""Keeps indices unsigned. A plain 1 makes them signed, and the loops over filters take four times as long."""
 _NO_FLOOR, _RELU_FLOOR = np.float32(-np.inf), np.float32(0)
 
 
@@ -65,9 +65,8 @@ def _add_kernel(
     out_columns: Any,
     side: Any,
 ) -> None:
-    rows, columns = high + shifts - 1, wide + shifts - 1
+    rows, columns = high + shifts - _ONE, wide + shifts - _ONE
     width, depth = shifts * shifts * filters, side * side * filters
-    whole = filters - filters % _LANES
     for block in range(count * out_rows * out_columns):
         start = block * depth
         image, top, left = (
@@ -84,9 +83,7 @@ def _add_kernel(
                     for right in range(shifts):
                         by = ((image * rows + y + down) * columns + x + right) * width
                         by += (down * shifts + right) * filters
-                        for i in range(_ZERO, whole, _LANES):
-                            add_lanes(outputs, at + i, products, by + i)
-                        for i in range(whole, filters):
+                        for i in range(filters):
                             outputs[at + i] += products[by + i]
         for i in range(depth):
             outputs[start + i] = floor if outputs[start + i] < floor else outputs[start + i]  # nan stays nan
@@ -104,9 +101,8 @@ def _spread_kernel(
     out_columns: Any,
     side: Any,
 ) -> None:
-    rows, columns = high + shifts - 1, wide + shifts - 1
+    rows, columns = high + shifts - _ONE, wide + shifts - _ONE
     width, depth = shifts * shifts * filters, side * side * filters
-    whole = filters - filters % _LANES
     for block in range(count * out_rows * out_columns):
         image, top, left = (
             block // (out_rows * out_columns),
@@ -120,9 +116,7 @@ def _spread_kernel(
                     for right in range(shifts):
                         by = ((image * rows + y + down) * columns + x + right) * width
                         by += (down * shifts + right) * filters
-                        for i in range(_ZERO, whole, _LANES):
-                            copy_lanes(products, by + i, gradient, at + i)
-                        for i in range(whole, filters):
+                        for i in range(filters):
                             products[by + i] = gradient[at + i]
 
 

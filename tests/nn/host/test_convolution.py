@@ -19,7 +19,7 @@ CASES = [
     ((84, 84, 4), 8, 4, 16),
     ((9, 9, 8), 3, 1, 16),
     ((7, 12, 3), 5, 3, 4),  # a kernel that is no multiple of its stride
-    ((11, 8, 1), 3, 2, 17),  # one filter more than the lanes
+    ((11, 8, 1), 3, 2, 17),  # one filter more than fill a vector register
     ((5, 5, 1), 5, 1, 2),  # one output
     ((6, 7, 2), 1, 1, 3),
     ((9, 7, 2), 2, 3, 33),  # pixels that no kernel reaches
