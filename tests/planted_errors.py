@@ -102,7 +102,7 @@ SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMBINING_PY = "relaax/server/parameter_server/combining.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
-BRIDGE_PY = "relaax/parameters/grpc_bridge.py"
+RECEIVED_PY = "relaax/parameters/received.py"
 CORE_PY = "relaax/server/parameter_server/core.py"
 FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
 GATE_PY = "relaax/server/parameter_server/gate.py"
@@ -609,8 +609,8 @@ ERRORS = (
         [
             (
                 "relaax/algorithm_base/local_optimizer.py",
-                "            self._live = None\n        return",
-                "            pass\n        return",
+                "        self._updates = None\n\n\nclass",
+                "        pass\n\n\nclass",
             )
         ],
         "tests/algorithm_base/test_local_optimizer.py",
@@ -764,13 +764,13 @@ ERRORS = (
     planted(
         "unmodified-by-the-last-shard",
         "nothing is taken from any shard if the last one has nothing new",
-        [(BRIDGE_PY, "all(carrier.message.not_modified for carrier in carriers)", "carriers[-1].message.not_modified")],
+        [(RECEIVED_PY, "all(answer.message.not_modified for answer in answers)", "answers[-1].message.not_modified")],
         LINKS,
     ),
     planted(
         "unmodified-part-left-empty",
         "the part of a shard that has nothing new is not copied to where the others' parts are",
-        [(BRIDGE_PY, "vector[part] = self._pulled.parameters[part]", "pass")],
+        [(RECEIVED_PY, "vector[part] = self.pulled.parameters[part]", "pass")],
         LINKS,
     ),
     planted(

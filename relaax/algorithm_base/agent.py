@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from relaax.algorithm_base.step import Leaves, Step
 
 if TYPE_CHECKING:
-    from relaax.parameters.base import BridgeBase
+    from relaax.parameters.base import Metrics, Parameters
     from relaax.rlx import Space
 
 
 @dataclass(frozen=True, slots=True)
 class AgentContext:
-    """What a worker gives the agent it makes: the connection's spaces, its place in training, and the bridge.
+    """What a worker gives the agent it makes: the connection's spaces and place in training, parameters and metrics.
 
     `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's: an agent
     seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
@@ -28,17 +28,8 @@ class AgentContext:
     actors: tuple[int, ...]
     seed: int
     exploit: bool
-    bridge: BridgeBase
-
-    @property
-    def parameters(self) -> BridgeBase:
-        """Pull, push and the memory of the next gradient."""
-        return self.bridge
-
-    @property
-    def metrics(self) -> BridgeBase:
-        """Scalars, samples, gauges, statistics and episodes."""
-        return self.bridge
+    parameters: Parameters
+    metrics: Metrics
 
 
 class AgentBase(ABC):
@@ -55,7 +46,7 @@ class AgentBase(ABC):
         agent.close()
 
     `reset` abandons whatever was going on: no terminal, no bootstrap. `step` and `learn` may push to and pull from the
-    parameter server through `context.bridge`; the exceptions of the bridge pass through. Any other exception ends this
+    parameter server through `context.parameters`, whose exceptions pass through. Any other exception ends this
     connection with an error to its client, and nothing else.
     """
 

@@ -106,8 +106,6 @@ class Algorithm:
 
     def prepare(self, config: ConfigBase, device: str) -> None:
         """Import what workers on `device` need beside the algorithm's own modules. Nothing of it is run."""
-        if config.worker_optimizer_spec() is not None:
-            import relaax.algorithm_base.local_optimizer  # noqa: F401 - TensorFlow with it
         self.Agent.prepare(config, device)
 
 

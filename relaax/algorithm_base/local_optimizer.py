@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
+import numpy as np
 
+from relaax.algorithm_base.gradient_filters import GradientFilter
 from relaax.algorithm_base.schedule import Schedule
-from relaax.optim.flat_variable import FlatVariable
+from relaax.optim.host_optimizers import create
+from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.optim.vector import is_finite
-from relaax.parameters.base import BridgeBase, FlatVector, Pushed
-from relaax.parameters.wrapper import BridgeWrapper
+from relaax.parameters.base import FlatVector
 
 
-class LocalOptimizer(BridgeWrapper):
-    """Turns each gradient into an update, −η·Δθ / √(g + ε) for RMSProp, that the parameter server only has to add.
+class LocalOptimizer(GradientFilter):
+    """Turn each gradient into an update, −η·Δθ / √(g + ε) for RMSProp, that the parameter server only has to add.
 
     The learning rate is that at the global step last seen. The statistics live and die with the worker: a new worker, a
     reconnected client and a roll-back of the model begin with fresh ones, and no checkpoint has them. They have seen a
@@ -21,42 +22,32 @@ class LocalOptimizer(BridgeWrapper):
     parameter server to discard and count, and the statistics do not see it.
     """
 
-    def __init__(self, bridge: BridgeBase, optimizer: OptimizerSpec, schedule: Schedule) -> None:
-        super().__init__(bridge)
+    def __init__(self, optimizer: OptimizerSpec, schedule: Schedule) -> None:
         self._spec = optimizer
         self._schedule = schedule
-        self._live: _Updates | None = None
+        self._updates: _Updates | None = None
 
-    def push(
-        self,
-        gradient: FlatVector | None,
-        env_steps: int,
-        want_parameters: bool = True,
-        *,
-        loss: float | None = None,
-        withheld: bool = False,
-    ) -> Pushed:
-        if gradient is not None and is_finite(gradient):
-            if self._live is None:
-                self._live = _Updates(self._spec, len(gradient))
-            gradient = self._live(gradient, self._schedule(self.global_step))
-        pushed = super().push(gradient, env_steps, want_parameters, loss=loss, withheld=withheld)
-        if pushed.discarded == "incarnation":
-            self._live = None
-        return pushed
+    def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:
+        if not is_finite(gradient):
+            return gradient
+        if self._updates is None:
+            self._updates = _Updates(self._spec, len(gradient))
+        return self._updates(gradient, self._schedule(global_step))
+
+    def forget(self) -> None:
+        self._updates = None
 
 
 class _Updates:
     """What an optimizer adds to a vector of zeros. Made with the first gradient: exploit workers need none."""
 
     def __init__(self, spec: OptimizerSpec, size: int) -> None:
-        self._optimizer = spec.create(size)
-        self._zeros = tf.zeros([size])
-        self._update = FlatVariable.zeros(size)
+        self._optimizer = create(spec, size)
+        self._zeros = np.zeros(size, np.float32)
+        self._update = HostVector.zeros(size)
 
     def __call__(self, gradient: FlatVector, learning_rate: float) -> FlatVector:
-        """The update, float32 [size], which never changes."""
-        # No copy: the variable takes the buffer, and the kernel writes into one of its own.
-        tf.raw_ops.AssignVariableOp(resource=self._update.handle, value=self._zeros)
-        self._optimizer.apply(self._update, gradient, learning_rate)
+        """Return the update, float32 [size], which never changes."""
+        self._update.assign(self._zeros)
+        self._optimizer.apply(self._update, np.ascontiguousarray(gradient), learning_rate)
         return self._update.snapshot()

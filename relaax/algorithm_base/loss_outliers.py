@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from relaax.parameters.base import BridgeBase, FlatVector, Pushed
-from relaax.parameters.wrapper import BridgeWrapper
+from relaax.algorithm_base.gradient_filters import GradientFilter
+from relaax.parameters.base import FlatVector
 
 WARM_UP = 20
 """Losses before the first judgement; so many outliers in a row, and the statistics begin anew."""
@@ -56,25 +56,14 @@ class RunningLoss:
         self._variance = (1.0 - weight) * (self._variance + weight * difference * difference)
 
 
-class LossOutliers(BridgeWrapper):
-    """Withholds the gradients of outliers. Their steps count, and the parameter server counts one discarded.
+class LossOutliers(GradientFilter):
+    """Withhold the gradients of outliers. Their steps count, and the parameter server counts one discarded.
 
     Each worker judges by its own losses; a new worker begins with none. Pushes that name no loss are not judged.
     """
 
-    def __init__(self, bridge: BridgeBase, deviations: float) -> None:
-        super().__init__(bridge)
+    def __init__(self, deviations: float) -> None:
         self._losses = RunningLoss(deviations)
 
-    def push(
-        self,
-        gradient: FlatVector | None,
-        env_steps: int,
-        want_parameters: bool = True,
-        *,
-        loss: float | None = None,
-        withheld: bool = False,
-    ) -> Pushed:
-        if gradient is not None and loss is not None and self._losses.is_outlier(loss):
-            gradient, withheld = None, True
-        return super().push(gradient, env_steps, want_parameters, loss=loss, withheld=withheld)
+    def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:
+        return None if loss is not None and self._losses.is_outlier(loss) else gradient

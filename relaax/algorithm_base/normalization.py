@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.observations import input_shape, is_image
 from relaax.algorithm_base.step import Step
-from relaax.parameters.base import BridgeBase, Pulled
+from relaax.parameters.base import Metrics, Pulled
 from relaax.parameters.moments import Moments
 from relaax.rlx import Space
 
@@ -45,7 +45,7 @@ def normalized_statistics(observation_space: Space, observations: bool, rewards:
 class Statistic:
     """The merged statistic of the last pull, together with what was gathered since."""
 
-    def __init__(self, name: str, size: int, metrics: BridgeBase) -> None:
+    def __init__(self, name: str, size: int, metrics: Metrics) -> None:
         self._name = name
         self._metrics = metrics
         self._use(Moments.zeros(size))
@@ -84,7 +84,7 @@ class Normalization:
     not, and neither are final observations that come beside the next episode's first.
     """
 
-    def __init__(self, statistics: Mapping[str, int], gamma: float, environments: int, metrics: BridgeBase) -> None:
+    def __init__(self, statistics: Mapping[str, int], gamma: float, environments: int, metrics: Metrics) -> None:
         """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards."""
         self._gamma = gamma
         self._statistics = {name: Statistic(name, size, metrics) for name, size in statistics.items()}

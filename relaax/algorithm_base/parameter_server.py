@@ -38,7 +38,7 @@ class ParameterServerBase(ABC):
     def statistics(self) -> Mapping[str, int]:
         """Statistics that all workers gather together: name and how many numbers one sample has.
 
-        Agents give `BridgeBase.statistic` their samples and find the merged moments in `Pulled.statistics`. A name has
-        letters, digits and `_ . - /`. By default there are none.
+        Agents give `context.metrics.statistic` their samples and find the merged moments in `Pulled.statistics`. A name
+        has letters, digits and `_ . - /`. By default there are none.
         """
         return {}

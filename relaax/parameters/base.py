@@ -1,4 +1,4 @@
-"""How a worker reaches the parameter server: one interface, whatever carries it."""
+"""How a worker reaches the parameter server: interfaces, whatever carries the messages."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from relaax.parameters.moments import Moments
 FlatVector = npt.NDArray[np.float32]
 
 
-class BridgeError(Exception):
+class ParameterServerError(Exception):
     """The parameter server refused, with a sentence that says why. Trying again will not help."""
 
 
-class BridgeUnavailable(BridgeError):
+class ParameterServerUnavailable(ParameterServerError):
     """The parameter server could not be reached within the bounded wait."""
 
 
-class BridgeUnauthenticated(BridgeError):
+class ParameterServerUnauthenticated(ParameterServerError):
     """The parameter server did not prove who it is, or this side did not prove that it may use it."""
 
 
-class BridgeUnusable(BridgeError):
+class ParameterServerUnusable(ParameterServerError):
     """The way to the parameter server that was configured is none that it, or this host, can have."""
 
 
@@ -77,7 +77,7 @@ class Pushed:
     """What became of a push. `discarded` is why the gradient was not applied, else None.
 
     `pulled` holds the fresh parameters where they were asked for: the same object as before where they and the
-    statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the bridge has registered
+    statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the client has registered
     anew and `pulled` is always given.
     """
 
@@ -88,22 +88,81 @@ class Pushed:
     pulled: Pulled | None
 
 
-class BridgeBase(ABC):
-    """A worker's way to the parameter server. Used by one thread.
+class Metrics(ABC):
+    """Where an agent and its worker put what they measure."""
 
-    The life of a bridge::
+    @abstractmethod
+    def scalar(self, name: str, value: float) -> None:
+        """Add a sample of a named scalar; samples are averaged and sent in batches."""
 
-        registered = bridge.register(registration)
-        pulled = bridge.pull()
+    def sample(self, name: str, value: float) -> None:
+        """Add a positive sample of a named quantity whose quantiles are wanted, such as a time, rather than its mean.
+
+        By default it is taken for a scalar's.
+        """
+        self.scalar(name, value)
+
+    def gauge(self, name: str, value: float) -> None:  # noqa: B027
+        """Set how this worker, its server or its machine stands now (see `relaax.metrics.fleet`)."""
+
+    @abstractmethod
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Add samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).
+
+        They are merged with what was gathered before, and sent with the next push. They count exactly once, also if
+        that push's gradient is discarded. Not in exploit mode, in which nothing is pushed. Raises ValueError if they
+        cannot be merged.
+        """
+
+    @abstractmethod
+    def episode(self, episode_return: float, length: int) -> None:
+        """Count a whole episode that has ended."""
+
+
+class Parameters(ABC):
+    """The global parameters as an agent has them. Used by one thread::
+
+        pulled = parameters.pull()
         while ...:
-            bridge.episode(episode_return, length)           # gathered, sent with the next push
-            bridge.scalar("loss/value", 0.3)                 # gathered, sent with the next push
-            bridge.statistic("rewards", Moments.of(rewards)) # gathered, sent with the next push
-            pushed = bridge.push(gradient, env_steps=40)
-        bridge.close()
+            pushed = parameters.push(gradient, env_steps=40)
 
-    Every call may raise `TrainingEnded`, `BridgeUnavailable` (after a bounded wait) and `BridgeError`.
+    Every call may raise `TrainingEnded`, `ParameterServerUnavailable` (after a bounded wait) and
+    `ParameterServerError`.
     """
+
+    @abstractmethod
+    def pull(self) -> Pulled:
+        """Fetch the newest parameters and statistics; the same object as before if both are the same."""
+
+    def gradient_memory(self) -> FlatVector | None:
+        """Return where the next gradient is best computed, since no copy of it need be sent then.
+
+        float32 [parameters] of any numbers, to be given to the next `push`, and then asked for anew. None if any memory
+        is as good.
+        """
+        return None
+
+    @abstractmethod
+    def push(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
+    ) -> Pushed:
+        """Send one update, computed on the parameters of the last pull; its answer comes in the same round trip.
+
+        `gradient`: float32 of shape [parameters], or None to advance the global step only.
+        `env_steps`: environment steps consumed since the last push; they count even if the gradient is discarded.
+        `loss`: of which it is the gradient, if `algorithm.loss_outlier_deviations` is to apply.
+        """
+
+
+class ClientBase(ABC):
+    """A worker's client of the parameter server. Used by one thread.
+
+    Its life: `register`, `pull`, then `push`, which carries what was gathered in `metrics`, or `flush` if nothing is to
+    be pushed; `close` at the end. Every call may raise what those of `Parameters` may.
+    """
+
+    metrics: Metrics
+    """What is gathered here goes out with the next push or flush."""
 
     @abstractmethod
     def register(self, registration: Registration) -> Registered:
@@ -111,63 +170,21 @@ class BridgeBase(ABC):
 
     @abstractmethod
     def pull(self) -> Pulled:
-        """The newest parameters and statistics; the same object as before where both are the same."""
+        """See `Parameters`."""
 
     def gradient_memory(self) -> FlatVector | None:
-        """Where the next gradient is best computed, since no copy of it need be sent then: float32 [parameters] of any
-        numbers, to be given to the next `push`, and then asked for anew. None where any memory is as good, and from a
-        bridge that sends vectors of another length than its agent gives it.
-        """
+        """See `Parameters`."""
         return None
 
     @abstractmethod
     def push(
-        self,
-        gradient: FlatVector | None,
-        env_steps: int,
-        want_parameters: bool = True,
-        *,
-        loss: float | None = None,
-        withheld: bool = False,
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
     ) -> Pushed:
-        """One update, computed on the parameters of the last pull, and its answer in one round trip.
-
-        `gradient`: float32 of shape [parameters], or None to advance the global step only.
-        `env_steps`: environment steps consumed since the last push; they count even where the gradient is discarded.
-        `loss`: of which it is the gradient, where `algorithm.loss_outlier_deviations` is to apply.
-        `withheld`: there was a gradient, and it is kept back because its loss is an outlier: it counts as discarded.
-        """
-
-    @abstractmethod
-    def scalar(self, name: str, value: float) -> None:
-        """A sample of a named scalar; samples are averaged and sent in batches."""
-
-    def sample(self, name: str, value: float) -> None:
-        """A positive sample of a named quantity whose quantiles are wanted, such as a time, rather than its mean.
-
-        A bridge that keeps no quantiles takes it for a scalar's.
-        """
-        self.scalar(name, value)
-
-    def gauge(self, name: str, value: float) -> None:  # noqa: B027
-        """How this worker, its server or its machine stands now (see `relaax.metrics.fleet`); the newest counts."""
-
-    @abstractmethod
-    def statistic(self, name: str, moments: Moments) -> None:
-        """Samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).
-
-        Merged with what was gathered before, and sent with the next push. They count exactly once, also where that
-        push's gradient is discarded. Not in exploit mode, where nothing is pushed. Raises ValueError where they cannot
-        be merged.
-        """
-
-    @abstractmethod
-    def episode(self, episode_return: float, length: int) -> None:
-        """A whole episode ended."""
+        """See `Parameters`. `withheld`: there was a gradient, and it is kept back: it counts as discarded."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Send what was gathered now, where no push is due (exploit mode)."""
+        """Send what was gathered now, if no push is due (exploit mode)."""
 
     @property
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import tenacity
 
-from relaax.parameters.base import BridgeError, BridgeUnavailable
+from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable
 from relaax.parameters.channel import Target, authentication_error
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Calls:
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
         """The responses, in order.
 
-        Raises BridgeUnavailable after the bounded wait, BridgeError where a server refused.
+        Raises ParameterServerUnavailable after the bounded wait, ParameterServerError where a server refused.
         """
         answers: list[Any] = [None] * len(calls)
         try:
@@ -74,7 +74,7 @@ class Calls:
         try:
             self.retrying(_Away)(self._attempt, calls, answers)
         except _Away as away:
-            raise BridgeUnavailable(
+            raise ParameterServerUnavailable(
                 f"parameter server {away.address} was away for {self.unavailable_after:g} s: {away}"
             ) from None
 
@@ -117,4 +117,4 @@ def _raise_unless_away(target: Target, error: grpc.RpcError) -> None:
     if unauthenticated is not None:
         raise unauthenticated from None
     if not is_away(error):
-        raise BridgeError(f"parameter server {target.address}: {error.details()}") from None
+        raise ParameterServerError(f"parameter server {target.address}: {error.details()}") from None

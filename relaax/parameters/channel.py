@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from relaax.parameters.base import BridgeUnauthenticated
+from relaax.parameters.base import ParameterServerUnauthenticated
 from relaax.parameters.diagnosis import tls_trouble
 from relaax.parameters.options import client_options
 
@@ -50,7 +50,7 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
     return grpc.intercept_channel(channel, _Shown(target.token)) if target.token else channel
 
 
-def authentication_error(error: BaseException, target: Target) -> BridgeUnauthenticated | None:
+def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
     """What to raise where a call failed because one side did not prove who it is: trying again will not help.
 
     None where it failed for another reason. Where the connection itself failed, it is dialled once more to find out.
@@ -59,11 +59,11 @@ def authentication_error(error: BaseException, target: Target) -> BridgeUnauthen
         return None
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAUTHENTICATED:
-        return BridgeUnauthenticated(f"parameter server {target.address}: {details}")
+        return ParameterServerUnauthenticated(f"parameter server {target.address}: {details}")
     if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in details:
         trouble = tls_trouble(target)
         if trouble is not None:
-            return BridgeUnauthenticated(f"parameter server {target.address}: {trouble}")
+            return ParameterServerUnauthenticated(f"parameter server {target.address}: {trouble}")
     return None
 
 

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, ConfigBase, Discrete, Leaves, Pulled, Space, Step
 from relaax.extras import explained
-from relaax.policy.bridge import FixedBridge
+from relaax.parameters.metrics import NoMetrics
 from relaax.policy.file import Description, PolicyError, PolicyFile
+from relaax.policy.fixed_parameters import FixedParameters
 from relaax.rlx.errors import ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck
 
@@ -98,7 +99,8 @@ class Policy:
                 actors=tuple(range(environments)),
                 seed=self._seed,
                 exploit=True,
-                bridge=FixedBridge(self._pulled),
+                parameters=FixedParameters(self._pulled),
+                metrics=NoMetrics(),
             )
             try:
                 with explained("policy"):

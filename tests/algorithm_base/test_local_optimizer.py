@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import ConfigBase, FlatVector, Moments, Registration, Schedule
+from relaax.algorithm_base import ConfigBase, FlatVector, Registration, Schedule
+from relaax.algorithm_base.gradient_filters import FilteredParameters, agent_parameters
 from relaax.algorithm_base.local_optimizer import LocalOptimizer
 from relaax.algorithm_base.loss_outliers import WARM_UP, LossOutliers
-from relaax.algorithm_base.testing import FakeBridge
-from relaax.algorithm_base.worker_bridge import worker_bridge
+from relaax.algorithm_base.testing import FakeParameters
 from relaax.optim.flat_variable import FlatVariable
 from relaax.optim.optimizers import Add, Momentum, OptimizerSpec, RMSProp
-from relaax.parameters import GrpcBridge
+from relaax.parameters.client import ParameterClient
 from support.parameter_servers import Models, fingerprint, running
 
 
-class AddingBridge(FakeBridge):
+class AddingParameters(FakeParameters):
     """A parameter server that adds what it is sent."""
 
     def apply(self, gradient: FlatVector) -> FlatVector:
@@ -22,7 +24,7 @@ class AddingBridge(FakeBridge):
         return updated
 
 
-class LenientBridge(AddingBridge):
+class LenientParameters(AddingParameters):
     """One that takes what is not finite, and keeps it."""
 
     def _check(self, gradient: FlatVector) -> None:
@@ -32,9 +34,9 @@ class LenientBridge(AddingBridge):
         return super().apply(gradient) if np.isfinite(gradient).all() else self.parameters
 
 
-def local(bridge: FakeBridge, optimizer: OptimizerSpec, schedule: Schedule) -> LocalOptimizer:
-    wrapped = LocalOptimizer(bridge, optimizer, schedule)
-    wrapped.register(Registration("x"))
+def local(bridge: FakeParameters, optimizer: OptimizerSpec, schedule: Schedule) -> FilteredParameters:
+    wrapped = FilteredParameters(bridge, [LocalOptimizer(optimizer, schedule)])
+    bridge.register(Registration("x"))
     wrapped.pull()
     return wrapped
 
@@ -45,7 +47,7 @@ def vector(*values: float) -> FlatVector:
 
 def test_what_is_sent_is_the_update_at_the_rate_of_the_step_last_seen() -> None:
     # m = 0.5 * 4 = 2, at rate 1; then 0.5 * 2 + 0.5 * 0 = 1, at rate 0.5, because 50 of 100 steps are done.
-    bridge = AddingBridge(vector(10.0))
+    bridge = AddingParameters(vector(10.0))
     wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0, 100))
     assert wrapped.push(vector(4.0), 50).global_step == 50
     wrapped.push(vector(0.0), 0)
@@ -54,7 +56,7 @@ def test_what_is_sent_is_the_update_at_the_rate_of_the_step_last_seen() -> None:
 
 
 def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
-    bridge = AddingBridge(vector(0.0, 0.0))
+    bridge = AddingParameters(vector(0.0, 0.0))
     wrapped = local(bridge, RMSProp(decay=0.9, epsilon=0.1), Schedule(0.5))
     wrapped.push(vector(3.0, -4.0), 1)
     np.testing.assert_allclose(bridge.parameters, [-0.5 * 3, 0.5 * 4 / np.sqrt(1.7)], rtol=1e-6)
@@ -63,7 +65,7 @@ def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
 @pytest.mark.parametrize("spec", [RMSProp(), Momentum()])
 def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) -> None:
     random = np.random.default_rng(0)
-    bridge = AddingBridge(np.zeros(50, np.float32))
+    bridge = AddingParameters(np.zeros(50, np.float32))
     wrapped = local(bridge, spec, Schedule(0.1))
     parameters, shared = FlatVariable.zeros(50), spec.create(50)
     sent = []
@@ -79,7 +81,7 @@ def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) 
 
 
 def test_two_workers_have_statistics_of_their_own() -> None:
-    first, second = (AddingBridge(vector(0.0)) for _ in range(2))
+    first, second = (AddingParameters(vector(0.0)) for _ in range(2))
     one, two = (local(bridge, Momentum(momentum=0.5), Schedule(1.0)) for bridge in (first, second))
     one.push(vector(8.0), 1)
     two.push(vector(2.0), 1)
@@ -87,7 +89,7 @@ def test_two_workers_have_statistics_of_their_own() -> None:
 
 
 def test_a_roll_back_begins_with_fresh_statistics() -> None:
-    bridge = AddingBridge(vector(0.0))
+    bridge = AddingParameters(vector(0.0))
     wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0))
     wrapped.push(vector(8.0), 1)
     bridge.discard.append("incarnation")
@@ -98,7 +100,7 @@ def test_a_roll_back_begins_with_fresh_statistics() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_what_is_not_finite_is_passed_on_and_ruins_nothing(bad: float) -> None:
-    bridge = LenientBridge(vector(0.0, 0.0))
+    bridge = LenientParameters(vector(0.0, 0.0))
     wrapped = local(bridge, Momentum(momentum=0.5), Schedule(1.0))
     wrapped.push(vector(1.0, bad), 1)
     sent = bridge.pushes[-1].gradient
@@ -110,38 +112,33 @@ def test_what_is_not_finite_is_passed_on_and_ruins_nothing(bad: float) -> None:
     assert bridge.parameters.tolist() == [-4.0, -1.0]
 
 
-def test_steps_without_a_gradient_and_everything_else_pass_through() -> None:
-    bridge = AddingBridge(vector(0.0), statistics={"a": 1})
+def test_steps_without_a_gradient_pass_through() -> None:
+    bridge = AddingParameters(vector(0.0))
     wrapped = local(bridge, Momentum(), Schedule(1.0))
-    wrapped.scalar("x", 1.0)
-    wrapped.sample("y", 2.0)
-    wrapped.gauge("z", 3.0)
-    wrapped.episode(5.0, 3)
-    wrapped.statistic("a", Moments.of([[1.0]]))
     pushed = wrapped.push(None, 7, want_parameters=False)
-    wrapped.flush()
-    assert (pushed.pulled, wrapped.global_step, bridge.pushes[-1].gradient) == (None, 7, None)
-    assert (bridge.scalars, bridge.episodes, bridge.flushes) == ([("x", 1.0), ("y", 2.0)], [(5.0, 3)], 1)
-    assert bridge.statistics["a"].count == 1
-    wrapped.close()
-    assert bridge.closed
+    assert (pushed.pulled, bridge.global_step, bridge.pushes[-1].gradient) == (None, 7, None)
+    assert wrapped.gradient_memory() is bridge.gradient_memory()
 
 
 def test_a_worker_has_what_its_configuration_says() -> None:
-    bridge = FakeBridge(vector(0.0))
-    assert worker_bridge(bridge, ConfigBase(path="x")) is bridge
-    local_only = worker_bridge(bridge, ConfigBase(path="x", optimizer="worker_rms_prop"))
-    assert type(local_only) is LocalOptimizer
-    guarded = worker_bridge(bridge, ConfigBase(path="x", optimizer="worker_momentum", loss_outlier_deviations=3))
-    assert type(guarded) is LossOutliers
+    def filters(**keys: Any) -> list[type]:
+        parameters = agent_parameters(FakeParameters(vector(0.0)), ConfigBase(path="x", **keys))
+        assert isinstance(parameters, FilteredParameters)
+        return [type(each) for each in parameters._filters]
+
+    assert filters() == []
+    assert filters(optimizer="worker_rms_prop") == [LocalOptimizer]
+    both = filters(optimizer="worker_momentum", loss_outlier_deviations=3)
+    assert both == [LossOutliers, LocalOptimizer]
 
 
 def test_outliers_do_not_reach_the_statistics_and_all_is_counted_by_the_server() -> None:
     config = ConfigBase(path="x", optimizer="worker_momentum", loss_outlier_deviations=3, anneal_learning_rate=False)
     with running(Models(optimizer=Add())) as server:
-        bridge = worker_bridge(GrpcBridge(server.address), config)
+        client = ParameterClient(server.address)
+        bridge = agent_parameters(client, config)
         try:
-            size = bridge.register(Registration(fingerprint())).parameters
+            size = client.register(Registration(fingerprint())).parameters
             bridge.pull()
             gradient = np.ones(size, np.float32)
             for _ in range(WARM_UP):
@@ -151,7 +148,7 @@ def test_outliers_do_not_reach_the_statistics_and_all_is_counted_by_the_server()
             pulled = bridge.push(gradient, 1, loss=1.0).pulled
             counters = server.core.status().counters
         finally:
-            bridge.close()
+            client.close()
     assert pulled is not None
     np.testing.assert_allclose(pulled.parameters, np.full(size, -config.initial_learning_rate * 0.1), rtol=1e-5)
     assert (counters.env_steps, counters.version) == (WARM_UP + 3, WARM_UP + 1)

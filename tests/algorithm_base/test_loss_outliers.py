@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Registration
+from relaax.algorithm_base.gradient_filters import FilteredParameters
 from relaax.algorithm_base.loss_outliers import MEMORY, WARM_UP, LossOutliers, RunningLoss
-from relaax.algorithm_base.testing import FakeBridge
+from relaax.algorithm_base.testing import FakeParameters
 
 
 def warmed_up(deviations: float = 3.0) -> RunningLoss:
@@ -84,9 +85,9 @@ def test_an_infinite_loss_is_an_outlier_and_not_taken_in_before_it_can_be_one(lo
 
 
 def test_the_gradient_of_an_outlier_is_withheld_and_its_steps_count() -> None:
-    bridge = FakeBridge(np.zeros(2, np.float32))
-    guarded = LossOutliers(bridge, 3.0)
-    guarded.register(Registration("x"))
+    bridge = FakeParameters(np.zeros(2, np.float32))
+    guarded = FilteredParameters(bridge, [LossOutliers(3.0)])
+    bridge.register(Registration("x"))
     guarded.pull()
     gradient = np.ones(2, np.float32)
     for _ in range(WARM_UP):

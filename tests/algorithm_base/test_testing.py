@@ -14,7 +14,6 @@ import pytest
 from relaax.algorithm_base import (
     AgentBase,
     Box,
-    BridgeUnavailable,
     ConfigBase,
     Dict,
     Discrete,
@@ -23,6 +22,7 @@ from relaax.algorithm_base import (
     MultiBinary,
     MultiDiscrete,
     ParameterServerBase,
+    ParameterServerUnavailable,
     Registration,
     Space,
     Step,
@@ -32,7 +32,7 @@ from relaax.algorithm_base import (
 from relaax.algorithm_base.testing import (
     AgentCompliance,
     ContractBroken,
-    FakeBridge,
+    FakeParameters,
     RandomEnvironments,
     sample,
 )
@@ -41,13 +41,13 @@ from support.algorithms import algorithm_of
 TWO = np.array([1.0, 2.0], np.float32)
 
 
-def registered(exploit: bool = False, **options: Any) -> FakeBridge:
-    bridge = FakeBridge(TWO, **options)
+def registered(exploit: bool = False, **options: Any) -> FakeParameters:
+    bridge = FakeParameters(TWO, **options)
     bridge.register(Registration("{}", environments=2, exploit=exploit))
     return bridge
 
 
-def pulled(**options: Any) -> FakeBridge:
+def pulled(**options: Any) -> FakeParameters:
     bridge = registered(**options)
     bridge.pull()
     return bridge
@@ -96,8 +96,8 @@ def test_statistics_are_merged_with_the_push_and_seen_from_then_on() -> None:
     bridge = registered(statistics={"a": 1})
     before = bridge.pull()
     assert before.statistics["a"].count == 0
-    bridge.statistic("a", Moments.of([[1], [3]]))
-    bridge.statistic("a", Moments.of([[8]]))
+    bridge.metrics.statistic("a", Moments.of([[1], [3]]))
+    bridge.metrics.statistic("a", Moments.of([[8]]))
     assert bridge.pull() is before
     bridge.discard.append("stale")
     pushed = bridge.push(TWO, 1)
@@ -114,9 +114,9 @@ def test_statistics_are_merged_with_the_push_and_seen_from_then_on() -> None:
 
 def test_a_new_incarnation_has_the_statistics_of_the_lost_push_only() -> None:
     bridge = pulled(statistics={"a": 1})
-    bridge.statistic("a", Moments.of([[1], [3]]))
+    bridge.metrics.statistic("a", Moments.of([[1], [3]]))
     bridge.push(TWO, 1)
-    bridge.statistic("a", Moments.of([[8]]))
+    bridge.metrics.statistic("a", Moments.of([[8]]))
     bridge.discard.append("incarnation")
     assert bridge.push(TWO, 1).pulled.statistics["a"].mean.tolist() == [8]
 
@@ -131,22 +131,22 @@ def test_training_ends() -> None:
 
 def test_failures_are_raised_once() -> None:
     bridge = pulled()
-    bridge.failures.append(BridgeUnavailable("gone"))
-    with pytest.raises(BridgeUnavailable, match="gone"):
+    bridge.failures.append(ParameterServerUnavailable("gone"))
+    with pytest.raises(ParameterServerUnavailable, match="gone"):
         bridge.push(TWO, 1)
     bridge.push(TWO, 1)
 
 
-def register_twice(bridge: FakeBridge) -> None:
+def register_twice(bridge: FakeParameters) -> None:
     bridge.register(Registration("{}"))
 
 
-def call_after_close(bridge: FakeBridge) -> None:
+def call_after_close(bridge: FakeParameters) -> None:
     bridge.close()
     bridge.flush()
 
 
-def write_to_parameters(bridge: FakeBridge) -> None:
+def write_to_parameters(bridge: FakeParameters) -> None:
     bridge.pull().parameters[0] = 3
 
 
@@ -160,29 +160,32 @@ def write_to_parameters(bridge: FakeBridge) -> None:
         (lambda b: b.push(TWO, -1), "never negative"),
         (lambda b: b.push(TWO, 1.0), "an int is needed"),
         (lambda b: b.push(TWO, np.int64(1)), "an int is needed"),
-        (lambda b: b.scalar("loss policy", 1.0), "'loss policy' is no name"),
-        (lambda b: b.scalar("loss/policy", float("nan")), "scalar loss/policy is nan"),
-        (lambda b: b.statistic("a", Moments.zeros(1)), r"'a' is no statistic that the algorithm declares: \['b'\]"),
-        (lambda b: b.statistic("b", Moments.zeros(1)), "statistic b has 2 numbers, not 1"),
-        (lambda b: b.statistic("b", np.zeros(2)), "a statistic is Moments, not ndarray"),
+        (lambda b: b.metrics.scalar("loss policy", 1.0), "'loss policy' is no name"),
+        (lambda b: b.metrics.scalar("loss/policy", float("nan")), "scalar loss/policy is nan"),
+        (
+            lambda b: b.metrics.statistic("a", Moments.zeros(1)),
+            r"'a' is no statistic that the algorithm declares: \['b'\]",
+        ),
+        (lambda b: b.metrics.statistic("b", Moments.zeros(1)), "statistic b has 2 numbers, not 1"),
+        (lambda b: b.metrics.statistic("b", np.zeros(2)), "a statistic is Moments, not ndarray"),
         (register_twice, "register was called twice"),
         (call_after_close, "flush after close"),
     ],
 )
-def test_a_bridge_holds_to_the_contract(act: Callable[[FakeBridge], None], sentence: str) -> None:
+def test_a_bridge_holds_to_the_contract(act: Callable[[FakeParameters], None], sentence: str) -> None:
     with pytest.raises(ContractBroken, match=sentence):
         act(pulled(statistics={"b": 2}))
 
 
 def test_calls_out_of_order() -> None:
     with pytest.raises(ContractBroken, match="pull before register"):
-        FakeBridge(TWO).pull()
+        FakeParameters(TWO).pull()
     with pytest.raises(ContractBroken, match="push before the first pull"):
         registered().push(TWO, 1)
     with pytest.raises(ContractBroken, match="push in exploit mode"):
         pulled(exploit=True).push(TWO, 1)
     with pytest.raises(ContractBroken, match="statistic in exploit mode"):
-        pulled(exploit=True, statistics={"b": 2}).statistic("b", Moments.zeros(2))
+        pulled(exploit=True, statistics={"b": 2}).metrics.statistic("b", Moments.zeros(2))
     with pytest.raises(ValueError, match="read-only"):
         write_to_parameters(registered())
 
@@ -263,7 +266,7 @@ class Agent(AgentBase):
 
     def __init__(self, config: Any, context: Any) -> None:
         super().__init__(config, context)
-        self.value = float(context.bridge.pull().parameters[0])
+        self.value = float(context.parameters.pull().parameters[0])
 
     @classmethod
     def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
@@ -290,7 +293,7 @@ class Agent(AgentBase):
         return self.act(step.observations)
 
     def push(self, gradient: np.ndarray, env_steps: int) -> None:
-        pushed = self.context.bridge.push(gradient, env_steps)
+        pushed = self.context.parameters.push(gradient, env_steps)
         self.value = float(pushed.pulled.parameters[0])
 
 
@@ -314,7 +317,7 @@ class GathersRewards(Agent):
         return super().step(step)
 
     def gather(self, step: Step) -> None:
-        self.context.bridge.statistic("rewards", Moments.of(step.rewards[self.valid(step), None]))
+        self.context.metrics.statistic("rewards", Moments.of(step.rewards[self.valid(step), None]))
 
 
 class TestAnAgentThatGathersStatistics(TestAnAgentThatKeepsTheContract):
@@ -329,7 +332,7 @@ class GathersInExploit(GathersRewards):
 
 class GathersVoidRewards(GathersRewards):
     def gather(self, step: Step) -> None:
-        self.context.bridge.statistic("rewards", Moments.of(step.rewards[:, None]))
+        self.context.metrics.statistic("rewards", Moments.of(step.rewards[:, None]))
 
 
 class GathersNothing(GathersRewards):
@@ -386,18 +389,18 @@ class BootstrapsAlways(Agent):
 
 class Swallows(Agent):
     def push(self, gradient: np.ndarray, env_steps: int) -> None:
-        with contextlib.suppress(TrainingEnded, BridgeUnavailable):
+        with contextlib.suppress(TrainingEnded, ParameterServerUnavailable):
             super().push(gradient, env_steps)
 
 
 class ClosesTheBridge(Agent):
     def close(self) -> None:
-        self.context.bridge.close()
+        self.context.parameters.close()
 
 
 class PushesAtTheEnd(Agent):
     def close(self) -> None:
-        self.context.bridge.push(None, 0)
+        self.context.parameters.push(None, 0)
 
 
 class RefusesAll(Agent):
@@ -414,7 +417,7 @@ class AcceptsAll(Agent):
 
 class CountsEpisodes(Agent):
     def step(self, step: Step) -> Leaves:
-        self.context.bridge.episode(0.0, 1)
+        self.context.metrics.episode(0.0, 1)
         return super().step(step)
 
 
@@ -427,7 +430,7 @@ class Forgetful(Agent):
     """Takes the answer of a discarded push for what it is not."""
 
     def push(self, gradient: np.ndarray, env_steps: int) -> None:
-        if self.context.bridge.push(gradient, env_steps).discarded:
+        if self.context.parameters.push(gradient, env_steps).discarded:
             raise RuntimeError("discarded")
 
 

@@ -23,7 +23,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from relaax.cli.bench.figures import percentile
-from relaax.parameters import GrpcBridge, Registration
+from relaax.parameters.base import Registration
+from relaax.parameters.client import ParameterClient
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
 
@@ -81,7 +82,7 @@ def measured(
     """All pushes; when checkpoints were taken and written; milliseconds for which each of them kept pushes waiting."""
     path = configuration(folder, options.parameters, options.optimizer, options.interval)
     server, address = processes.start_server("relaax-parameter-server", "--config", path)
-    bridge = GrpcBridge(address, timeout=120.0)
+    bridge = ParameterClient(address, timeout=120.0)
     registered = bridge.register(Registration(fingerprint_of(path)))
     bridge.pull()
     gradient = np.full(registered.parameters, 1e-3, np.float32)

@@ -22,7 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.parameters import GrpcBridge, Registration
+from relaax.parameters.base import Registration
+from relaax.parameters.client import ParameterClient
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
 from support.raw_grpc import CHECK, PUSH, Stuck
@@ -58,7 +59,7 @@ def measured(processes: Processes, folder: Path, options: argparse.Namespace) ->
     """For each crowd pushes per second without and with it, window by window."""
     path = configuration(folder, options.parameters, "rms_prop")
     _, address = processes.start_server("relaax-parameter-server", "--config", path)
-    bridge = GrpcBridge(address)
+    bridge = ParameterClient(address)
     size = bridge.register(Registration(fingerprint_of(path))).parameters
     bridge.pull()
     gradient = np.random.default_rng(0).normal(scale=1e-3, size=size).astype(np.float32)
@@ -77,7 +78,7 @@ def measured(processes: Processes, folder: Path, options: argparse.Namespace) ->
     return found
 
 
-def window(bridge: GrpcBridge, gradient: np.ndarray, seconds: float) -> float:
+def window(bridge: ParameterClient, gradient: np.ndarray, seconds: float) -> float:
     """Pushes per second."""
     count, began = 0, time.monotonic()
     while (passed := time.monotonic() - began) < seconds:

@@ -15,7 +15,7 @@ from relaax.client import VectorClient
 from relaax.rlx.codecs import Codec, codec_named
 from relaax.rlx.transitions import Sender
 from relaax.server.rlx_server.session import Session
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineClient
 from support.rlx_pair import Pair, batch
 from support.rlx_peer import RlxPeer, serve
 
@@ -128,7 +128,7 @@ class Idle(AgentBase):
 def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
     """What a worker does with a step beside reading it and asking the agent."""
     hello = hello_of(shape)
-    bridge = OfflineBridge()
+    bridge = OfflineClient()
     context = AgentContext(
         observation_space=hello.observation_space,
         action_space=ACTIONS,
@@ -136,7 +136,8 @@ def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
         actors=tuple(range(hello.environments)),
         seed=0,
         exploit=False,
-        bridge=bridge,
+        parameters=bridge,
+        metrics=bridge.metrics,
     )
     session = Session(hello, Idle(None, context), bridge)
     step = step_of(*SHAPES[shape])

@@ -27,7 +27,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.parameters import GrpcBridge, Registration
+from relaax.parameters.base import Registration
+from relaax.parameters.client import ParameterClient
 from relaax.parameters.precision import PRECISIONS
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
@@ -83,7 +84,7 @@ def exchanged(parameters: int, seconds: float) -> list[Exchange]:
         running, address = processes.start_server("relaax-parameter-server", "--config", path)
         server, worker = psutil.Process(running.process.pid), psutil.Process()
         bridges = {
-            precision: stack.enter_context(closing(GrpcBridge(address, wire_precision=precision, timeout=60.0)))
+            precision: stack.enter_context(closing(ParameterClient(address, wire_precision=precision, timeout=60.0)))
             for precision in PRECISIONS
         }
         for bridge in bridges.values():

@@ -28,7 +28,7 @@ def trained(updates: int, **keys: Any) -> list[int]:
     config = DA3C.configure(section)
     spaces = (Corridors.observation_space, Corridors.action_space)
     bridge = RMSPropBridge(DA3C.ParameterServer(config, *spaces).initial_parameters(config.seed), updates)
-    agent, _ = make_agent(DA3C, config, *spaces, environments=ENVIRONMENTS, bridge=bridge)
+    agent, _ = make_agent(DA3C, config, *spaces, environments=ENVIRONMENTS, parameters=bridge)
     world = Corridors(ENVIRONMENTS, seed=4)
     actions = agent.reset(world.reset())
     while len(bridge.pushes) < updates:

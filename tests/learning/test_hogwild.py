@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relaax.algorithm_base import AgentContext, fingerprint, load_algorithm
-from relaax.parameters import Registration, TrainingEnded
-from relaax.parameters.hogwild import HogwildBridge
+from relaax.parameters.base import Registration, TrainingEnded
+from relaax.parameters.client import ParameterClient
 from relaax.parameters.segments import SUPPORTED
 from relaax.server.parameter_server.factory import AlgorithmModels
 from support.corridors import GAMMA, Corridors, best_actions, greedy_actions
@@ -36,7 +36,7 @@ SECTION: dict[str, Any] = {
 def work(config: Any, address: str, world: Corridors) -> None:
     """One worker's life, until training has ended."""
     spaces = world.observation_space, world.action_space
-    with closing(HogwildBridge(address)) as bridge, suppress(TrainingEnded):
+    with closing(ParameterClient(address, way="hogwild")) as bridge, suppress(TrainingEnded):
         description = fingerprint(DA3C.name, config, *spaces)
         registered = bridge.register(Registration(description, environments=world.environments))
         context = AgentContext(*spaces, world.environments, registered.actors, config.seed, False, bridge)

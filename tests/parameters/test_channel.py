@@ -9,7 +9,7 @@ from concurrent import futures
 import grpc
 import pytest
 
-from relaax.parameters import BridgeUnauthenticated
+from relaax.parameters.base import ParameterServerUnauthenticated
 from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.server.certificates import LOCAL, Authority
 from support.nobody import nobody
@@ -54,7 +54,7 @@ def refused(target: Target) -> str:
     with pytest.raises(grpc.RpcError) as error:
         asked(target)
     found = authentication_error(error.value, target)
-    assert isinstance(found, BridgeUnauthenticated)
+    assert isinstance(found, ParameterServerUnauthenticated)
     assert TOKEN not in str(found)
     return str(found)
 

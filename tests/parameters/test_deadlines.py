@@ -59,7 +59,7 @@ def test_what_a_server_sees_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> N
             bridge.register(registration())
             bridge.pull()
             bridge.push(gradient(1), env_steps=1)
-            bridge.scalar("a/b", 1.0)
+            bridge.metrics.scalar("a/b", 1.0)
             bridge.flush()
         reader = ProgressReader()
         reader.poll(server.address)

@@ -22,17 +22,17 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
 from relaax.optim.recycled import own_memory
-from relaax.parameters import (
-    BridgeError,
-    BridgeUnavailable,
-    BridgeUnusable,
-    FlatVector,
-    Moments,
-    TrainingEnded,
-    segments,
-)
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.hogwild import HogwildBridge
+from relaax.parameters import segments
+from relaax.parameters.base import (
+    FlatVector,
+    ParameterServerError,
+    ParameterServerUnavailable,
+    ParameterServerUnusable,
+    TrainingEnded,
+)
+from relaax.parameters.client import ParameterClient
+from relaax.parameters.moments import Moments
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
 from relaax.server.configured import check_bridge
 from relaax.server.parameter_server.combining import Average, CombinerSpec, Fifo
@@ -48,9 +48,9 @@ MODELS = Models(RMSProp(), learning_rate=0.1, end=1000)
 
 
 @contextmanager
-def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[HogwildBridge]:
+def hogwild(address: str | Sequence[str], size: int = SIZE, **options: Any) -> Iterator[ParameterClient]:
     """A registered bridge that has pulled."""
-    bridge = HogwildBridge(address, **options)
+    bridge = ParameterClient(address, **options, way="hogwild")
     try:
         bridge.register(registration(fingerprint=fingerprint(size=size)))
         bridge.pull()
@@ -84,8 +84,8 @@ def test_one_worker_learns_to_the_byte_what_it_learns_otherwise(optimizer: Optim
 def test_steps_metrics_statistics_and_the_end_are_as_always() -> None:
     models = Models(RMSProp(), max_global_step=100, statistics={"s": 1})
     with running(models) as server, hogwild(server.address) as bridge, hogwild(server.address) as other:
-        bridge.episode(5.0, 3)
-        bridge.statistic("s", Moments.of(np.ones((4, 1))))
+        bridge.metrics.episode(5.0, 3)
+        bridge.metrics.statistic("s", Moments.of(np.ones((4, 1))))
         pushed = bridge.push(gradient(1), 10)
         assert (pushed.version, pushed.global_step, pushed.staleness, pushed.discarded) == (1, 10, 0, None)
         assert pushed.pulled is not None and pushed.pulled.statistics["s"].count == 4
@@ -137,7 +137,7 @@ def test_a_checkpoint_has_it_all_and_another_life_goes_on(tmp_path: Path) -> Non
     assert after.pulled.parameters.tobytes() == expected.parameters.tobytes(), "the slot was restored too"
 
 
-def lose(server: Running, bridge: HogwildBridge) -> None:
+def lose(server: Running, bridge: ParameterClient) -> None:
     """Connections, which the worker sees with its next question."""
     for connection in list(server.server._local._connections.values()):
         connection.close()
@@ -171,7 +171,7 @@ def test_a_connection_that_is_made_for_nothing_ends_the_worker() -> None:
         bridge.push(gradient(1), 1, want_parameters=False)  # it was applied before anybody could know
         server.server._local._offers.open = False
         server.core.leave(bridge._worker_id)
-        with pytest.raises(BridgeUnusable, match="bridge is hogwild: it offers none"):
+        with pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none"):
             bridge.push(gradient(1), 1)
 
 
@@ -181,7 +181,7 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
         with monkeypatch.context() as scarce:
             scarce.setattr(segments, "make", no_memory)
             says = r"bridge is hogwild: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
-            with pytest.raises(BridgeUnavailable, match=says):
+            with pytest.raises(ParameterServerUnavailable, match=says):
                 bridge.push(gradient(1), 1)
         assert server.version == 0
         memory = SharedMemory(bridge._links[0]._offered[0], bridge._worker_id, SIZE)  # type: ignore[index]
@@ -215,11 +215,11 @@ def test_live_vectors_are_for_workers_of_this_incarnation(
 
 
 def test_who_only_plays_has_nothing_to_write_to() -> None:
-    with running(MODELS) as server, closing(HogwildBridge(server.address)) as bridge:
+    with running(MODELS) as server, closing(ParameterClient(server.address, way="hogwild")) as bridge:
         bridge.register(registration(exploit=True))
         assert bridge.pull().version == 0
         assert bridge.shares_memory
-        assert not bridge._live
+        assert bridge._hogwild is not None and not bridge._hogwild._live
         memory = bridge._links[0].memory
         assert memory is not None
         with pytest.raises(NoSharedMemory, match="an exploit worker changes nothing") as why:
@@ -356,8 +356,8 @@ class Combining(Models):
     ],
 )
 def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
-    refused = pytest.raises(BridgeUnusable, match=f"cannot do with bridge hogwild: {says}; set bridge to auto")
-    with running(models) as server, closing(HogwildBridge(server.address)) as bridge, refused:
+    refused = pytest.raises(ParameterServerUnusable, match=f"cannot do with bridge hogwild: {says}; set bridge to auto")
+    with running(models) as server, closing(ParameterClient(server.address, way="hogwild")) as bridge, refused:
         bridge.register(registration())
 
 
@@ -371,8 +371,8 @@ def test_it_is_never_by_grpc() -> None:
     with running(MODELS) as server:
         server.server._local._offers.open = False
         with (
-            closing(HogwildBridge(server.address)) as bridge,
-            pytest.raises(BridgeUnusable, match="bridge is hogwild: it offers none; run both on one host"),
+            closing(ParameterClient(server.address, way="hogwild")) as bridge,
+            pytest.raises(ParameterServerUnusable, match="bridge is hogwild: it offers none; run both on one host"),
         ):
             bridge.register(registration())
 
@@ -383,7 +383,7 @@ def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
         bridge.pull()
         common = bridge._common(1, True, False)
         common.applied = True
-        with pytest.raises(BridgeError, match="memory for it is shared before"):
+        with pytest.raises(ParameterServerError, match="memory for it is shared before"):
             bridge._push(common, None)
         assert server.version == 0
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.parameters import BridgeError, GrpcBridge, grpc_bridge
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.grpc_bridge import Way
-from relaax.parameters.link import shard_range
+from relaax.parameters import received
+from relaax.parameters.base import ParameterServerError
+from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.shard_client import shard_range
 from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration
 from support.shards import Shards, sharded
 
@@ -38,7 +39,7 @@ def test_all_shards_must_be_named_in_their_order() -> None:
             ([first, second, second], "is one of 2 shards, and 3 addresses were given"),
             ([second, first], "is shard 1, and it was named where shard 0 belongs"),
         ):
-            with bridge_to(addresses) as bridge, pytest.raises(BridgeError, match=sentence):
+            with bridge_to(addresses) as bridge, pytest.raises(ParameterServerError, match=sentence):
                 bridge.register(registration())
 
 
@@ -46,7 +47,7 @@ def test_a_model_with_fewer_parameters_than_shards_is_refused() -> None:
     with (
         sharded(SIZE + 1) as shards,
         bridge_to(shards.addresses) as bridge,
-        pytest.raises(BridgeError, match=f"the model has {SIZE} parameters: too few for {SIZE + 1} shards"),
+        pytest.raises(ParameterServerError, match=f"the model has {SIZE} parameters: too few for {SIZE + 1} shards"),
     ):
         bridge.register(registration())
 
@@ -103,7 +104,7 @@ class FilledNumpy:
 def test_of_shards_some_are_modified_and_others_not(
     way: Way, changed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_bridge, "np", FilledNumpy())
+    monkeypatch.setattr(received, "np", FilledNumpy())
     with (
         sharded(3) as shards,
         bridge_to(shards.addresses, way=way) as bridge,
@@ -174,7 +175,7 @@ def test_a_push_that_shard_0_answered_before_the_roll_back_is_counted_again(tmp_
         np.testing.assert_array_equal(shards.parameters, -ONES)
 
 
-def _one_part_only(bridge: GrpcBridge, shard: int) -> None:
+def _one_part_only(bridge: ParameterClient, shard: int) -> None:
     """Send one shard its part of the push that comes next, as a worker would that is cut off from the other one."""
     link = bridge._links[shard]
     common = pb.PushRequest(env_steps=5, global_step=bridge.global_step)

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relaax.parameters import BridgeError
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.base import ParameterServerError
 from relaax.parameters.channel import Target
-from relaax.parameters.link import Link
 from relaax.parameters.precision import PRECISIONS, Narrower, check_precision, prepare, widened
+from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.wire import Carrier
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running
 from support.shards import sharded
@@ -233,14 +233,14 @@ def test_through_memory_everything_is_float32_and_the_log_says_so(caplog: pytest
 
 @every
 def test_a_server_that_knows_float32_only_is_understood(name: str) -> None:
-    link = Link(Target("127.0.0.1:1"), precision=PRECISIONS[name])
+    link = ShardClient(Target("127.0.0.1:1"), precision=PRECISIONS[name])
     link.take_range(pb.RegisterResponse(range_end=SIZE, parameters=SIZE))
     try:
         answer = Carrier(pb.PullResponse(version=3), memoryview(gradient(1 + 2**-20)).cast("B"))
         np.testing.assert_array_equal(link.received(answer), gradient(1 + 2**-20))
-        with pytest.raises(BridgeError, match="sent 4 numbers where 8 are its"):
+        with pytest.raises(ParameterServerError, match="sent 4 numbers where 8 are its"):
             link.received(Carrier(pb.PullResponse(version=3), memoryview(bytes(16))))
-        with pytest.raises(BridgeError, match="precision 9 is none"):
+        with pytest.raises(ParameterServerError, match="precision 9 is none"):
             link.received(Carrier(pb.PullResponse(precision=9), memoryview(bytes(16))))  # type: ignore[arg-type]
     finally:
         link.close()

@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 
 from relaax.optim.recycled import own_memory
-from relaax.parameters import BridgeError, BridgeUnavailable, BridgeUnusable, Moments, segments
 from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import segments
+from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
+from relaax.parameters.client import ParameterClient
 from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
-from relaax.parameters.grpc_bridge import GrpcBridge
-from relaax.parameters.link import Link
+from relaax.parameters.moments import Moments
+from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory
 from relaax.server.parameter_server import local
 from relaax.server.parameter_server.local_connection import LocalConnection
@@ -36,7 +38,7 @@ WORKER = "0" * 32
 
 
 @contextmanager
-def sharing(server: Running, **options: Any) -> Iterator[GrpcBridge]:
+def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
     """A registered bridge that has pulled."""
     with bridge_to(server.address, **{"way": "shared_memory", **options}) as bridge:
         bridge.register(registration())
@@ -183,8 +185,8 @@ def test_long_reports_and_statistics_go_along() -> None:
     length = 10_000
     with running(Models(statistics={"s": length})) as server, sharing(server) as bridge:
         for number in range(4096):
-            bridge.episode(number / 3, number)
-        bridge.statistic("s", Moments.of(np.ones((2, length))))
+            bridge.metrics.episode(number / 3, number)
+        bridge.metrics.statistic("s", Moments.of(np.ones((2, length))))
         pushed = bridge.push(gradient(1), 1)
         assert bridge.shares_memory
         assert pushed.pulled is not None
@@ -211,7 +213,7 @@ def test_a_push_whose_answer_is_lost_is_applied_once_and_memory_is_given_up(
 
 def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("relaax.parameters.link.time.monotonic", lambda: now)
+    monkeypatch.setattr("relaax.parameters.shard_client.time.monotonic", lambda: now)
     with running() as server, sharing(server) as bridge:
         for connection in list(server.server._local._connections.values()):
             connection.close()
@@ -225,13 +227,13 @@ def test_memory_that_was_given_up_is_tried_again_after_a_while(monkeypatch: pyte
 
 
 def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Link._lost
+    lost = ShardClient._lost
 
-    def then_go_on(self: Link, why: NoSharedMemory) -> None:
+    def then_go_on(self: ShardClient, why: NoSharedMemory) -> None:
         lost(self, why)
         server.core.gate.release()
 
-    monkeypatch.setattr(Link, "_lost", then_go_on)
+    monkeypatch.setattr(ShardClient, "_lost", then_go_on)
     with running() as server, sharing(server) as bridge:
         assert server.core.gate.hold(60.0)
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)
@@ -243,11 +245,11 @@ def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monk
 def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None:
     with running() as server, bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge:
         bridge.register(registration(exploit=True))
-        with pytest.raises(BridgeError, match="an exploit worker cannot push"):
+        with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, 1)
         assert bridge.pull().version == 0
         server.core.gate.close("shards are away")
-        with pytest.raises(BridgeUnavailable, match=r"was away for 0\.2 s: shards are away"):
+        with pytest.raises(ParameterServerUnavailable, match=r"was away for 0\.2 s: shards are away"):
             bridge.pull()
         server.core.gate.open()
         assert bridge.pull().version == 0
@@ -259,7 +261,7 @@ def test_a_failure_of_the_server_itself_is_told_and_logged(
 ) -> None:
     with running() as server, sharing(server) as bridge:
         monkeypatch.setattr(server.core, "push", lambda push: 1 / 0)
-        with pytest.raises(BridgeError, match="ZeroDivisionError: division by zero"):
+        with pytest.raises(ParameterServerError, match="ZeroDivisionError: division by zero"):
             bridge.push(gradient(1), 1)
         assert "a question of a local worker failed" in caplog.text
 
@@ -358,7 +360,7 @@ def test_where_no_memory_is_offered(caplog: pytest.LogCaptureFixture) -> None:
             assert not bridge.shares_memory
         assert f"parameter server {server.address}: by gRPC, memory is not shared: it offers none" in caplog.text
         told = r"bridge is shared_memory: it offers none; run both on one host and in one network namespace"
-        with bridge_to(server.address, way="shared_memory") as bridge, pytest.raises(BridgeError, match=told):
+        with bridge_to(server.address, way="shared_memory") as bridge, pytest.raises(ParameterServerError, match=told):
             bridge.register(registration())
 
 
@@ -384,7 +386,7 @@ def test_trouble_of_a_moment_is_waited_for_and_then_the_client_may_try_again(mon
         says = r"bridge is shared_memory: it has no more memory to share: no more descriptors \(tried for 0.2 s\)"
         with (
             bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge,
-            pytest.raises(BridgeUnavailable, match=says),
+            pytest.raises(ParameterServerUnavailable, match=says),
         ):
             bridge.register(registration())
 
@@ -393,7 +395,7 @@ def test_the_offer_of_another_host_ends_a_worker_that_must_have_it() -> None:
     says = "bridge is shared_memory: nobody listens at its socket.* run both on one host"
     with running() as server, bridge_to(server.address, way="shared_memory") as bridge:
         server.server._local._offers.socket = b"relaax-of-another-host"
-        with pytest.raises(BridgeUnusable, match=says):
+        with pytest.raises(ParameterServerUnusable, match=says):
             bridge.register(registration())
 
 

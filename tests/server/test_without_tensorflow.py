@@ -32,11 +32,17 @@ def test_no_process_of_a_run_on_the_hosts_engine_does(lstm: bool, processes: Pro
     assert not loaded[worker.pid] - loaded[service.rlx_server.pid], "a worker shares what its server has loaded"
 
 
-@pytest.mark.parametrize("keys", [{"optimizer": "worker_rms_prop"}])
-def test_a_server_loads_it_for_workers_that_need_it(
-    keys: dict[str, object], processes: Processes, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("keys", [{"lstm": True}, {"optimizer": "worker_rms_prop"}])
+def test_no_server_imports_it(keys: dict[str, object], processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise SystemExit('TensorFlow was imported')\n")
+    service = Service(processes, tmp_path, env={"PYTHONPATH": str(tmp_path)}, **keys)
+    training = Training(service.address)
+    wait_until(lambda: service.status.updates > 10, "it learns")
+    training.stop()
+
+
+def test_a_server_loads_it_for_workers_on_a_gpu(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "tensorflow.py").write_text("print('loading')\nimport time\ntime.sleep(600)\n")
-    config = write_service_config(tmp_path, **keys)
+    config = write_service_config(tmp_path, gpu=True)
     server = processes.start(*RLX_SERVER, "--config", config, env={"PYTHONPATH": str(tmp_path)})
     server.wait_for_line("loading")

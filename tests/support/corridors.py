@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base import Algorithm, Discrete, Leaves, Mask, Step
-from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.algorithm_base.testing import FakeParameters, make_agent
 
 LEAVE, WALK = 0, 1
 CONSOLATION = 0.45
@@ -93,7 +93,7 @@ def greedy_actions(algorithm: Algorithm, config: Any, parameters: np.ndarray) ->
         Corridors.action_space,
         environments=len(places),
         exploit=True,
-        bridge=FakeBridge(parameters),
+        parameters=FakeParameters(parameters),
     )
     actions: list[int] = agent.reset([places])[0].tolist()
     return actions

@@ -32,7 +32,7 @@ from relaax.server.rlx_server.session import Session
 from support.fuzz_algorithm import Agent, Config
 from support.fuzz_cases import Case
 from support.fuzz_talks import golden
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineClient
 
 MAX_FRAME_MEGABYTES = 1
 LIMITS = Limits(max_frame_bytes=MAX_FRAME_MEGABYTES * 2**20)
@@ -106,7 +106,7 @@ def _answer(connection: ServerConnection, session: Session | None, event: Any, f
 
 
 def _session(hello: Hello) -> Session:
-    bridge = OfflineBridge()
+    bridge = OfflineClient()
     context = AgentContext(
         hello.observation_space,
         hello.action_space,
@@ -114,7 +114,8 @@ def _session(hello: Hello) -> Session:
         actors=tuple(range(hello.environments)),
         seed=0,
         exploit=hello.mode == Mode.EXPLOIT,
-        bridge=bridge,
+        parameters=bridge,
+        metrics=bridge.metrics,
     )
     return Session(hello, Agent(Config(path="fuzz"), context), bridge)
 

@@ -9,14 +9,14 @@ import sys
 
 import numpy as np
 
-from relaax.parameters import Registration
-from relaax.parameters.hogwild import HogwildBridge
+from relaax.parameters.base import Registration
+from relaax.parameters.client import ParameterClient
 
 
 def main() -> None:
     """Update for ever, each element by the same, so that half an update could be told."""
     address, fingerprint = sys.argv[1:]
-    bridge = HogwildBridge(address)
+    bridge = ParameterClient(address, way="hogwild")
     registered = bridge.register(Registration(fingerprint))
     bridge.pull()
     gradient = np.ones(registered.parameters, np.float32)

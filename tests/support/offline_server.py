@@ -8,9 +8,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from relaax.server.rlx_server import main, planning, spawning
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineClient
 
-planning.make_bridge = lambda settings, servers: OfflineBridge()
+planning.make_client = lambda settings, servers: OfflineClient()
 
 if __name__ == "__main__":
     # A worker that is spawned runs this module again, as far as the line above.

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import fingerprint, load_algorithm
 from relaax.configuration import load_configuration
-from relaax.parameters import GrpcBridge, Registration
+from relaax.parameters.base import Registration
+from relaax.parameters.client import ParameterClient
 from relaax.rlx import Box, Discrete
 from support.processes import Processes, Running
 
@@ -45,7 +46,7 @@ def start(processes: Processes, path: Path, *arguments: str) -> tuple[Running, s
     return processes.start_server("relaax-parameter-server", "--config", path, *arguments)
 
 
-def trained(bridge: GrpcBridge, pushes: int, seed: int = 0, env_steps: int = 10) -> npt.NDArray[np.float32]:
+def trained(bridge: ParameterClient, pushes: int, seed: int = 0, env_steps: int = 10) -> npt.NDArray[np.float32]:
     """Push seeded gradients; the parameters after the last one."""
     random = np.random.default_rng(seed)
     parameters = bridge.pull().parameters

@@ -18,7 +18,9 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.vector import Vector
-from relaax.parameters import GrpcBridge, Moments, Registration
+from relaax.parameters.base import Registration
+from relaax.parameters.client import ParameterClient
+from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.model import ModelSpec
@@ -175,9 +177,9 @@ def running(
 
 
 @contextmanager
-def bridge_to(address: str | Sequence[str], **options: Any) -> Iterator[GrpcBridge]:
+def bridge_to(address: str | Sequence[str], **options: Any) -> Iterator[ParameterClient]:
     """A bridge that is closed when the block ends."""
-    bridge = GrpcBridge(address, **options)
+    bridge = ParameterClient(address, **options)
     try:
         yield bridge
     finally:

@@ -16,7 +16,7 @@ from relaax.algorithm_base import (
     load_algorithm,
     parse_fingerprint,
 )
-from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
 from relaax.policy import exporting
@@ -25,7 +25,7 @@ from relaax.whole_file import write_whole
 
 def write(
     folder: Path, algorithm: Algorithm, observation: Space, action: Space, **keys: Any
-) -> tuple[Path, AgentBase, FakeBridge]:
+) -> tuple[Path, AgentBase, FakeParameters]:
     """A file with parameters drawn at random, and the agent of 3 environments that uses the same."""
     config = algorithm.configure({"path": str(algorithm.source), **keys})
     declared = algorithm.ParameterServer(config, observation, action)
@@ -33,9 +33,9 @@ def write(
     initial = declared.initial_parameters(0)
     parameters = (initial + rng.normal(0, 0.3, len(initial))).astype(np.float32)
     statistics = {name: Moments.of(rng.normal(2, 3, (9, size))) for name, size in declared.statistics().items()}
-    bridge = FakeBridge(parameters, statistics=declared.statistics())
+    bridge = FakeParameters(parameters, statistics=declared.statistics())
     bridge.publish(parameters, statistics)
-    agent, _ = make_agent(algorithm, config, observation, action, environments=3, exploit=True, bridge=bridge)
+    agent, _ = make_agent(algorithm, config, observation, action, environments=3, exploit=True, parameters=bridge)
     description, *_ = parse_fingerprint(fingerprint(algorithm.name, config, observation, action))
     middle = len(parameters) // 3
     arrays = {

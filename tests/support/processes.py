@@ -206,7 +206,9 @@ class Processes:
         """Start Python on a few lines of code."""
         return self.start(sys.executable, "-c", code, *arguments, env=env)
 
-    def start_server(self, *command: str | Path, timeout: float = 120.0) -> tuple[Running, str]:
+    def start_server(
+        self, *command: str | Path, timeout: float = 120.0, env: Mapping[str, str] | None = None
+    ) -> tuple[Running, str]:
         """Start a server and wait until it is ready; return it and its HOST:PORT."""
-        running = self.start(*command)
+        running = self.start(*command, env=env)
         return running, running.wait_for_address(timeout)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, Step
-from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.algorithm_base.testing import FakeParameters, make_agent
 from support.reference_actor_critic import Network, Stretch, loss_gradient
 
 GAMMA, BETA, WEIGHT = 0.9, 0.05, 0.25
@@ -84,14 +84,14 @@ class Scene(Script):
         self.theta = np.random.default_rng(7).normal(size=network.size).astype(np.float32)
         config = algorithm.configure(section | keys)
         statistics = algorithm.ParameterServer(config, observation_space, action_space).statistics()
-        self.bridge = FakeBridge(self.theta, learning_rate=learning_rate, statistics=statistics)
+        self.bridge = FakeParameters(self.theta, learning_rate=learning_rate, statistics=statistics)
         agent, _ = make_agent(
             algorithm,
             config,
             observation_space,
             action_space,
             environments=environments,
-            bridge=self.bridge,
+            parameters=self.bridge,
             exploit=exploit,
         )
         super().__init__(agent, environments)

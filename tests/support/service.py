@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,12 @@ def write_service_config(folder: Path, **algorithm: Any) -> Path:
 class Service:
     """A parameter server and an RLX server that uses it."""
 
-    def __init__(self, processes: Processes, folder: Path, **algorithm: Any) -> None:
+    def __init__(
+        self, processes: Processes, folder: Path, env: Mapping[str, str] | None = None, **algorithm: Any
+    ) -> None:
+        """`env`: further environment variables of the servers."""
         self._processes = processes
+        self._env = env
         self.folder = folder
         self.config = write_service_config(folder, **algorithm)
         self.parameter_server: Running
@@ -58,7 +62,7 @@ class Service:
     def start_parameter_server(self, bind: str | None = None) -> None:
         """Start it, again at the same address if it was there before."""
         self.parameter_server, self.parameter_server_address = self._processes.start_server(
-            *PARAMETER_SERVER, "--config", self.config, "--bind", bind or self.parameter_server_address
+            *PARAMETER_SERVER, "--config", self.config, "--bind", bind or self.parameter_server_address, env=self._env
         )
 
     def start_rlx_server(self, bind: str | None = None, parameter_server: str | None = None) -> None:
@@ -68,6 +72,7 @@ class Service:
             *("--config", self.config, "--bind", bind or self.address),
             *("--parameter-server", parameter_server or self.parameter_server_address),
             *(("--bridge", "grpc") if parameter_server else ()),  # memory would lead past a proxy
+            env=self._env,
         )
 
     @property

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, BridgeBase, fingerprint
-from relaax.algorithm_base.worker_bridge import worker_bridge
-from relaax.parameters.base import FlatVector, Pulled, Pushed, Registered, Registration
-from relaax.parameters.moments import Moments
+from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, fingerprint
+from relaax.algorithm_base.gradient_filters import agent_parameters
+from relaax.parameters.base import ClientBase, FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.parameters.metrics import NoMetrics
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.ledger import Discard
 from relaax.server.parameter_server.shard import Push, Shard
 from support.training import World
 
 
-class ShardBridge(BridgeBase):
+class ShardInProcess(ClientBase):
     """A worker's way to a shard without a network. Metrics go nowhere."""
+
+    metrics = NoMetrics()
 
     def __init__(self, shard: Shard, worker: str) -> None:
         self._shard, self._worker = shard, worker
@@ -38,7 +40,6 @@ class ShardBridge(BridgeBase):
         env_steps: int,
         want_parameters: bool = True,
         *,
-        loss: float | None = None,
         withheld: bool = False,
     ) -> Pushed:
         self._push_id += 1
@@ -50,15 +51,6 @@ class ShardBridge(BridgeBase):
         discarded = None if discard is Discard.NONE else discard.name.lower()
         pulled = self.pull() if want_parameters else None
         return Pushed(discarded, counters.env_steps, counters.version, applied.outcome.staleness, pulled)
-
-    def scalar(self, name: str, value: float) -> None:
-        pass
-
-    def statistic(self, name: str, moments: Moments) -> None:
-        raise NotImplementedError("these workers gather none")
-
-    def episode(self, episode_return: float, length: int) -> None:
-        pass
 
     def flush(self) -> None:
         pass
@@ -83,10 +75,11 @@ def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds:
     shard = Shard(spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness, combine=spec.combine)
     agents: list[AgentBase] = []
     for number, world in enumerate(worlds):
-        bridge = worker_bridge(ShardBridge(shard, str(number)), config)
-        registered = bridge.register(Registration(description, environments=world.environments))
+        client = ShardInProcess(shard, str(number))
+        registered = client.register(Registration(description, environments=world.environments))
         actors = tuple(actor + number * world.environments for actor in registered.actors)
-        context = AgentContext(*spaces, world.environments, actors, config.seed, False, bridge)
+        parameters = agent_parameters(client, config)
+        context = AgentContext(*spaces, world.environments, actors, config.seed, False, parameters, client.metrics)
         agents.append(algorithm.Agent(config, context))
     actions = [agent.reset(world.reset()) for agent, world in zip(agents, worlds, strict=True)]
     for _ in range(steps):

@@ -15,7 +15,7 @@ from relaax.optim.optimizers import Add, OptimizerSpec
 from .da3c import Agent as Da3cAgent
 from .da3c import Config as Da3cConfig
 from .da3c import ParameterServer as Da3cParameterServer
-from .soak_bridge import STATISTIC, LedgerBridge
+from .soak_bridge import STATISTIC, LedgerParameters
 from .soak_journal import Journal
 from .soak_layout import Layout
 
@@ -43,13 +43,13 @@ class ParameterServer(Da3cParameterServer):  # type: ignore[misc]
 
 
 class Agent(Da3cAgent):  # type: ignore[misc]
-    """da3c's, over a bridge that keeps account."""
+    """da3c's, with parameters that keep account."""
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         layout = _layout(config, context.observation_space, context.action_space)
         self._journal = Journal(Path(config.journals), config.slots)
-        bridge = LedgerBridge(context.bridge, layout, self._journal, config)
-        super().__init__(config, dataclasses.replace(context, bridge=bridge))
+        parameters = LedgerParameters(context, layout, self._journal, config)
+        super().__init__(config, dataclasses.replace(context, parameters=parameters))
 
     def close(self) -> None:
         super().close()

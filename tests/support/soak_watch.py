@@ -19,7 +19,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.moments import from_arrays
 from relaax.parameters.options import client_options
-from support.soak_bridge import STATISTIC
+from support.soak_client_of_shards import STATISTIC
 from support.soak_layout import Layout
 
 SEVERAL = 450  # bytes of a journal: about eight pushes

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, Step
-from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.algorithm_base.testing import FakeParameters, make_agent
 
 
 class World(Protocol):
@@ -24,7 +24,7 @@ class World(Protocol):
     def step(self, actions: Leaves) -> Step: ...
 
 
-class RMSPropBridge(FakeBridge):
+class RMSPropBridge(FakeParameters):
     """Shared RMSProp (Mnih et al. 2016, equations S2 and S3) at a learning rate that falls to zero, in numpy."""
 
     def __init__(
@@ -58,7 +58,8 @@ def train(
         world.observation_space,
         world.action_space,
         environments=world.environments,
-        bridge=bridge,
+        parameters=bridge,
+        metrics=bridge.metrics,
     )
     actions = agent.reset(world.reset())
     while len(bridge.pushes) < updates:
@@ -68,12 +69,12 @@ def train(
 
 
 def judge(
-    algorithm: Algorithm, section: Mapping[str, Any], world: World, environments: int, trained: FakeBridge
+    algorithm: Algorithm, section: Mapping[str, Any], world: World, environments: int, trained: FakeParameters
 ) -> AgentBase:
     """An agent in exploit mode with what was learned."""
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     statistics = {name: moments.size for name, moments in trained.statistics.items()}
-    bridge = FakeBridge(trained.parameters, statistics=statistics)
+    bridge = FakeParameters(trained.parameters, statistics=statistics)
     bridge.publish(trained.parameters, trained.statistics)
     agent, _ = make_agent(
         algorithm,
@@ -82,7 +83,8 @@ def judge(
         world.action_space,
         environments=environments,
         exploit=True,
-        bridge=bridge,
+        parameters=bridge,
+        metrics=bridge.metrics,
     )
     return agent
 

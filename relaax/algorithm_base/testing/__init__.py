@@ -12,18 +12,18 @@
         impossible_spaces = ((observation_space, Box(-1, 1, shape=(1,))),)
 
 pytest finds the tests in `TestMine`; nothing here imports pytest. For tests of your own, `make_agent` gives an agent
-with a `FakeBridge`, and `RandomEnvironments` gives it something to live in.
+with a `FakeParameters`, and `RandomEnvironments` gives it something to live in.
 """
 
 from relaax.algorithm_base.testing.compliance import AgentCompliance
-from relaax.algorithm_base.testing.fake_bridge import ContractBroken, FakeBridge, RecordedPush
+from relaax.algorithm_base.testing.fake_parameters import ContractBroken, FakeParameters, RecordedPush
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments, sample
 
 __all__ = [
     "AgentCompliance",
     "ContractBroken",
-    "FakeBridge",
+    "FakeParameters",
     "RandomEnvironments",
     "RecordedPush",
     "live",

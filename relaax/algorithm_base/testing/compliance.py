@@ -14,10 +14,10 @@ from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.fingerprint import fingerprint, parse_fingerprint
 from relaax.algorithm_base.loader import Algorithm
 from relaax.algorithm_base.step import Leaves, Step
-from relaax.algorithm_base.testing.fake_bridge import FakeBridge
+from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
-from relaax.parameters.base import BridgeUnavailable, TrainingEnded
+from relaax.parameters.base import ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
 
@@ -43,7 +43,7 @@ class AgentCompliance:
         """The algorithm's configuration, checked."""
         return self.algorithm.configure(self.config_section)
 
-    def agent(self, environments: int | None = None, **options: Any) -> tuple[AgentBase, FakeBridge]:
+    def agent(self, environments: int | None = None, **options: Any) -> tuple[AgentBase, FakeParameters]:
         """A new agent and its bridge; `options` are those of `make_agent`."""
         count = self.environments if environments is None else environments
         spaces = (self.observation_space, self.action_space)
@@ -147,7 +147,7 @@ class AgentCompliance:
                 np.testing.assert_array_equal(our_leaf, their_leaf)
 
     def test_void_rewards_change_nothing(self) -> None:
-        def with_void(reward: float) -> FakeBridge:
+        def with_void(reward: float) -> FakeParameters:
             def edit(_: int, step: Step) -> Step:
                 return replace(step, rewards=np.where(step.first, reward, step.rewards))
 
@@ -186,12 +186,12 @@ class AgentCompliance:
         assert bridge.global_step == world.counted
 
     def test_what_the_bridge_raises_passes_through(self) -> None:
-        for failure in (TrainingEnded(7), BridgeUnavailable("the parameter server is away")):
+        for failure in (TrainingEnded(7), ParameterServerUnavailable("the parameter server is away")):
             agent, bridge = self.agent()
             bridge.failures.append(failure)
             try:
                 live(agent, self.world(), self.patience)
-            except (TrainingEnded, BridgeUnavailable) as raised:
+            except (TrainingEnded, ParameterServerUnavailable) as raised:
                 assert raised is failure
             else:
                 raise AssertionError(f"{failure!r} was swallowed")

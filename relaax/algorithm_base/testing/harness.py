@@ -9,7 +9,7 @@ from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.fingerprint import fingerprint
 from relaax.algorithm_base.loader import Algorithm
 from relaax.algorithm_base.step import Step
-from relaax.algorithm_base.testing.fake_bridge import FakeBridge
+from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.parameters.base import Registration
 from relaax.rlx import Space
@@ -24,14 +24,14 @@ def make_agent(
     environments: int = 1,
     exploit: bool = False,
     first_actor: int = 0,
-    bridge: FakeBridge | None = None,
-) -> tuple[AgentBase, FakeBridge]:
-    """An agent and its bridge, registered as a worker does it. Without `bridge`, one with the initial parameters."""
-    if bridge is None:
+    parameters: FakeParameters | None = None,
+) -> tuple[AgentBase, FakeParameters]:
+    """Make an agent, with `parameters` or else the initial ones, registered as a worker does it."""
+    if parameters is None:
         server = algorithm.ParameterServer(config, observation_space, action_space)
-        bridge = FakeBridge(server.initial_parameters(config.seed), statistics=server.statistics())
+        parameters = FakeParameters(server.initial_parameters(config.seed), statistics=server.statistics())
     name = fingerprint(algorithm.name, config, observation_space, action_space)
-    registered = bridge.register(Registration(name, environments=environments, exploit=exploit))
+    registered = parameters.register(Registration(name, environments=environments, exploit=exploit))
     context = AgentContext(
         observation_space=observation_space,
         action_space=action_space,
@@ -39,9 +39,10 @@ def make_agent(
         actors=tuple(actor + first_actor for actor in registered.actors),
         seed=config.seed,
         exploit=exploit,
-        bridge=bridge,
+        parameters=parameters,
+        metrics=parameters.metrics,
     )
-    return algorithm.Agent(config, context), bridge
+    return algorithm.Agent(config, context), parameters
 
 
 def live(

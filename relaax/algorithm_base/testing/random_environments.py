@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.step import Leaves, Mask, Step
-from relaax.algorithm_base.testing.fake_bridge import ContractBroken
+from relaax.algorithm_base.testing.fake_parameters import ContractBroken
 from relaax.rlx import Box, Discrete, ElementarySpace, MultiDiscrete, ProtocolError, Space
 from relaax.rlx.leaf_checks import LeavesCheck
 

@@ -17,9 +17,10 @@ import grpc
 import numpy as np
 
 from relaax.cli.bench.raw_server import METHOD
-from relaax.parameters import GrpcBridge, Registration
 from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.base import Registration
 from relaax.parameters.channel import Target
+from relaax.parameters.client import ParameterClient
 from relaax.parameters.options import client_options
 from relaax.server.tokens import WORKERS, read_token
 
@@ -54,7 +55,7 @@ def milliseconds(call: Callable[[], Any]) -> float:
 def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
     """Alternate for so many seconds, 100 of each at least; 10 of long vectors, which take a second each."""
     targets = [Target(shard, read_token(None, "", WORKERS) or "") for shard in server.split(",")]
-    bridge, local = GrpcBridge(targets), GrpcBridge(targets, way="auto")
+    bridge, local = ParameterClient(targets), ParameterClient(targets, way="auto")
     registered = bridge.register(Registration(fingerprint))
     bridge.pull()
     local.register(Registration(fingerprint))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relaax.parameters.link import shard_range
+from relaax.parameters.shard_client import shard_range
 
 
 @dataclass(frozen=True, slots=True)

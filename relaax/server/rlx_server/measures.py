@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from relaax.algorithm_base import BridgeBase
 from relaax.metrics.system import Sampler
+from relaax.parameters.base import Metrics
 from relaax.rlx import Actions, Message, Ping, ServerMessage, Step
 
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
 TELL_SECONDS = 0.5
-"""Between two times that a bridge is told what was measured: each costs a worker that must wake up for it anew."""
+"""Seconds between two reports of what was measured: each costs a worker that must wake up for it."""
 
 
 class Measures:
-    """Tells a bridge. Used by the thread that answers, but for the sampler's beat."""
+    """Tell the metrics what was measured. Used by the thread that answers, but for the sampler's beat."""
 
-    def __init__(self, bridge: BridgeBase, sampler: Sampler) -> None:
-        self._bridge = bridge
+    def __init__(self, metrics: Metrics, sampler: Sampler) -> None:
+        self._metrics = metrics
         self._sampler = sampler
         self._acted_at: float | None = None
         self._acts: list[float] = []  # seconds
@@ -39,8 +39,8 @@ class Measures:
         """What was measured and not told yet."""
         for name, seconds in ((ACT, self._acts), (TURNAROUND, self._turnarounds)):
             for each in seconds:
-                self._bridge.sample(name, 1e3 * each)
+                self._metrics.sample(name, 1e3 * each)
             seconds.clear()
         if self._sampler.found:
             for name, value in self._sampler.take().items():
-                self._bridge.gauge(name, value)
+                self._metrics.gauge(name, value)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relaax.algorithm_base import BridgeBase, ConfigBase, load_algorithm
+from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.server.configured import check_bridge
 from relaax.server.native_messages import load_tensorflow_quietly
@@ -14,6 +14,7 @@ from relaax.server.rlx_server.worker import WorkerPlan
 from relaax.server.targets import targets
 
 if TYPE_CHECKING:
+    from relaax.parameters.base import ClientBase
     from relaax.parameters.channel import Target
 
 
@@ -32,7 +33,7 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     servers = targets(settings)
     device = device_of(settings, config)
     algorithm.prepare(config, device)
-    return WorkerPlan(settings, algorithm, config, device, lambda: make_bridge(settings, servers))
+    return WorkerPlan(settings, algorithm, config, device, lambda: make_client(settings, servers))
 
 
 def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
@@ -46,20 +47,16 @@ def device_of(settings: RlxServerSection, config: ConfigBase) -> str:
     return settings.device or ("gpu" if config.gpu else "cpu")
 
 
-def make_bridge(settings: RlxServerSection, servers: Sequence[Target]) -> BridgeBase:
-    """A worker's way to the parameter server, at `servers`.
+def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ClientBase:
+    """Make a worker's client of the parameter server, at `servers`.
 
     Called in the worker: a gRPC object does not survive a fork.
     """
     from relaax.nn.devices import use_one_thread
-    from relaax.parameters.grpc_bridge import GrpcBridge
+    from relaax.parameters.client import ParameterClient
 
     use_one_thread()
-    if settings.bridge == "hogwild":
-        from relaax.parameters.hogwild import HogwildBridge
-
-        return HogwildBridge(servers, unavailable_after=settings.parameter_server_patience)
-    return GrpcBridge(
+    return ParameterClient(
         servers,
         unavailable_after=settings.parameter_server_patience,
         way=settings.bridge,

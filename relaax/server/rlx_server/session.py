@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, BridgeBase, Leaves
+from relaax.algorithm_base import AgentBase, Leaves
 from relaax.algorithm_base import Step as AgentStep
 from relaax.metrics.names import CLIENTS
+from relaax.parameters.base import Metrics as MetricsBase
 from relaax.rlx import (
     Actions,
     Autoreset,
@@ -32,10 +33,10 @@ class Session:
     """Brings both habits of ending episodes, and `reset`, into the one form that agents know, `algorithm_base.Step`."""
 
     def __init__(
-        self, hello: Hello, agent: AgentBase, bridge: BridgeBase, clock: Callable[[], float] = time.perf_counter
+        self, hello: Hello, agent: AgentBase, metrics: MetricsBase, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._agent = agent
-        self._bridge = bridge
+        self._metrics = metrics
         self._clock = clock
         self._exploit = hello.mode == Mode.EXPLOIT
         self._reports = hello.reports_episodes
@@ -118,7 +119,7 @@ class Session:
 
     def metrics(self, message: Metrics) -> None:
         """Scalars of the environment's own."""
-        tell_metrics(message, self._bridge)
+        tell_metrics(message, self._metrics)
 
     def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
         for episode in own if self._reports else ():
@@ -140,14 +141,14 @@ class Session:
     def _episode(self, episode_return: float, length: int, seconds: float | None) -> None:
         """A whole episode ended. Those of exploit mode say nothing of how training goes: they are scalars apart."""
         if self._exploit:
-            self._bridge.scalar("exploit/episode_return", episode_return)
-            self._bridge.scalar("exploit/episode_length", length)
+            self._metrics.scalar("exploit/episode_return", episode_return)
+            self._metrics.scalar("exploit/episode_length", length)
         else:
-            self._bridge.episode(episode_return, length)
+            self._metrics.episode(episode_return, length)
         if seconds:
             prefix = "exploit/episode_" if self._exploit else "episode/"
-            self._bridge.scalar(f"{prefix}seconds", seconds)
-            self._bridge.scalar(f"{prefix}reward_per_second", episode_return / seconds)
+            self._metrics.scalar(f"{prefix}seconds", seconds)
+            self._metrics.scalar(f"{prefix}reward_per_second", episode_return / seconds)
 
     def _final(self, message: Step, ended: Mask) -> Leaves:
         """Final observations: what came beside the step, and with NEXT_STEP the observation itself."""
@@ -162,7 +163,7 @@ class Session:
         return final
 
 
-def tell_metrics(message: Metrics, bridge: BridgeBase) -> None:
-    """A client's scalars have names that are theirs alone."""
+def tell_metrics(message: Metrics, metrics: MetricsBase) -> None:
+    """Add a client's scalars, under names that are theirs alone."""
     for name, value in message.scalars:
-        bridge.scalar(f"{CLIENTS}{name}", value)
+        metrics.scalar(f"{CLIENTS}{name}", value)

@@ -49,14 +49,12 @@ def _require_one_thread(algorithm: Path) -> None:
         )
 
 
-def _import_for_workers(bridge: str) -> None:
+def _import_for_workers() -> None:
     """Load what workers need sooner or later, so that all share one copy of it. Nothing of it is run."""
     import numpy.random  # noqa: F401
 
-    import relaax.parameters.grpc_bridge
+    import relaax.parameters.client  # noqa: F401
 
-    if bridge == "hogwild":
-        import relaax.parameters.hogwild  # noqa: F401
     if not _LEADS_TO_KERNELS.isdisjoint(sys.modules):
         from relaax.nn.host import convolution, dense, lstm, products, recurrence, softmax
 
@@ -71,7 +69,7 @@ class ForkSpawner:
     """
 
     def __init__(self, plan: WorkerPlan, folders: WorkerFolders, meters: Meters, gate: Gate = OPEN) -> None:
-        _import_for_workers(plan.settings.bridge)
+        _import_for_workers()
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
         self._gate = gate

@@ -19,19 +19,20 @@ from relaax.algorithm_base import (
     AgentBase,
     AgentContext,
     Algorithm,
-    BridgeBase,
-    BridgeError,
-    BridgeUnauthenticated,
-    BridgeUnavailable,
-    BridgeUnusable,
     ConfigBase,
+    ParameterServerError,
+    ParameterServerUnauthenticated,
+    ParameterServerUnavailable,
+    ParameterServerUnusable,
     Registration,
     TrainingEnded,
     fingerprint,
 )
-from relaax.algorithm_base.worker_bridge import worker_bridge
+from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
+from relaax.parameters.base import ClientBase
+from relaax.parameters.base import Metrics as MetricsBase
 from relaax.rlx import (
     Actions,
     Bye,
@@ -88,7 +89,7 @@ class WorkerPlan:
     algorithm: Algorithm
     config: ConfigBase
     device: str
-    make_bridge: Callable[[], BridgeBase]
+    make_client: Callable[[], ClientBase]
 
 
 class Worker:
@@ -158,13 +159,13 @@ class Worker:
         except TrainingEnded as end:
             self._finish(end.global_step)
             return EXIT_TRAINING_FINISHED
-        except BridgeUnavailable as error:
+        except ParameterServerUnavailable as error:
             _log.warning("%s", error)
             self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
-        except (BridgeUnauthenticated, BridgeUnusable) as error:
+        except (ParameterServerUnauthenticated, ParameterServerUnusable) as error:
             _log.error("%s", error)
             self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its parameter server: {error}")
-        except BridgeError as error:
+        except ParameterServerError as error:
             _log.warning("the parameter server refused: %s", error)
             self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
         except Exception as error:
@@ -213,17 +214,17 @@ class Worker:
         sampler = Sampler()
         self._peer.beat = sampler.beat
         _use_device(plan.device)
-        bridge = worker_bridge(plan.make_bridge(), plan.config)
+        client = plan.make_client()
         try:
-            return self._train(plan, hello, called(hello, who), bridge, sampler)
+            return self._train(plan, hello, called(hello, who), client, sampler)
         finally:
-            bridge.close()
+            client.close()
 
-    def _train(self, plan: WorkerPlan, hello: Hello, client: str, bridge: BridgeBase, sampler: Sampler) -> int:
+    def _train(self, plan: WorkerPlan, hello: Hello, guest: str, client: ClientBase, sampler: Sampler) -> int:
         exploit = hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = self._work(
-            bridge.register,
+            client.register,
             Registration(
                 fingerprint=fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space),
                 session_id=session_id,
@@ -233,10 +234,10 @@ class Worker:
                 environment=hello.environment,
             ),
         )
-        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", client, ranges(registered.actors))
+        _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, ranges(registered.actors))
         limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
         self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
-        init = self._proof(bridge)
+        init = self._proof(client.metrics)
         if init is None:
             return EXIT_DONE
         context = AgentContext(
@@ -246,19 +247,21 @@ class Worker:
             actors=registered.actors,
             seed=plan.config.seed,
             exploit=exploit,
-            bridge=bridge,
+            parameters=agent_parameters(client, plan.config),
+            metrics=client.metrics,
         )
         agent = self._work(plan.algorithm.Agent, plan.config, context)
         try:
-            measures = Measures(bridge, sampler)
+            measures = Measures(client.metrics, sampler)
             try:
-                return self._loop(init, Session(hello, agent, bridge), agent, measures, bridge if exploit else None)
+                session = Session(hello, agent, client.metrics)
+                return self._loop(init, session, agent, measures, client if exploit else None)
             finally:
                 measures.tell()
         finally:
             agent.close()
 
-    def _proof(self, bridge: BridgeBase) -> Init | None:
+    def _proof(self, metrics: MetricsBase) -> Init | None:
         """The client's first init; None where it leaves before.
 
         A client that was welcomed may never read that. Until it has said init, no agent is made for it, and its place
@@ -275,7 +278,7 @@ class Worker:
             if isinstance(message, Bye):
                 return None
             if isinstance(message, Metrics):
-                tell_metrics(message, bridge)
+                tell_metrics(message, metrics)
             elif isinstance(message, Ping):
                 self._peer.send(Pong(message.nonce))
 
@@ -294,9 +297,9 @@ class Worker:
         return message
 
     def _loop(
-        self, message: Message, session: Session, agent: AgentBase, measures: Measures, to_flush: BridgeBase | None
+        self, message: Message, session: Session, agent: AgentBase, measures: Measures, to_flush: ClientBase | None
     ) -> int:
-        """Answer `message` and all that come after it. `to_flush`: the bridge where no push will carry what was
+        """Answer `message` and all that come after it. `to_flush`: the client if no push will carry what was
         gathered.
         """
         timeout = self._settings.timeout

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import AgentBase, Box, Discrete, Space, Step, load_algorithm
-from relaax.algorithm_base.testing import FakeBridge, RandomEnvironments, make_agent
+from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, make_agent
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR = Box(-1, 1, shape=(2,))
@@ -18,11 +18,11 @@ SMALL = {"network": {"convolutions": [{"filters": 2, "kernel": 4, "stride": 2}],
 
 def agent_with(
     parameters: np.ndarray | None = None, space: Space = VECTOR, actions: int = 2, **options: Any
-) -> tuple[AgentBase, FakeBridge]:
+) -> tuple[AgentBase, FakeParameters]:
     keys = options.pop("keys", {})
-    bridge = None if parameters is None else FakeBridge(parameters.astype(np.float32))
+    bridge = None if parameters is None else FakeParameters(parameters.astype(np.float32))
     config = DA3C.configure({"path": "da3c", "normalize_rewards": None} | keys)
-    return make_agent(DA3C, config, space, Discrete(actions), bridge=bridge, **options)
+    return make_agent(DA3C, config, space, Discrete(actions), parameters=bridge, **options)
 
 
 def preferring(action_logits: list[float]) -> np.ndarray:

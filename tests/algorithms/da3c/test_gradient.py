@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from relaax.algorithm_base import Box, Discrete, Space, load_algorithm
-from relaax.algorithm_base.testing import FakeBridge, make_agent
+from relaax.algorithm_base.testing import FakeParameters, make_agent
 from support.reference_a3c import Forward, a3c_gradient, convolution_network, dense_network, pixel_network
 from support.scene import Script
 
@@ -37,14 +37,14 @@ class Scene(Script):
         self.theta = np.random.default_rng(7).normal(size=theta).astype(np.float32)
         if keys["network"].get("convolutions"):
             self.theta = np.abs(self.theta)  # no filter is silent: every pixel matters
-        self.bridge = FakeBridge(self.theta, learning_rate=0.5)
+        self.bridge = FakeParameters(self.theta, learning_rate=0.5)
         agent, _ = make_agent(
             DA3C,
             DA3C.configure(section | keys),
             observation_space,
             action_space,
             environments=environments,
-            bridge=self.bridge,
+            parameters=self.bridge,
         )
         super().__init__(agent, environments)
 

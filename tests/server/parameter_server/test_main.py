@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.parameters import BridgeError, TrainingEnded
+from relaax.parameters.base import ParameterServerError, TrainingEnded
 from support.disks import Disk
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
@@ -38,7 +38,7 @@ def test_the_same_next_push_gives_the_same_bytes_after_a_restart(
     first, address = start(processes, config, *arguments)
     with bridge_to(address) as bridge:
         bridge.register(worker(config))
-        bridge.episode(7.0, 10)
+        bridge.metrics.episode(7.0, 10)
         before = trained(bridge, 5)
         assert first.stop(signal.SIGTERM) == 0
     assert published(tmp_path / "c") == ["00000001-50-f1"]
@@ -173,7 +173,7 @@ def test_a_worker_that_is_set_up_otherwise_is_refused(processes: Processes, conf
     _, address = start(processes, config)
     with (
         bridge_to(address) as bridge,
-        pytest.raises(BridgeError, match=r"rewards_gamma: 0\.5 at the worker, 0\.99 at the param"),
+        pytest.raises(ParameterServerError, match=r"rewards_gamma: 0\.5 at the worker, 0\.99 at the param"),
     ):
         bridge.register(worker(config, ("algorithm.rewards_gamma=0.5",)))
     with bridge_to(address) as bridge:

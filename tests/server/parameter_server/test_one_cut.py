@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relaax.parameters import GrpcBridge
+from relaax.parameters.client import ParameterClient
 from relaax.server.parameter_server import core as core_module
 from relaax.server.parameter_server.checkpointing import Late, ModelState
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
@@ -25,16 +25,16 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture
-def bridge(server: Running) -> Iterator[GrpcBridge]:
+def bridge(server: Running) -> Iterator[ParameterClient]:
     with bridge_to(server.address) as connected:
         connected.register(registration())
         connected.pull()
         yield connected
 
 
-def push(bridge: GrpcBridge) -> None:
+def push(bridge: ParameterClient) -> None:
     """An update of ten steps and one episode."""
-    bridge.episode(7.0, 10)
+    bridge.metrics.episode(7.0, 10)
     bridge.push(gradient(1), env_steps=10)
 
 
@@ -66,7 +66,7 @@ def whole_updates(state: ModelState | None) -> int:
 
 @pytest.mark.parametrize("method", ["progress", "returns_as_json"])
 def test_a_push_that_comes_between_the_copies_is_in_none(
-    server: Running, bridge: GrpcBridge, monkeypatch: pytest.MonkeyPatch, method: str
+    server: Running, bridge: ParameterClient, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     with futures.ThreadPoolExecutor() as threads:
         pushed = threading.Event()
@@ -82,7 +82,7 @@ def test_a_push_that_comes_between_the_copies_is_in_none(
 
 
 def test_an_update_under_way_is_waited_for(
-    server: Running, bridge: GrpcBridge, monkeypatch: pytest.MonkeyPatch
+    server: Running, bridge: ParameterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with futures.ThreadPoolExecutor() as threads:
         states = []
@@ -102,7 +102,7 @@ def test_an_update_under_way_is_waited_for(
 
 
 def test_an_update_that_takes_too_long_makes_it_late_and_stops_nobody(
-    server: Running, bridge: GrpcBridge, monkeypatch: pytest.MonkeyPatch
+    server: Running, bridge: ParameterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_module, "CUT", 0.05)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from relaax.parameters import BridgeError
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.base import ParameterServerError
 from relaax.parameters.segments import SUPPORTED
 from relaax.server.parameter_server.prometheus import FAMILIES
 from support.metrics_page import documented_for_prometheus
@@ -34,9 +34,9 @@ def test_a_training_in_numbers(processes: Processes, tmp_path: Path) -> None:
     with bridge_to(address, way="auto") as bridge:
         bridge.register(worker(config))
         trained(bridge, 3)
-        bridge.episode(12.5, 7)
+        bridge.metrics.episode(12.5, 7)
         bridge.push(None, 10)
-        with bridge_to(address) as stranger, pytest.raises(BridgeError):
+        with bridge_to(address) as stranger, pytest.raises(ParameterServerError):
             stranger.register(registration())  # set up otherwise
         values = scraped(url)
     assert values[f"{PREFIX}serving"] == 1

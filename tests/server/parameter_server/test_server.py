@@ -10,7 +10,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Adam, RMSProp
-from relaax.parameters import TrainingEnded
+from relaax.parameters.base import TrainingEnded
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
 from relaax.server.parameter_server.actors import MAX_KEPT
@@ -27,7 +27,7 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
     with running(models, tmp_path) as first, bridge_to(first.address) as bridge:
         bridge.register(registration(session_id="a", environments=2, frame_skip=4))
         bridge.pull()
-        bridge.episode(12.0, 3)
+        bridge.metrics.episode(12.0, 3)
         bridge.push(gradient(1, -2), env_steps=10)
         parameters = first.parameters.tobytes()
         first.stop()
@@ -138,7 +138,7 @@ def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
         with bridge_to(server.address) as bridge:
             bridge.register(registration(exploit=True))
             assert bridge.pull().global_step == 1
-            bridge.scalar("exploit/episode_return", 1.0)
+            bridge.metrics.scalar("exploit/episode_return", 1.0)
             bridge.flush()
         server.stop(Reason.INTERRUPTED)
         assert server.ended == (Reason.INTERRUPTED, True)

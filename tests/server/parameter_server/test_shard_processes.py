@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.parameters import BridgeUnavailable, GrpcBridge, Pushed, TrainingEnded
+from relaax.parameters.base import ParameterServerUnavailable, Pushed, TrainingEnded
+from relaax.parameters.client import ParameterClient
 from relaax.parameters.segments import SUPPORTED
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
@@ -27,7 +28,7 @@ def checkpoints(config: Path) -> CheckpointManager:
     return CheckpointManager(LocalStore(config.parent / "from-the-file"))
 
 
-def push(bridge: GrpcBridge, size: int) -> Pushed:
+def push(bridge: ParameterClient, size: int) -> Pushed:
     return bridge.push(np.ones(size, np.float32), 10)
 
 
@@ -99,11 +100,11 @@ def test_a_shard_that_stays_away_is_named(processes: Processes, config: Path) ->
         bridge.register(worker(config))
         size = len(trained(bridge, 1))
         shards.running[1].kill()
-        with pytest.raises(BridgeUnavailable, match=r"was away for 1 s"):
+        with pytest.raises(ParameterServerUnavailable, match=r"was away for 1 s"):
             push(bridge, size)
     with (
         bridge_to(shards.addresses, unavailable_after=0.5) as bridge,
-        pytest.raises(BridgeUnavailable, match="shard 1 of 2 is away: waiting for it"),
+        pytest.raises(ParameterServerUnavailable, match="shard 1 of 2 is away: waiting for it"),
     ):
         bridge.register(worker(config))
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
-from relaax.parameters import BridgeError, Moments
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.base import ParameterServerError
+from relaax.parameters.moments import Moments
 from relaax.parameters.options import MAX_STATISTICS
 from relaax.server.parameter_server.model import ModelRefused
 from support.cutting_proxy import CuttingProxy
@@ -37,13 +38,13 @@ def test_they_ride_on_the_push_and_come_back_with_the_parameters() -> None:
         for each in (bridge, other):
             each.register(registration())
             assert each.pull().statistics["a"].count == 0
-        bridge.statistic("a", of(1))
-        bridge.statistic("a", of(3))
+        bridge.metrics.statistic("a", of(1))
+        bridge.metrics.statistic("a", of(3))
         pushed = bridge.push(gradient(1), env_steps=2)
         assert pushed.pulled is not None
         assert as_bytes(pushed.pulled.statistics) == as_bytes({"a": of(1, 3)})
         assert as_bytes(other.pull().statistics) == as_bytes({"a": of(1, 3)})
-        other.statistic("a", of(8))
+        other.metrics.statistic("a", of(8))
         assert other.push(gradient(1), env_steps=1, want_parameters=False).pulled is None
         merged = bridge.pull().statistics["a"]
         assert (merged.count, merged.mean.tolist(), merged.m2.tolist()) == (3, [4], [26])
@@ -65,7 +66,7 @@ def test_many_workers_merge_to_what_one_pass_gives() -> None:
                 bridge.pull()
                 for part in parts[number::workers]:
                     for row in np.array_split(part, 3):
-                        bridge.statistic("a", Moments.of(row))
+                        bridge.metrics.statistic("a", Moments.of(row))
                     bridge.push(gradient(1), env_steps=len(part))
         except BaseException as error:
             failures.append(error)
@@ -87,7 +88,7 @@ def test_a_push_whose_answer_was_cut_off_counts_once() -> None:
     with running(ONE) as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
-        bridge.statistic("a", of(1, 3))
+        bridge.metrics.statistic("a", of(1, 3))
         proxy.swallow_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=2)))
@@ -127,11 +128,11 @@ def test_a_new_incarnation_gets_those_of_the_lost_push_again() -> None:
         with bridge_to(address) as bridge:
             bridge.register(registration(session_id="s"))
             bridge.pull()
-            bridge.statistic("a", of(100))
+            bridge.metrics.statistic("a", of(100))
             bridge.push(gradient(1), env_steps=1)
             first.stop()
             with running(ONE, address=address) as second:
-                bridge.statistic("a", of(1, 3))
+                bridge.metrics.statistic("a", of(1, 3))
                 pushed = bridge.push(gradient(1), env_steps=2, want_parameters=False)
                 assert (pushed.discarded, pushed.global_step) == ("incarnation", 2)
                 assert pushed.pulled is not None
@@ -146,8 +147,8 @@ def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
     with running(models, tmp_path) as first, bridge_to(first.address) as bridge:
         bridge.register(registration())
         for _ in range(5):
-            bridge.statistic("a", Moments.of(rng.normal(size=(7, 3))))
-            bridge.statistic("b/c", Moments.of(rng.normal(size=(2, 1))))
+            bridge.metrics.statistic("a", Moments.of(rng.normal(size=(7, 3))))
+            bridge.metrics.statistic("b/c", Moments.of(rng.normal(size=(2, 1))))
             bridge.push(None, env_steps=1)
         kept = as_bytes(first.statistics)
         assert {name: count for name, (count, _, _) in kept.items()} == {"a": 35, "b/c": 10}
@@ -156,7 +157,7 @@ def test_they_survive_a_checkpoint_to_the_bit(tmp_path: Path) -> None:
         assert as_bytes(second.statistics) == kept
         assert as_bytes(bridge.pull().statistics) == kept
         # Nothing else has changed, and still it is saved.
-        bridge.statistic("b/c", of(1))
+        bridge.metrics.statistic("b/c", of(1))
         bridge.push(None, env_steps=0)
     with running(models, tmp_path) as third:
         assert third.statistics["b/c"].count == 11
@@ -168,7 +169,7 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
     with running(ONE, tmp_path) as first, CuttingProxy(first.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
-        bridge.statistic("a", of(1, 3))
+        bridge.metrics.statistic("a", of(1, 3))
         proxy.swallow_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
@@ -185,8 +186,8 @@ def test_a_push_that_the_checkpoint_holds_is_not_merged_into_it_again(tmp_path: 
 def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path: Path) -> None:
     with running(ONE, tmp_path) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
-        bridge.statistic("a", of(1, 3))
-        bridge.episode(1.0, 1)
+        bridge.metrics.statistic("a", of(1, 3))
+        bridge.metrics.episode(1.0, 1)
         bridge.push(None, env_steps=1)
     manager = CheckpointManager(LocalStore(tmp_path))
     checkpoint = manager.restore()
@@ -196,8 +197,8 @@ def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path:
     manager.save(2, {"shard-0": part}, manifest)
     with running(ONE, tmp_path) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
-        bridge.statistic("a", of(1, 3))
-        bridge.episode(5.0, 1)
+        bridge.metrics.statistic("a", of(1, 3))
+        bridge.metrics.episode(5.0, 1)
         bridge.push(None, env_steps=1)
         status = server.core.status()
         assert (status.episodes, status.mean_return_100, status.counters.env_steps) == (7, 5.0, 2)
@@ -242,9 +243,9 @@ def test_the_longest_statistics_and_vector_fit_a_message() -> None:
     with running(Models(statistics={"a": MAX_STATISTICS})) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
         bridge.pull()
-        bridge.statistic("a", Moments.of(np.ones((2, MAX_STATISTICS))))
+        bridge.metrics.statistic("a", Moments.of(np.ones((2, MAX_STATISTICS))))
         for number in range(5000):
-            bridge.episode(number + 0.5, 100_000)
+            bridge.metrics.episode(number + 0.5, 100_000)
         pushed = bridge.push(gradient(1), env_steps=1)
         assert pushed.pulled is not None
         assert pushed.pulled.statistics["a"].mean.tolist() == [1.0] * MAX_STATISTICS
@@ -296,6 +297,6 @@ def test_what_no_bridge_sends_is_refused_and_changes_nothing(messages: list[pb.M
 def test_the_bridge_passes_the_sentence_on() -> None:
     with running(ONE) as server, bridge_to(server.address) as bridge:
         bridge.register(registration())
-        bridge.statistic("b", of(1))
-        with pytest.raises(BridgeError, match="there is no statistic named 'b'"):
+        bridge.metrics.statistic("b", of(1))
+        with pytest.raises(ParameterServerError, match="there is no statistic named 'b'"):
             bridge.push(None, env_steps=1)

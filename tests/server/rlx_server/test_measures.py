@@ -8,13 +8,13 @@ import pytest
 from relaax.metrics.system import Sampler
 from relaax.rlx import Actions, EpisodeReturns, Init, Ping, Pong, Reset, Step
 from relaax.server.rlx_server.measures import Measures
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineMetrics
 
 INIT, STEP, RESET = Init([np.zeros((1, 1))]), Step(np.zeros(1), [np.zeros((1, 1))]), Reset(np.zeros(1))
 ACTIONS, RETURNS = Actions([np.zeros(1)]), EpisodeReturns(np.zeros(1))
 
 
-class Bridge(OfflineBridge):
+class Recorded(OfflineMetrics):
     """Remembers gauges too."""
 
     def __init__(self) -> None:
@@ -26,8 +26,8 @@ class Bridge(OfflineBridge):
 
 
 def test_answers_to_steps_and_the_ways_between_them() -> None:
-    bridge = Bridge()
-    measures = Measures(bridge, Sampler())
+    metrics = Recorded()
+    measures = Measures(metrics, Sampler())
     measures.answered(INIT, ACTIONS, 1.0, 1.5)  # the first answer of an episode is no step's
     measures.answered(STEP, ACTIONS, 2.0, 2.01)
     measures.answered(Ping(1), Pong(1), 2.015, 2.016)  # may come between
@@ -36,33 +36,33 @@ def test_answers_to_steps_and_the_ways_between_them() -> None:
     measures.answered(INIT, ACTIONS, 9.0, 9.1)
     measures.answered(STEP, ACTIONS, 9.2, 9.3)
     measures.tell()
-    of = {name: [value for other, value in bridge.scalars if other == name] for name, _ in bridge.scalars}
+    of = {name: [value for other, value in metrics.scalars if other == name] for name, _ in metrics.scalars}
     assert of["latency/act_ms"] == pytest.approx([10.0, 20.0, 100.0])
     assert of["latency/turnaround_ms"] == pytest.approx([500.0, 20.0, 100.0])
 
 
 def test_figures_go_with_the_next_step() -> None:
-    bridge, sampler = Bridge(), Sampler()
-    measures = Measures(bridge, sampler)
+    metrics, sampler = Recorded(), Sampler()
+    measures = Measures(metrics, sampler)
     measures.answered(STEP, ACTIONS, 1.0, 1.1)
-    assert bridge.gauges == {}
+    assert metrics.gauges == {}
     sampler.beat()
     measures.answered(INIT, ACTIONS, 2.0, 2.1)
-    assert bridge.gauges == {}
+    assert metrics.gauges == {}
     measures.answered(STEP, ACTIONS, 3.0, 3.1)
     measures.tell()  # and nothing is left to tell
-    assert {"worker/memory_mb", "server/memory_mb", "machine/available_memory_mb"} <= bridge.gauges.keys()
+    assert {"worker/memory_mb", "server/memory_mb", "machine/available_memory_mb"} <= metrics.gauges.keys()
 
 
-def test_a_bridge_is_told_now_and_then_and_of_the_rest_at_the_end() -> None:
-    bridge = Bridge()
-    measures = Measures(bridge, Sampler())
+def test_metrics_are_told_now_and_then_and_of_the_rest_at_the_end() -> None:
+    metrics = Recorded()
+    measures = Measures(metrics, Sampler())
     for begin in (10.0, 10.1, 10.2):  # the first step is told at once
         measures.answered(STEP, ACTIONS, begin, begin + 0.01)
-    assert len(bridge.scalars) == 1
+    assert len(metrics.scalars) == 1
     measures.answered(STEP, ACTIONS, 10.6, 10.61)
-    assert len(bridge.scalars) == 1 + 3 + 3
+    assert len(metrics.scalars) == 1 + 3 + 3
     measures.answered(STEP, ACTIONS, 10.7, 10.71)
     measures.tell()
     measures.tell()
-    assert len(bridge.scalars) == 1 + 3 + 3 + 2
+    assert len(metrics.scalars) == 1 + 3 + 3 + 2

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from relaax.configuration import RlxServerSection
 from relaax.parameters.channel import Target
-from relaax.server.rlx_server.planning import make_bridge
+from relaax.server.rlx_server.planning import make_client
 from support.parameter_servers import gradient, registration, running
 
 
@@ -21,7 +21,7 @@ def test_a_workers_bridge_is_as_precise_as_its_wire(
     for name in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, name, lambda threads: None)  # TensorFlow runs already, in other tests
     settings = RlxServerSection.model_validate({"bridge": bridge, "wire_precision": "float16"})
-    with running() as server, contextlib.closing(make_bridge(settings, [Target(server.address)])) as worker:
+    with running() as server, contextlib.closing(make_client(settings, [Target(server.address)])) as worker:
         worker.register(registration())
         worker.pull()
         worker.push(gradient(1 + 2**-12), env_steps=1)

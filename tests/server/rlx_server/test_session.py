@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,11 +12,12 @@ from relaax.algorithm_base import Step as AgentStep
 from relaax.metrics import check_name
 from relaax.rlx import Autoreset, Box, Discrete, Episode, Hello, Init, Metrics, Mode, Reset, Step
 from relaax.server.rlx_server.session import Session
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineClient, OfflineMetrics
 from support.rlx_pair import Pair
 
 DISABLED, SAME, NEXT = Autoreset.DISABLED, Autoreset.SAME_STEP, Autoreset.NEXT_STEP
 SPACES = {"observation_space": Box(shape=(1,)), "action_space": Discrete(100)}
+UNUSED: Any = {"parameters": OfflineClient(), "metrics": OfflineMetrics()}
 
 
 class Recorder(AgentBase):
@@ -23,7 +26,7 @@ class Recorder(AgentBase):
     def __init__(self, environments: int) -> None:
         super().__init__(
             None,
-            AgentContext(**SPACES, environments=environments, actors=(), seed=0, exploit=False, bridge=OfflineBridge()),
+            AgentContext(**SPACES, environments=environments, actors=(), seed=0, exploit=False, **UNUSED),
         )
         self.told: list[Leaves | AgentStep] = []
 
@@ -45,7 +48,7 @@ class Recorder(AgentBase):
 
 
 class Played:
-    """A session with an agent that remembers and a bridge that keeps."""
+    """A session with an agent that remembers and metrics that are kept."""
 
     def __init__(
         self,
@@ -55,12 +58,12 @@ class Played:
         mode: Mode = Mode.TRAIN,
     ) -> None:
         self.agent = Recorder(environments)
-        self.bridge = OfflineBridge()
+        self.metrics = OfflineMetrics()
         self.now = 0.0
         hello = Hello(
             **SPACES, environments=environments, autoreset=autoreset, reports_episodes=reports_episodes, mode=mode
         )
-        self.session = Session(hello, self.agent, self.bridge, clock=lambda: self.now)
+        self.session = Session(hello, self.agent, self.metrics, clock=lambda: self.now)
 
 
 def obs(*values: float) -> Leaves:
@@ -100,7 +103,7 @@ def test_masks_that_were_left_out_are_false_everywhere() -> None:
         assert each.dtype == np.bool_
     assert step.final_observations is None
     assert not played.session.episode_ended
-    assert played.bridge.episodes == []
+    assert played.metrics.episodes == []
 
 
 def test_same_step_gives_the_agent_the_final_observation_that_came_beside() -> None:
@@ -114,7 +117,7 @@ def test_same_step_gives_the_agent_the_final_observation_that_came_beside() -> N
     assert values_of(step.observations) == [10, 1]
     assert values_of(step.final_observations)[0] == 99
     assert played.session.episode_ended
-    assert played.bridge.episodes == [(1.0, 1)]
+    assert played.metrics.episodes == [(1.0, 1)]
 
 
 def test_next_step_gives_the_observation_itself_as_final_and_marks_what_follows() -> None:
@@ -129,7 +132,7 @@ def test_next_step_gives_the_observation_itself_as_final_and_marks_what_follows(
     assert step.first.tolist() == [False, True]
     assert step.env_steps == 1
     played.session.step(Step(rewards(1, 3), obs(1, 1), terminated=mask(1, 1)))
-    assert played.bridge.episodes == [(2.0, 1), (3.0, 3), (3.0, 1)]  # the void reward of 500 is nowhere
+    assert played.metrics.episodes == [(2.0, 1), (3.0, 3), (3.0, 1)]  # the void reward of 500 is nowhere
 
 
 def test_each_environment_of_a_mixed_connection_ends_in_its_own_way() -> None:
@@ -151,7 +154,7 @@ def test_reset_and_the_init_after_it_are_one_step_for_the_agent() -> None:
     returns = played.session.reset(Reset(rewards(3)))
     assert returns.episode_return.tolist() == [5.0]
     assert played.session.episode_ended
-    assert played.bridge.episodes == [(5.0, 2)]
+    assert played.metrics.episodes == [(5.0, 2)]
     assert len(played.agent.told) == 2, "the outcome waits for the observation that follows it"
     answer = played.session.init(Init(obs(4)))
     assert answer.action[0].tolist() == [3]
@@ -171,7 +174,7 @@ def test_a_reset_between_two_episodes_ends_none() -> None:
     played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
     returns = played.session.reset(Reset(rewards(70, 8)))  # environment 0 had nothing to act on
     assert returns.episode_return.tolist() == [0.0, 14.0]
-    assert played.bridge.episodes == [(5.0, 1), (14.0, 2)]
+    assert played.metrics.episodes == [(5.0, 1), (14.0, 2)]
     played.session.init(Init(obs(2, 2)))
     step = played.agent.last
     assert step.first.tolist() == [True, False]
@@ -188,7 +191,7 @@ def test_a_reset_right_after_a_same_step_end_ends_the_episode_that_has_begun_wit
     played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 1), final_observation=obs(9, 9)))
     assert played.session.reset(Reset(rewards(7, 8))).episode_return.tolist() == [7.0, 0.0]
     assert played.session.episode_ended
-    assert played.bridge.episodes == [(5.0, 1), (6.0, 1), (7.0, 1)]
+    assert played.metrics.episodes == [(5.0, 1), (6.0, 1), (7.0, 1)]
     played.session.init(Init(obs(2, 2)))
     step = played.agent.last
     assert step.first.tolist() == [False, True]
@@ -203,7 +206,7 @@ def test_a_reset_right_after_an_init_ends_every_episode_whatever_had_ended_befor
     played.session.reset(Reset(rewards(0, 7)))
     played.session.init(Init(obs(2, 2)))
     assert played.session.reset(Reset(rewards(3, 4))).episode_return.tolist() == [3.0, 4.0]
-    assert played.bridge.episodes == [(5.0, 1), (13.0, 2), (3.0, 1), (4.0, 1)]
+    assert played.metrics.episodes == [(5.0, 1), (13.0, 2), (3.0, 1), (4.0, 1)]
 
 
 def test_a_reset_after_a_plain_step_ends_every_episode_whatever_ended_before() -> None:
@@ -248,20 +251,20 @@ def test_an_episode_that_was_under_way_at_init_is_not_reported() -> None:
     played = Played(SAME)
     played.session.init(Init(obs(0, 0), partial=mask(1, 0)))
     played.session.step(Step(rewards(1, 2), obs(1, 1), terminated=mask(1, 1)))
-    assert played.bridge.episodes == [(2.0, 1)]
+    assert played.metrics.episodes == [(2.0, 1)]
     played.session.step(Step(rewards(3, 4), obs(1, 1), terminated=mask(1, 0)))
-    assert played.bridge.episodes == [(2.0, 1), (3.0, 1)]
+    assert played.metrics.episodes == [(2.0, 1), (3.0, 1)]
 
 
 def test_a_client_that_reports_episodes_is_believed_and_not_counted_after() -> None:
     played = Played(SAME, reports_episodes=True)
     played.session.init(Init(obs(0, 0)))
     played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(1, 1)))  # a life was lost
-    assert played.bridge.episodes == []
+    assert played.metrics.episodes == []
     assert played.session.episode_ended
     whole = [Episode(environment=1, episode_return=321.5, length=77)]
     played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(0, 1), episodes=whole))
-    assert played.bridge.episodes == [(321.5, 77)]
+    assert played.metrics.episodes == [(321.5, 77)]
 
 
 def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> None:
@@ -269,8 +272,8 @@ def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> Non
     played.session.init(Init(obs(0, 0)))
     played.now = 2.0
     played.session.step(Step(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
-    assert played.bridge.episodes == []
-    assert played.bridge.scalars == [
+    assert played.metrics.episodes == []
+    assert played.metrics.scalars == [
         ("exploit/episode_return", 4.0),
         ("exploit/episode_length", 1),
         ("exploit/episode_seconds", 2.0),
@@ -287,7 +290,7 @@ def test_an_episodes_seconds_and_its_reward_per_second() -> None:
     played.session.step(Step(rewards(99), obs(0), first=mask(1)))
     played.now = 5.5
     played.session.step(Step(rewards(3), obs(1), terminated=mask(1)))
-    assert played.bridge.scalars == [
+    assert played.metrics.scalars == [
         ("episode/seconds", 4.0),
         ("episode/reward_per_second", 0.5),
         ("episode/seconds", 0.5),
@@ -301,7 +304,7 @@ def test_an_episode_that_the_client_reports_lasts_since_the_one_before() -> None
     for now in (3.0, 7.0):
         played.now = now
         played.session.step(Step(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
-    scalars = played.bridge.scalars
+    scalars = played.metrics.scalars
     assert [value for name, value in scalars if name == "episode/seconds"] == [3.0, 4.0, 4.0]  # the partial one: none
     assert [value for name, value in scalars if name == "episode/reward_per_second"] == [2.0, 1.5, 2.0]
 
@@ -309,7 +312,7 @@ def test_an_episode_that_the_client_reports_lasts_since_the_one_before() -> None
 def test_scalars_of_the_environment_live_under_client() -> None:
     played = Played(SAME)
     played.session.metrics(Metrics([("height", 1.5), ("fuel/left", 2.0)]))
-    assert played.bridge.scalars == [("client/height", 1.5), ("client/fuel/left", 2.0)]
+    assert played.metrics.scalars == [("client/height", 1.5), ("client/fuel/left", 2.0)]
 
 
 @pytest.mark.parametrize("name", ["x" * 128, "a//b", "a/", "a.b-c_d/9"])

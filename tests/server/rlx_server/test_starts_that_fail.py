@@ -24,7 +24,7 @@ from relaax.server.rlx_server.spawning import PROGRAM, SpawnSpawner
 from relaax.server.rlx_server.temporary import WorkerFolders
 from relaax.server.rlx_server.worker import WorkerPlan
 from support.offline import ALGORITHM, SERVER, write_config, written_as_package
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until
 from support.run import is_alive
 
@@ -68,7 +68,7 @@ def test_a_fork_that_fails_leaves_no_descriptor(
     monkeypatch.setattr(spawner.gc, "freeze", lambda: None)
     algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
     plan = WorkerPlan(
-        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineBridge
+        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineClient
     )
     forks = ForkSpawner(plan, folders, METERS)
     monkeypatch.setattr(os, "fork", fail)

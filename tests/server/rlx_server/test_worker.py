@@ -19,10 +19,10 @@ import pytest
 
 from relaax import rlx
 from relaax.algorithm_base import (
-    BridgeError,
-    BridgeUnauthenticated,
-    BridgeUnavailable,
-    BridgeUnusable,
+    ParameterServerError,
+    ParameterServerUnauthenticated,
+    ParameterServerUnavailable,
+    ParameterServerUnusable,
     load_algorithm,
 )
 from relaax.configuration import RlxServerSection
@@ -49,7 +49,7 @@ from support.offline_algorithm import (
     SLOW_TO_LEARN,
     WAIT,
 )
-from support.offline_bridge import OfflineBridge
+from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import batch, make_hello, make_step
@@ -185,7 +185,7 @@ def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(worker, "Sampler", fail)
     algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
     plan = worker.WorkerPlan(
-        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineBridge
+        RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineClient
     )
     error, code, news = told_by(lambda: plan)
     assert error.code is ErrorCode.AGENT_FAILED
@@ -197,7 +197,7 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
     """Its client has read no welcome, as far as anybody can tell: no agent was made for it."""
     algorithm = load_algorithm(str(ALGORITHM), ALGORITHM.parent)
     monkeypatch.setattr(algorithm.Agent, "__init__", None)
-    bridge = OfflineBridge()
+    bridge = OfflineClient()
     plan = worker.WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: bridge
     )
@@ -254,14 +254,14 @@ def test_what_is_said_before_the_first_init_is_answered_and_counts(shared: Serve
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        (BridgeUnavailable("away"), ErrorCode.UNAVAILABLE),
-        (BridgeUnusable("it offers none"), ErrorCode.AGENT_FAILED),
-        (BridgeUnauthenticated("no token"), ErrorCode.AGENT_FAILED),
-        (BridgeError("another model"), ErrorCode.SPACE_MISMATCH),
+        (ParameterServerUnavailable("away"), ErrorCode.UNAVAILABLE),
+        (ParameterServerUnusable("it offers none"), ErrorCode.AGENT_FAILED),
+        (ParameterServerUnauthenticated("no token"), ErrorCode.AGENT_FAILED),
+        (ParameterServerError("another model"), ErrorCode.SPACE_MISMATCH),
     ],
 )
 def test_a_client_is_told_of_the_parameter_server_and_whether_to_come_again(
-    failure: BridgeError, code: ErrorCode
+    failure: ParameterServerError, code: ErrorCode
 ) -> None:
     def fail() -> worker.WorkerPlan:
         raise failure

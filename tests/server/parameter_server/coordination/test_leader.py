@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
-from relaax.parameters import BridgeUnavailable
+from relaax.parameters.base import ParameterServerUnavailable
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.copies import Copies
@@ -113,7 +113,7 @@ def test_workers_are_told_who_is_away(leader: OneShard) -> None:
     sentence = r"was away for 0\.2 s: shard 1 of 2 is away: waiting for it"
     with (
         bridge_to(leader.address, unavailable_after=0.2) as bridge,
-        pytest.raises(BridgeUnavailable, match=sentence),
+        pytest.raises(ParameterServerUnavailable, match=sentence),
     ):
         bridge.register(registration())
 

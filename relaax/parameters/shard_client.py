@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import BridgeError, FlatVector
+from relaax.parameters.base import FlatVector, ParameterServerError
 from relaax.parameters.calls import Call
 from relaax.parameters.channel import Target, open_channel
 from relaax.parameters.precision import Narrower, widened
@@ -27,7 +27,7 @@ def shard_range(parameters: int, shard: int, shards: int) -> tuple[int, int]:
     return shard * parameters // shards, (shard + 1) * parameters // shards
 
 
-class Link:
+class ShardClient:
     """One shard: its channel, its range `[start, end)` of the flat vector, the version that the worker has of it, and
     the number of the worker's last push. Shard 0 counts steps and gathers metrics for all of them.
 
@@ -68,19 +68,19 @@ class Link:
         return Call(self._stub.Register, request, self.target)
 
     def check_place(self, response: pb.RegisterResponse, shards: int) -> None:
-        """Raises BridgeError where it is not the shard that the order of addresses says, or another range is its."""
+        """Check that it is the shard that the order of addresses says, with its range. Raises ParameterServerError."""
         if response.shards != shards:
-            raise BridgeError(
+            raise ParameterServerError(
                 f"parameter server {self.address} is one of {response.shards} shards, and {shards} "
                 f"{'address was' if shards == 1 else 'addresses were'} given: name them all, shard 0 first"
             )
         if response.shard != self.shard:
-            raise BridgeError(
+            raise ParameterServerError(
                 f"parameter server {self.address} is shard {response.shard}, and it was named where shard {self.shard} "
                 "belongs: name them in their order, shard 0 first"
             )
         if (response.range_start, response.range_end) != shard_range(response.parameters, self.shard, shards):
-            raise BridgeError(
+            raise ParameterServerError(
                 f"parameter server {self.address} holds the elements from {response.range_start} to "
                 f"{response.range_end} of {response.parameters}, which shard {self.shard} of {shards} does not"
             )
@@ -163,14 +163,16 @@ class Link:
         """The parameters of the shard's range: read-only float32 of shape [size], a view of the response where it holds
         float32.
 
-        Raises BridgeError where they are too many or too few.
+        Raises ParameterServerError where they are too many or too few.
         """
         try:
             vector = widened(response.data, response.message.precision)
         except ValueError as error:
-            raise BridgeError(f"parameter server {self.address}: {error}") from None
+            raise ParameterServerError(f"parameter server {self.address}: {error}") from None
         if len(vector) != self.size:
-            raise BridgeError(f"parameter server {self.address} sent {len(vector)} numbers where {self.size} are its")
+            raise ParameterServerError(
+                f"parameter server {self.address} sent {len(vector)} numbers where {self.size} are its"
+            )
         self.version = response.message.version
         return vector
 

@@ -8,11 +8,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from relaax.algorithm_base import BridgeBase, FlatVector, Pulled, Pushed
-from relaax.parameters.base import BridgeError, BridgeUnavailable
+from relaax.algorithm_base import AgentContext, FlatVector, Pulled, Pushed
+from relaax.parameters.base import Parameters, ParameterServerError, ParameterServerUnavailable
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.moments import Moments
-from relaax.parameters.wrapper import BridgeWrapper
 
 from .soak_journal import Counts, Journal
 from .soak_layout import Layout
@@ -97,7 +96,7 @@ class _Counted:
         self._called = True
 
 
-class LedgerBridge(BridgeWrapper):
+class LedgerParameters(Parameters):
     """Between an agent, who sees nothing but its network, and the bridge to shards that add what they are sent.
 
     An update is RMSProp's, its mean squares this worker's own (Mnih et al. 2016, equations S2 and S3), and each raises
@@ -106,9 +105,10 @@ class LedgerBridge(BridgeWrapper):
     twice. The merged statistic has as many samples as there were steps, and no push is refused.
     """
 
-    def __init__(self, bridge: BridgeBase, layout: Layout, journal: Journal, config: Any) -> None:
-        super().__init__(bridge)
-        self._attempts = Attempts(bridge)
+    def __init__(self, context: AgentContext, layout: Layout, journal: Journal, config: Any) -> None:
+        self._parameters, self._metrics = context.parameters, context.metrics
+        self._client = context.parameters._client  # type: ignore[attr-defined]
+        self._attempts = Attempts(self._client)
         self._layout = layout
         self._journal = journal
         self._rate = config.initial_learning_rate
@@ -123,8 +123,8 @@ class LedgerBridge(BridgeWrapper):
         """What is sent is longer than what the agent computes."""
 
     def pull(self) -> Pulled:
-        pulled = self._bridge.pull()
-        stay = inside(self._bridge)
+        pulled = self._parameters.pull()
+        stay = inside(self._client)
         if self._stay is None or stay.incarnation != self._stay.incarnation:
             self._join(stay, pulled)
         return self._taken(pulled)
@@ -136,25 +136,24 @@ class LedgerBridge(BridgeWrapper):
         want_parameters: bool = True,
         *,
         loss: float | None = None,
-        withheld: bool = False,
     ) -> Pushed:
         assert want_parameters, "what became of an update is read in the parameters: sync_interval is 1"
         update = None
         if gradient is not None:
             update = self._layout.spread(self._update(gradient))
             self._layout.mark(update, self._journal.slot)
-        before = inside(self._bridge)
+        before = inside(self._client)
         self._journal.pushing(before.push_id + 1, env_steps, update is not None, self._attempts.ways)
         self._attempts.repeats = 0
-        self._bridge.statistic(STATISTIC, Moments(env_steps, np.array([self._journal.slot]), np.zeros(1)))
+        self._metrics.statistic(STATISTIC, Moments(env_steps, np.array([self._journal.slot]), np.zeros(1)))
         try:
-            pushed = self._bridge.push(update, env_steps, loss=loss, withheld=withheld)
-        except BridgeUnavailable:
+            pushed = self._parameters.push(update, env_steps, loss=loss)
+        except ParameterServerUnavailable:
             raise
-        except BridgeError as refusal:
+        except ParameterServerError as refusal:
             self._break(f"a push was refused: {refusal}")
         assert pushed.pulled is not None
-        after = inside(self._bridge)
+        after = inside(self._client)
         if pushed.discarded == "incarnation":
             self._journal.refused(self._attempts.repeats)
             self._join(after, pushed.pulled)

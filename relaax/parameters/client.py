@@ -1,4 +1,4 @@
-"""The bridge over gRPC."""
+"""A worker's client of all shards of a parameter server."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import grpc
 import numpy as np
 
+from relaax.optim.vector import is_finite
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.base import (
-    BridgeBase,
-    BridgeError,
-    BridgeUnavailable,
-    BridgeUnusable,
+    ClientBase,
     FlatVector,
+    ParameterServerError,
+    ParameterServerUnavailable,
+    ParameterServerUnusable,
     Pulled,
     Pushed,
     Registered,
@@ -29,13 +31,14 @@ from relaax.parameters.base import (
 from relaax.parameters.calls import Calls
 from relaax.parameters.channel import Target
 from relaax.parameters.descriptors import allow_descriptors
-from relaax.parameters.gathered import Gathered
-from relaax.parameters.link import Link
+from relaax.parameters.hogwild import HogwildUpdates
 from relaax.parameters.memory import keep_freed_memory
-from relaax.parameters.moments import Moments
+from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.precision import PRECISIONS
+from relaax.parameters.received import Received
+from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, Trouble
-from relaax.parameters.statistics import statistics_from_messages, statistics_to_messages
+from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
 
 _log = logging.getLogger(__name__)
@@ -57,15 +60,15 @@ class NotYet(Exception):
     """What is to be tried again for a while. The message says what did not come about."""
 
 
-class GrpcBridge(BridgeBase):
-    """A worker's way to the shards of a parameter server over gRPC.
+class ParameterClient(ClientBase):
+    """Talk to the shards of a parameter server, by gRPC or through memory.
 
     `servers`: where they are, shard 0 first; an address alone is a server without TLS and token. `timeout` is the
     deadline of each call and `unavailable_after` how long a server may be away, both in seconds. `way`: vectors go
-    through gRPC too, or through memory where a shard shares this host ("auto") or must share it. For "hogwild" there is
-    `HogwildBridge`. `wire_precision`: one of `relaax.parameters.precision.PRECISIONS`, in which vectors go through
-    gRPC, both ways; gradients and parameters are rounded to it. Made in the process that uses it: a channel does not
-    survive a fork.
+    through gRPC too ("grpc"), or through memory if a shard shares this host ("auto"), or must ("shared_memory"); with
+    "hogwild" a worker updates that memory by itself. `wire_precision`: one of `relaax.parameters.precision.PRECISIONS`,
+    to which gradients and parameters that go through gRPC are rounded. Made in the process that uses it: a channel does
+    not survive a fork.
     """
 
     def __init__(
@@ -82,16 +85,17 @@ class GrpcBridge(BridgeBase):
         self._call = Calls(timeout, unavailable_after)
         self._way = way
         self._wire_precision = wire_precision
-        self._links = [Link(target, shard, PRECISIONS[wire_precision]) for shard, target in enumerate(targets)]
+        self._links = [ShardClient(target, shard, PRECISIONS[wire_precision]) for shard, target in enumerate(targets)]
+        self._hogwild = HogwildUpdates() if way == "hogwild" else None
         self._registration: Registration | None = None
-        self._gathered = Gathered()
+        self.metrics: MetricsCollector = MetricsCollector()
         self._unanswered_report: pb.ReportRequest | None = None
         self._worker_id = ""
         self._incarnation = 0
         self._parameters = 0
         self._report_id = 0
         self._reported = -_REPORT_INTERVAL
-        self._pulled: Pulled | None = None
+        self._received = Received(self._links)
         self._global_step = 0
         self._closed = False
 
@@ -129,7 +133,7 @@ class GrpcBridge(BridgeBase):
                 continue
             first = responses[0]
             self._see(first.global_step, first.finished)
-            return self._take(carriers)
+            return self._received.take(carriers)
         raise self._no_end_of_incarnations()
 
     def push(
@@ -138,27 +142,46 @@ class GrpcBridge(BridgeBase):
         env_steps: int,
         want_parameters: bool = True,
         *,
-        loss: float | None = None,
         withheld: bool = False,
     ) -> Pushed:
         self._check(gradient)
+        # What is not finite the shard discards and counts, whoever would apply it.
+        if self._hogwild is not None and gradient is not None and is_finite(gradient):
+            return self._push_applied(self._hogwild, gradient, env_steps, want_parameters)
         carriers, rolled_back = self._push(self._common(env_steps, want_parameters, withheld), gradient)
-        return self._pushed(carriers, rolled_back, self._take if want_parameters else None)
+        return self._pushed(carriers, rolled_back, self._received.take if want_parameters else None)
 
-    def scalar(self, name: str, value: float) -> None:
-        self._gathered.scalar(name, value)
+    def _push_applied(
+        self, hogwild: HogwildUpdates, gradient: FlatVector, env_steps: int, want_parameters: bool
+    ) -> Pushed:
+        """Apply a gradient to the shards' memory, then tell them: steps, metrics and statistics count as always."""
+        if not hogwild.is_connected(self._links):
+            try:
+                self._for_a_while(self._connect_again, hogwild)
+            except NoSharedMemory as why:
+                self._register_again(f"does not share its memory any more ({why})")
+                return replace(self.push(None, env_steps), discarded="incarnation")
+        parameters = hogwild.apply(gradient, self._links)
+        common = self._common(env_steps, want_parameters, withheld=False)
+        common.applied = True
+        carriers, rolled_back = self._push(common, None)
+        if not rolled_back:
+            hogwild.learning_rate = carriers[0].message.learning_rate
+        take = partial(self._received.own, parameters) if want_parameters else None
+        return self._pushed(carriers, rolled_back, take)
 
-    def sample(self, name: str, value: float) -> None:
-        self._gathered.sample(name, value)
+    def _connect_again(self, hogwild: HogwildUpdates) -> None:
+        """Get back what was lost. Raises NotYet, and NoSharedMemory if only registering again can help."""
+        for link in self._links:
+            try:
+                hogwild.connect_again(link, self._asker())
+            except NoSharedMemory as why:
+                if why.trouble is Trouble.MOMENTARY:
+                    raise self._must_share(link, why, "") from None
+                raise
 
-    def gauge(self, name: str, value: float) -> None:
-        self._gathered.gauge(name, value)
-
-    def statistic(self, name: str, moments: Moments) -> None:
-        self._gathered.statistic(name, moments)
-
-    def episode(self, episode_return: float, length: int) -> None:
-        self._gathered.episode(episode_return, length)
+    def _asker(self) -> pb.PullRequest:
+        return pb.PullRequest(worker_id=self._worker_id, incarnation=self._incarnation)
 
     def gradient_memory(self) -> FlatVector | None:
         memory = self._links[0].memory
@@ -185,7 +208,7 @@ class GrpcBridge(BridgeBase):
             return
         self._closed = True
         if self._incarnation:
-            report = self._unanswered_report.report if self._unanswered_report else self._gathered.take()
+            report = self._unanswered_report.report if self._unanswered_report else self.metrics.take()
             goodbye = pb.LeaveRequest(worker_id=self._worker_id)
             farewell = pb.LeaveRequest(worker_id=self._worker_id, report=report)
             answers = [link.leave(goodbye if link.shard else farewell, 3.0) for link in self._links]
@@ -211,7 +234,7 @@ class GrpcBridge(BridgeBase):
             told = ", ".join(map(str, incarnations))
             raise NotYet(f"the shards of the parameter server did not agree: their incarnations are {told}")
         if self._parameters and self._parameters != first.parameters:
-            raise BridgeError(
+            raise ParameterServerError(
                 f"parameter server {links[0].address} has {first.parameters} parameters now, it had {self._parameters}"
             )
         self._parameters = first.parameters
@@ -223,14 +246,14 @@ class GrpcBridge(BridgeBase):
         return first
 
     def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
-        """What it returns, once it does not raise NotYet. Raises BridgeUnavailable after the bounded wait."""
+        """What it returns, once it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
         try:
             return self._call.retrying(NotYet)(attempt, *arguments)
         except NotYet as error:
-            raise BridgeUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
+            raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 
-    def _share_memory(self, link: Link, response: pb.RegisterResponse) -> None:
-        """Raises NotYet, and BridgeUnusable, where it must be shared."""
+    def _share_memory(self, link: ShardClient, response: pb.RegisterResponse) -> None:
+        """Raises NotYet, and ParameterServerUnusable, where it must be shared."""
         allow_descriptors()
         try:
             link.share_memory(response, self._worker_id)
@@ -247,11 +270,22 @@ class GrpcBridge(BridgeBase):
             asked = self._wire_precision
             unused = "" if asked == "float32" else f", in float32: wire-precision {asked} is for a wire"
             _log.info("parameter server %s: by shared memory%s", link.address, unused)
+        if self._hogwild is not None and self._registration is not None and not self._registration.exploit:
+            self._share_live(self._hogwild, link)
 
-    def _must_share(self, link: Link, why: NoSharedMemory, for_good: str) -> BridgeUnusable | NotYet:
+    def _share_live(self, hogwild: HogwildUpdates, link: ShardClient) -> None:
+        """Raises NotYet and ParameterServerUnusable."""
+        try:
+            hogwild.connect(link, self._asker())
+        except NoSharedMemory as why:
+            sentence = f"parameter server {link.address} cannot do with bridge hogwild: {why}; set bridge to auto"
+            raise self._must_share(link, why, sentence) from None
+        _log.info("parameter server %s: updated in that memory, without locks", link.address)
+
+    def _must_share(self, link: ShardClient, why: NoSharedMemory, for_good: str) -> ParameterServerUnusable | NotYet:
         """What is to be raised: nothing else than memory will do. `for_good`: what to say where it cannot be had."""
         if why.trouble is Trouble.LASTING:
-            return BridgeUnusable(for_good)
+            return ParameterServerUnusable(for_good)
         _log.info("parameter server %s: memory cannot be shared yet: %s", link.address, why)
         return NotYet(f"parameter server {link.address} did not share its memory, and bridge is {self._way}: {why}")
 
@@ -260,7 +294,7 @@ class GrpcBridge(BridgeBase):
             raise ValueError(
                 f"a gradient is float32 of shape ({self._parameters},), not {gradient.dtype} {gradient.shape}"
             )
-        if gradient is not None and self._pulled is None:
+        if gradient is not None and self._received.pulled is None:
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
 
     def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
@@ -269,8 +303,8 @@ class GrpcBridge(BridgeBase):
             env_steps=env_steps,
             want_parameters=want_parameters,
             withheld=withheld,
-            report=self._gathered.take(),
-            statistics=statistics_to_messages(self._gathered.take_statistics()),
+            report=self.metrics.take(),
+            statistics=statistics_to_messages(self.metrics.take_statistics()),
         )
 
     def _pushed(
@@ -281,7 +315,7 @@ class GrpcBridge(BridgeBase):
         first = responses[0]
         self._see(first.global_step, first.finished)
         if rolled_back:
-            pulled = self._take(carriers)
+            pulled = self._received.take(carriers)
             return Pushed("incarnation", first.global_step, first.version, first.staleness, pulled)
         discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
         staleness = max(response.staleness for response in responses)
@@ -313,58 +347,27 @@ class GrpcBridge(BridgeBase):
     def _register_again(self, because: str = "has begun a new incarnation") -> None:
         assert self._registration is not None, "register first"
         _log.warning("parameter server %s %s: registering again", self._links[0].address, because)
-        self._pulled = None
+        self._received.pulled = None
         self.register(self._registration)
 
     def _next_report(self) -> pb.ReportRequest | None:
         """The report that got no answer yet, under the number it had; else what was gathered since."""
         if self._unanswered_report is None:
-            if not self._gathered:
+            if not self.metrics:
                 return None
-            self._unanswered_report = pb.ReportRequest(report=self._gathered.take())
+            self._unanswered_report = pb.ReportRequest(report=self.metrics.take())
         request = self._unanswered_report
         if request.worker_id != self._worker_id:
             self._report_id += 1
             request.worker_id, request.report_id = self._worker_id, self._report_id
         return request
 
-    def _take(self, carriers: Sequence[Carrier[pb.PushResponse] | Carrier[pb.PullResponse]]) -> Pulled:
-        first = carriers[0].message
-        if self._pulled is not None and all(carrier.message.not_modified for carrier in carriers):
-            return self._with_statistics(self._pulled, first.statistics)
-        if len(self._links) == 1:
-            vector = self._links[0].received(carriers[0])
-        else:
-            vector = np.empty(self._parameters, np.float32)
-            for link, carrier in zip(self._links, carriers, strict=True):
-                part, response = slice(link.start, link.end), carrier.message
-                if response.not_modified and self._pulled is not None:
-                    vector[part] = self._pulled.parameters[part]
-                else:
-                    vector[part] = link.received(carrier)
-            vector.flags.writeable = False
-        return self._hold(vector, first.version, first.statistics)
-
-    def _with_statistics(self, pulled: Pulled, messages: Sequence[pb.Moments]) -> Pulled:
-        """`pulled` where it has these statistics; else its parameters with these."""
-        if statistics_to_messages(pulled.statistics) == list(messages):
-            return pulled
-        return self._hold(pulled.parameters, pulled.version, messages)
-
-    def _hold(self, parameters: FlatVector, version: int, messages: Sequence[pb.Moments]) -> Pulled:
-        try:
-            statistics = MappingProxyType(statistics_from_messages(messages))
-        except ValueError as error:
-            raise BridgeError(f"parameter server {self._links[0].address} sent what is no statistic: {error}") from None
-        self._pulled = Pulled(parameters, version, self._global_step, statistics)
-        return self._pulled
-
     def _see(self, global_step: int, finished: bool) -> None:
         self._global_step = global_step
         if finished:
             raise TrainingEnded(global_step)
 
-    def _no_end_of_incarnations(self) -> BridgeError:
-        return BridgeError(
+    def _no_end_of_incarnations(self) -> ParameterServerError:
+        return ParameterServerError(
             f"parameter server {self._links[0].address} forgot this worker {_MAX_REGISTRATIONS} times running"
         )

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from relaax.parameters.gathered import Gathered
+from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.moments import Moments
 
 
 def test_it_is_taken_once() -> None:
-    gathered = Gathered()
+    gathered = MetricsCollector()
     assert not gathered
     gathered.episode(10.0, 4)
     gathered.episode(20.0, 5)
@@ -21,7 +21,7 @@ def test_it_is_taken_once() -> None:
 
 
 def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -> None:
-    gathered = Gathered(max_episodes=5000)
+    gathered = MetricsCollector(max_episodes=5000)
     for number in range(6000):
         gathered.episode(number, 1)
     first, second = gathered.take(), gathered.take()
@@ -31,7 +31,7 @@ def test_very_many_episodes_go_in_several_messages_and_the_oldest_go_at_last() -
 
 
 def test_samples_are_counted_and_the_newest_gauge_is_kept() -> None:
-    gathered = Gathered()
+    gathered = MetricsCollector()
     for value in (1.0, 1.01, 100.0):
         gathered.sample("latency/act_ms", value)
     assert gathered
@@ -49,11 +49,11 @@ def test_samples_are_counted_and_the_newest_gauge_is_kept() -> None:
 
 def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
     with pytest.raises(ValueError, match="no metric name"):
-        Gathered().scalar("a b", 1.0)
+        MetricsCollector().scalar("a b", 1.0)
 
 
 def test_statistics_are_merged_and_taken_once() -> None:
-    gathered = Gathered()
+    gathered = MetricsCollector()
     gathered.statistic("a", Moments.of([[1.0], [3.0]]))
     gathered.statistic("b", Moments.of([[0.0, 1.0]]))
     gathered.statistic("a", Moments.of([[8.0]]))
@@ -65,7 +65,7 @@ def test_statistics_are_merged_and_taken_once() -> None:
 
 
 def test_statistics_that_cannot_be_merged_are_refused_where_they_are_given() -> None:
-    gathered = Gathered()
+    gathered = MetricsCollector()
     gathered.statistic("a", Moments.of([[1.0]]))
     with pytest.raises(ValueError, match="samples of 1 numbers cannot be merged with samples of 2"):
         gathered.statistic("a", Moments.of([[1.0, 2.0]]))

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.parameters import BridgeError, BridgeUnavailable, Moments, TrainingEnded
-from relaax.parameters.grpc_bridge import Way
+from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable, TrainingEnded
+from relaax.parameters.client import Way
+from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.reason import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
@@ -70,8 +71,8 @@ def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
         bridge.register(registration())
         bridge.pull()
         for value in (10.0, 20.0):
-            bridge.episode(value, 5)
-            bridge.scalar("loss/value", value)
+            bridge.metrics.episode(value, 5)
+            bridge.metrics.scalar("loss/value", value)
         bridge.push(gradient(1), 1)
         bridge.push(gradient(1), 1)
         _, scalars = server.core.scalars()
@@ -80,11 +81,11 @@ def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
 
 def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("relaax.parameters.grpc_bridge.time.monotonic", lambda: now)
+    monkeypatch.setattr("relaax.parameters.client.time.monotonic", lambda: now)
     with running() as server, bridge_to(server.address) as bridge:
         bridge.register(registration(exploit=True))
         for _ in range(3):
-            bridge.episode(1.0, 1)
+            bridge.metrics.episode(1.0, 1)
             bridge.flush()
         assert server.core.status().episodes == 1
         now += 1.0
@@ -110,7 +111,7 @@ def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, exploit: bool
         np.testing.assert_array_equal(second.parameters, -gradient(1))
         assert (second.version, bridge.pull()) == (1, second)
         # Statistics change without them.
-        other.statistic("rewards", Moments.of(np.array([[3.0]])))
+        other.metrics.statistic("rewards", Moments.of(np.array([[3.0]])))
         other.push(None, env_steps=1)
         third = bridge.pull()
         assert third is not second
@@ -140,7 +141,7 @@ def test_leaving_tells_the_rest_and_is_seen() -> None:
         with bridge_to(server.address) as bridge:
             bridge.register(registration())
             assert server.core.status().workers == 1
-            bridge.episode(1.0, 1)
+            bridge.metrics.episode(1.0, 1)
         assert (server.core.status().workers, server.core.status().episodes) == (0, 1)
         bridge.close()
 
@@ -150,14 +151,14 @@ def test_an_exploit_worker_pulls_and_cannot_push(way: Way) -> None:
     with running() as server, bridge_to(server.address, way=way) as bridge:
         bridge.register(registration(exploit=True))
         assert bridge.pull().version == 0
-        with pytest.raises(BridgeError, match="an exploit worker cannot push"):
+        with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, env_steps=1)
 
 
 def test_another_configuration_is_refused_with_the_first_difference() -> None:
     with running() as server, bridge_to(server.address) as first, bridge_to(server.address) as second:
         first.register(registration())
-        with pytest.raises(BridgeError, match=r"configuration\.gamma: 0\.9 at the worker, 0\.99 at the param"):
+        with pytest.raises(ParameterServerError, match=r"configuration\.gamma: 0\.9 at the worker, 0\.99 at the param"):
             second.register(registration(fingerprint=fingerprint(gamma=0.9)))
         assert server.core.status().workers == 1
 
@@ -177,7 +178,7 @@ def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
     with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
         bridge.register(registration())
         bridge.pull()
-        bridge.episode(10.0, 5)
+        bridge.metrics.episode(10.0, 5)
         proxy.swallow_answers()
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), env_steps=5)))
@@ -215,7 +216,7 @@ def test_a_new_incarnation_without_a_checkpoint_begins_anew_with_the_steps_of_th
             bridge.push(gradient(1), env_steps=5)
             first.stop()
             with running(address=address) as second:
-                bridge.episode(3.0, 1)
+                bridge.metrics.episode(3.0, 1)
                 pushed = bridge.push(gradient(1), env_steps=7)
                 assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
                 assert pushed.pulled is not None
@@ -234,7 +235,7 @@ def test_pulls_and_reports_survive_a_new_incarnation_too(way: Way) -> None:
             pulled = bridge.pull()
             first.stop()
             with running(address=address) as second:
-                bridge.episode(3.0, 1)
+                bridge.metrics.episode(3.0, 1)
                 bridge.flush()
                 assert (second.core.status().episodes, second.core.status().workers) == (1, 1)
                 assert bridge.pull() is not pulled
@@ -282,7 +283,7 @@ def test_the_end_of_training_is_told_by_every_call(way: Way) -> None:
 def test_a_server_that_stays_away_is_unavailable_after_the_bounded_wait(caplog: pytest.LogCaptureFixture) -> None:
     with nobody() as address, bridge_to(address, unavailable_after=0.5) as bridge:
         begun = time.monotonic()
-        with pytest.raises(BridgeUnavailable, match=r"was away for 0\.5 s"):
+        with pytest.raises(ParameterServerUnavailable, match=r"was away for 0\.5 s"):
             bridge.register(registration())
         assert 0.4 < time.monotonic() - begun < 30
     assert [record.levelname for record in caplog.records] == ["WARNING"]

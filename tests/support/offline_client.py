@@ -1,19 +1,42 @@
-"""A bridge that reaches nothing: what was reported is kept."""
+"""A client that reaches nothing: what was reported is kept."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from relaax.parameters.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.parameters.base import (
+    ClientBase,
+    FlatVector,
+    Metrics,
+    Parameters,
+    Pulled,
+    Pushed,
+    Registered,
+    Registration,
+)
 from relaax.parameters.moments import Moments
 
 
-class OfflineBridge(BridgeBase):
+class OfflineMetrics(Metrics):
     def __init__(self) -> None:
-        self.registration: Registration | None = None
         self.episodes: list[tuple[float, int]] = []
         self.scalars: list[tuple[str, float]] = []
         self.statistics: list[tuple[str, Moments]] = []
+
+    def scalar(self, name: str, value: float) -> None:
+        self.scalars.append((name, value))
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        self.statistics.append((name, moments))
+
+    def episode(self, episode_return: float, length: int) -> None:
+        self.episodes.append((episode_return, length))
+
+
+class OfflineClient(ClientBase, Parameters):
+    def __init__(self) -> None:
+        self.metrics = OfflineMetrics()
+        self.registration: Registration | None = None
         self.closed = False
 
     def register(self, registration: Registration) -> Registered:
@@ -33,15 +56,6 @@ class OfflineBridge(BridgeBase):
         withheld: bool = False,
     ) -> Pushed:
         return Pushed(None, 0, 0, 0, self.pull() if want_parameters else None)
-
-    def scalar(self, name: str, value: float) -> None:
-        self.scalars.append((name, value))
-
-    def statistic(self, name: str, moments: Moments) -> None:
-        self.statistics.append((name, moments))
-
-    def episode(self, episode_return: float, length: int) -> None:
-        self.episodes.append((episode_return, length))
 
     def flush(self) -> None:
         pass

@@ -11,7 +11,17 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relaax.parameters.base import BridgeBase, FlatVector, Pulled, Pushed, Registered, Registration, TrainingEnded
+from relaax.parameters.base import (
+    ClientBase,
+    FlatVector,
+    Metrics,
+    Parameters,
+    Pulled,
+    Pushed,
+    Registered,
+    Registration,
+    TrainingEnded,
+)
 from relaax.parameters.moments import Moments
 
 _SCALAR = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
@@ -36,7 +46,7 @@ class RecordedPush:
     loss: float | None = None
 
 
-class FakeBridge(BridgeBase):
+class FakeParameters(ClientBase, Parameters):
     """Holds the parameters itself and applies gradients by plain gradient descent, in numpy.
 
     Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN in it, a push or a
@@ -56,6 +66,7 @@ class FakeBridge(BridgeBase):
         max_global_step: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        self.metrics = FakeMetrics(self)
         self.pushes: list[RecordedPush] = []
         self.scalars: list[tuple[str, float]] = []
         self.episodes: list[tuple[float, int]] = []
@@ -159,28 +170,6 @@ class FakeBridge(BridgeBase):
         pulled = self._hand_out() if want_parameters or discarded == "incarnation" else None
         return Pushed(discarded, self._global_step, self._newest.version, staleness, pulled)
 
-    def scalar(self, name: str, value: float) -> None:
-        """Recorded."""
-        self._enter("scalar")
-        _demand(_SCALAR.fullmatch(name) is not None, f"{name!r} is no name of a scalar")
-        _demand(math.isfinite(value), f"scalar {name} is {value}")
-        self.scalars.append((name, float(value)))
-
-    def statistic(self, name: str, moments: Moments) -> None:
-        """Gathered until the next push."""
-        registration = self._enter("statistic")
-        _demand(not registration.exploit, "statistic in exploit mode")
-        _demand(name in self._lengths, f"{name!r} is no statistic that the algorithm declares: {sorted(self._lengths)}")
-        _demand(isinstance(moments, Moments), f"a statistic is Moments, not {type(moments).__name__}")
-        length = self._lengths[name]
-        _demand(moments.size == length, f"statistic {name} has {length} numbers, not {moments.size}")
-        self._gathered[name] = self._gathered[name].merged(moments) if name in self._gathered else moments
-
-    def episode(self, episode_return: float, length: int) -> None:
-        """Recorded. The worker counts episodes: an agent that does so too counts them twice."""
-        self._enter("episode")
-        self.episodes.append((float(episode_return), int(length)))
-
     def flush(self) -> None:
         """Counted."""
         self._enter("flush")
@@ -227,6 +216,37 @@ class FakeBridge(BridgeBase):
         frozen = parameters.copy()
         frozen.flags.writeable = False
         return Pulled(frozen, version, self._global_step, MappingProxyType(self._merged))
+
+
+class FakeMetrics(Metrics):
+    """Records what it is given in `FakeParameters`, and raises ContractBroken as that does."""
+
+    def __init__(self, parameters: FakeParameters) -> None:
+        self._parameters = parameters
+
+    def scalar(self, name: str, value: float) -> None:
+        """Recorded."""
+        self._parameters._enter("scalar")
+        _demand(_SCALAR.fullmatch(name) is not None, f"{name!r} is no name of a scalar")
+        _demand(math.isfinite(value), f"scalar {name} is {value}")
+        self._parameters.scalars.append((name, float(value)))
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        """MetricsCollector until the next push."""
+        registration = self._parameters._enter("statistic")
+        _demand(not registration.exploit, "statistic in exploit mode")
+        lengths = self._parameters._lengths
+        _demand(name in lengths, f"{name!r} is no statistic that the algorithm declares: {sorted(lengths)}")
+        _demand(isinstance(moments, Moments), f"a statistic is Moments, not {type(moments).__name__}")
+        length = lengths[name]
+        _demand(moments.size == length, f"statistic {name} has {length} numbers, not {moments.size}")
+        gathered = self._parameters._gathered
+        gathered[name] = gathered[name].merged(moments) if name in gathered else moments
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """Recorded. The worker counts episodes: an agent that does so too counts them twice."""
+        self._parameters._enter("episode")
+        self._parameters.episodes.append((float(episode_return), int(length)))
 
 
 def _demand(condition: bool, sentence: str) -> None:

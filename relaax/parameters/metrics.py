@@ -7,13 +7,14 @@ from collections import deque
 from relaax.metrics.histogram import Histogram
 from relaax.metrics.names import check_name
 from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.base import Metrics
 from relaax.parameters.moments import Moments
 
 _EPISODES_PER_REPORT = 4_096
 
 
-class Gathered:
-    """Episodes in order, sums of scalars, histograms, gauges, and merged statistics.
+class MetricsCollector(Metrics):
+    """Gather episodes in order, sums of scalars, histograms, gauges, and merged statistics.
 
     Bounded: the oldest of very many episodes are dropped. Reports carry all but statistics; only pushes carry those
     too.
@@ -31,40 +32,40 @@ class Gathered:
         return bool(self._episodes or self._scalars or self._histograms or self._gauges)
 
     def episode(self, episode_return: float, length: int) -> None:
-        """A whole episode ended."""
+        """Count a whole episode that has ended."""
         self._episodes.append((float(episode_return), int(length)))
 
     def scalar(self, name: str, value: float) -> None:
-        """One sample. Raises ValueError where the name cannot be one."""
+        """Add one sample. Raises ValueError if the name cannot be one."""
         if name not in self._scalars:
             self._scalars[check_name(name)] = (0.0, 0)
         total, count = self._scalars[name]
         self._scalars[name] = (total + float(value), count + 1)
 
     def sample(self, name: str, value: float) -> None:
-        """One sample of a quantity whose quantiles are wanted. Raises ValueError where the name cannot be one."""
+        """Add one sample of a quantity whose quantiles are wanted. Raises ValueError if the name cannot be one."""
         histogram = self._histograms.get(name)
         if histogram is None:
             histogram = self._histograms[check_name(name)] = Histogram()
         histogram.add(value)
 
     def gauge(self, name: str, value: float) -> None:
-        """How something stands now. Raises ValueError where the name cannot be one."""
+        """Set how something stands now. Raises ValueError if the name cannot be one."""
         self._gauges[check_name(name)] = float(value)
 
     def statistic(self, name: str, moments: Moments) -> None:
-        """Samples of a statistic. Raises ValueError where they cannot be merged with those before."""
+        """Add samples of a statistic. Raises ValueError if they cannot be merged with those before."""
         if name in self._statistics:
             moments = self._statistics[name].merged(moments)
         self._statistics[name] = moments
 
     def take_statistics(self) -> dict[str, Moments]:
-        """The statistics that were gathered; they are gathered no longer."""
+        """Return the statistics that were gathered, and forget them."""
         taken, self._statistics = self._statistics, {}
         return taken
 
     def take(self) -> pb.MetricsReport:
-        """What was gathered, as far as one message carries it; it is gathered no longer."""
+        """Return what was gathered, as far as one message carries it, and forget that."""
         count = min(len(self._episodes), _EPISODES_PER_REPORT)
         episodes = [self._episodes.popleft() for _ in range(count)]
         scalars, self._scalars = self._scalars, {}
@@ -79,3 +80,16 @@ class Gathered:
             ],
             gauges=[pb.Gauge(name=name, value=value) for name, value in gauges.items()],
         )
+
+
+class NoMetrics(Metrics):
+    """Drop everything: for a policy that only acts."""
+
+    def scalar(self, name: str, value: float) -> None:
+        """Drop it."""
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Drop it."""
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """Drop it."""
