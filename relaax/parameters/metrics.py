@@ -80,16 +80,3 @@ class MetricsCollector(Metrics):
             ],
             gauges=[pb.Gauge(name=name, value=value) for name, value in gauges.items()],
         )
-
-
-class NoMetrics(Metrics):
-    """Drop everything: for a policy that only acts."""
-
-    def scalar(self, name: str, value: float) -> None:
-        """Drop it."""
-
-    def statistic(self, name: str, moments: Moments) -> None:
-        """Drop it."""
-
-    def episode(self, episode_return: float, length: int) -> None:
-        """Drop it."""

@@ -1,10 +1,11 @@
-"""Parameters that stay as they are, for an agent without a parameter server."""
+"""Parameters that stay as they are and metrics that go nowhere, for an agent without a parameter server."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from relaax.parameters.base import Parameters, ParameterServerError, Pulled, Pushed
+from relaax.parameters.base import Metrics, Parameters, ParameterServerError, Pulled, Pushed
+from relaax.parameters.moments import Moments
 
 
 class FixedParameters(Parameters):
@@ -19,3 +20,16 @@ class FixedParameters(Parameters):
     def push(self, gradient: Any, env_steps: int, want_parameters: bool = True, *, loss: float | None = None) -> Pushed:
         """Raises ParameterServerError: an agent in exploit mode pushes nothing."""
         raise ParameterServerError("a policy that was loaded from a file does not learn")
+
+
+class NoMetrics(Metrics):
+    """Drop everything: for a policy that only acts."""
+
+    def scalar(self, name: str, value: float) -> None:
+        """Drop it."""
+
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Drop it."""
+
+    def episode(self, episode_return: float, length: int) -> None:
+        """Drop it."""
