@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, ConfigBase, Discrete, Leaves, Pulled, Space, Step
 from relaax.extras import explained
-from relaax.parameters.metrics import NoMetrics
 from relaax.policy.file import Description, PolicyError, PolicyFile
-from relaax.policy.fixed_parameters import FixedParameters
+from relaax.policy.fixed_parameters import FixedParameters, NoMetrics
 from relaax.rlx.errors import ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck
 
