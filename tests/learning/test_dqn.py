@@ -1,0 +1,48 @@
+"""A one-file DQN against the contracts: short, it keeps them, and it solves CartPole through the ports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, load_algorithm
+from relaax.algorithm_base.testing import AgentCompliance
+from support.run import Runs
+
+DQN = Path(__file__).with_name("dqn.py")
+
+
+def test_it_is_one_short_file() -> None:
+    assert len(DQN.read_text().splitlines()) <= 150
+
+
+class TestDqn(AgentCompliance):
+    algorithm = load_algorithm(str(DQN), DQN.parent)
+    config_section: ClassVar = {"path": str(DQN), "replay_start": 8, "batch_size": 8, "network": {"dense": [5]}}
+    observation_space = Box(-1, 1, shape=(4,))
+    action_space = Discrete(3, start=1)
+    impossible_spaces = ((observation_space, Box(-1, 1, shape=(1,))),)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_it_solves_cartpole(runs: Runs, short: bool, tmp_path: Path) -> None:
+    """Random play returns 20."""
+    document = {
+        "relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1", "clients": 1, "envs-per-client": 4},
+        "algorithm": {
+            "path": str(DQN),
+            "optimizer": "adam",
+            "initial_learning_rate": 5e-4,
+            "anneal_learning_rate": False,
+        },
+    }
+    config = tmp_path / "dqn.yaml"
+    config.write_text(json.dumps(document))  # JSON is YAML
+    target = "150" if short else "475"
+    run = runs.start("--target-return", target, "--max-steps", "4e5", "--seed", "1", "--no-progress", config=config)
+    assert run.running.wait(560) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
