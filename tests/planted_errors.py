@@ -67,7 +67,7 @@ CONT_CONTRACT = "tests/algorithms/da3c_cont/test_contract.py"
 EPISODES = "tests/algorithms/da3c_cont/test_episodes.py"
 DOCKING = "tests/learning/test_da3c_cont_docking.py"
 SHARD = "tests/server/parameter_server/test_shard.py"
-COMBINING = "tests/server/parameter_server/test_combining.py"
+COMPENSATION = "tests/server/parameter_server/test_delay_compensation.py"
 CHECKPOINTING = "tests/server/parameter_server/test_checkpointing.py"
 LEADER = "tests/server/parameter_server/coordination/test_leader.py"
 LINKS = "tests/parameters/test_links.py"
@@ -99,7 +99,7 @@ RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_reading.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
-COMBINING_PY = "relaax/server/parameter_server/combining.py"
+COMPENSATION_PY = "relaax/server/parameter_server/delay_compensation.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
 RECEIVED_PY = "relaax/parameters/received.py"
@@ -574,28 +574,16 @@ ERRORS = (
         "tests/optim/test_optimizers.py",
     ),
     planted(
-        "window-summed",
-        "a window of gradients is summed, not averaged",
-        [(COMBINING_PY, "self._sum / np.float32(self._count)", "self._sum / np.float32(1)")],
-        COMBINING,
-    ),
-    planted(
-        "window-forgotten",
-        "gradients that wait are lost with a restart",
-        [(COMBINING_PY, "            self._sum += found\n", "")],
-        COMBINING,
-    ),
-    planted(
         "delay-doubled",
         "delays are added to, not compensated",
-        [(COMBINING_PY, "np.subtract(now, base)", "np.subtract(base, now)")],
-        COMBINING,
+        [(COMPENSATION_PY, "np.subtract(now, base)", "np.subtract(base, now)")],
+        COMPENSATION,
     ),
     planted(
         "ring-survives",
         "after a roll-back delays are measured by parameters of before it",
-        [(COMBINING_PY, "        self._ring.clear()\n", "")],
-        COMBINING,
+        [(COMPENSATION_PY, "        self._ring.clear()\n", "")],
+        COMPENSATION,
     ),
     planted(
         "outlier-hides-others",

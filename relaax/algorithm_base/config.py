@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relaax.algorithm_base.optimizer_config import (
     AdaGradConfig,
@@ -66,13 +66,10 @@ class ConfigBase(Section):
         MomentumConfig(), alias="Momentum", description="Gradient descent with momentum."
     )
     adagrad: Free[AdaGradConfig] = Field(AdaGradConfig(), alias="AdaGrad", description="AdaGrad.")
-    combine: Free[Literal["fifo", "average", "delay_compensated"]] = Field(
+    combine: Free[Literal["fifo", "delay_compensated"]] = Field(
         "fifo",
-        description="What becomes of the workers' gradients: each is applied as it comes (fifo), so many are averaged "
-        "first (average), or each is corrected by what changed since its parameters were fetched (delay_compensated).",
-    )
-    average_window: Free[int] = Field(
-        4, ge=1, le=1024, description="With `combine: average`: gradients that are averaged before one update."
+        description="What becomes of the workers' gradients: each is applied as it comes (fifo), or corrected first by "
+        "what changed since its parameters were fetched (delay_compensated).",
     )
     delay_compensation: Free[float] = Field(
         0.04,
@@ -116,11 +113,27 @@ class ConfigBase(Section):
         default = DEFAULT_RING if self.combine == "delay_compensated" else None
         return default if self.max_staleness is None else self.max_staleness
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_what_has_no_effect_any_more(cls, keys: Any) -> Any:
+        """Run directories of earlier versions have the window of `combine: average`, whatever `combine` was."""
+        return (
+            {key: value for key, value in keys.items() if key != "average_window"} if isinstance(keys, dict) else keys
+        )
+
+    @field_validator("combine", mode="before")
+    @classmethod
+    def _gradients_are_averaged_no_more(cls, combine: object) -> object:
+        if combine == "average":
+            raise ValueError(
+                "gradients are averaged no more: with four workers that scored 59 and fifo 295 "
+                "(docs/results/gradient-modes.md); use fifo, and leave average_window out"
+            )
+        return combine
+
     @model_validator(mode="after")
     def _own_gradients_are_not_too_stale(self) -> ConfigBase:
         bound, own = self.staleness_bound, self.sync_interval - 1
-        if self.combine == "average":  # as many make one version
-            own = -(-own // self.average_window)
         if bound is not None and bound < own:
             raise ValueError(
                 f"with sync_interval {self.sync_interval} a worker's own gradients are up to {own} "

@@ -156,8 +156,7 @@ def test_delays_that_cannot_be_compensated(keys: dict[str, Any], sentence: str) 
         {"optimizer": "momentum"},
         {"Momentum": {"momentum": 0.5}},
         {"AdaGrad": {"epsilon": 0.5}},
-        {"combine": "average"},
-        {"average_window": 2},
+        {"combine": "delay_compensated"},
         {"delay_compensation": 0.5},
         {"loss_outlier_deviations": 3},
         {"max_staleness": 3},
@@ -193,7 +192,6 @@ def test_where_it_runs_is_not_part_of_the_model() -> None:
         ({"RMSProp": {"epsilon": 0}}, "algorithm.RMSProp.epsilon: 0 cannot be used"),
         ({"Momentum": {"momentum": 1}}, "algorithm.Momentum.momentum: 1 cannot be used"),
         ({"AdaGrad": {"epsilon": 0}}, "algorithm.AdaGrad.epsilon: 0 cannot be used"),
-        ({"average_window": 0}, "algorithm.average_window: 0 cannot be used"),
         ({"delay_compensation": -1}, "algorithm.delay_compensation: -1 cannot be used"),
         ({"loss_outlier_deviations": 1}, "algorithm.loss_outlier_deviations: 1 cannot be used"),
         ({"RMSProp": {"gradient_norm_clipping": 0}}, "algorithm.RMSProp.gradient_norm_clipping: 0 cannot be used"),
@@ -205,11 +203,16 @@ def test_numbers_out_of_range_are_refused(keys: dict[str, Any], sentence: str) -
     assert str(refused.value).startswith(sentence)
 
 
+def test_gradients_are_averaged_no_more() -> None:
+    assert "average_window" not in config(average_window=4, combine="fifo").model_dump()  # of a run directory of before
+    with pytest.raises(
+        ConfigurationError, match=r"algorithm.combine: 'average' cannot be used: gradients are averaged no"
+    ):
+        config(combine="average")
+
+
 def test_a_worker_must_not_outdate_its_own_gradients() -> None:
     assert config(sync_interval=3, max_staleness=2).sync_interval == 3
-    assert config(sync_interval=9, max_staleness=2, combine="average", average_window=4).average_window == 4
-    with pytest.raises(ConfigurationError, match="up to 3 versions old"):
-        config(sync_interval=10, max_staleness=2, combine="average", average_window=4)
     with pytest.raises(ConfigurationError) as refused:
         config(sync_interval=3, max_staleness=1)
     assert str(refused.value) == (

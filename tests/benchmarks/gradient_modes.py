@@ -53,7 +53,6 @@ def modes(options: argparse.Namespace, workers: int) -> dict[str, list[str]]:
     return {
         "fifo": [],
         f"fifo, at most {bound} versions old": [f"algorithm.max_staleness={bound}"],
-        "average over the workers": ["algorithm.combine=average", f"algorithm.average_window={workers}"],
         "delay-compensated": ["algorithm.combine=delay_compensated"],
     }
 

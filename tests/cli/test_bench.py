@@ -21,7 +21,7 @@ from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
 from relaax.cli.bench.command import _promise
 from relaax.cli.bench.emulator import ale_vector_form, cores, forms
 from relaax.cli.bench.programs import Measurements, Programs
-from relaax.cli.bench.service import Service, gradients_per_update
+from relaax.cli.bench.service import Service
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
@@ -116,19 +116,6 @@ def test_measurements_are_read_as_they_come(tmp_path: Path) -> None:
     assert measured.steps_per_second(12.0, 13.5) == 200, "from the last line before it"
     assert measured.steps_per_second(9.0, 10.5) == 0, "one line says nothing"
     assert measured.steps_per_second(13.0, 14.0) == 0
-
-
-@pytest.mark.parametrize(
-    ("keys", "gradients"),
-    [
-        ([], 1),
-        (["algorithm.average_window=6"], 1),
-        (["algorithm.combine=average"], 4),
-        (["algorithm.combine=average", "algorithm.average_window=6"], 6),
-    ],
-)
-def test_gradients_that_are_averaged_are_counted_one_by_one(keys: list[str], gradients: int) -> None:
-    assert gradients_per_update(make_plan("da3c_gym_cartpole", keys)) == gradients
 
 
 @pytest.mark.parametrize("config", ["da3c_ale_boxing", "da3c_gym_cartpole"])

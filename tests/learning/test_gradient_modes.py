@@ -21,7 +21,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "adagrad": {"optimizer": "adagrad", "initial_learning_rate": 0.3},
     "worker_rms_prop": {**RMSPROP, "optimizer": "worker_rms_prop"},
     "worker_momentum": {"optimizer": "worker_momentum", "initial_learning_rate": 0.3},
-    "average": {**RMSPROP, "combine": "average", "average_window": WORKERS},
     "delay_compensated": {**RMSPROP, "combine": "delay_compensated"},
     "loss_outliers": {**RMSPROP, "loss_outlier_deviations": 4.0},
 }
@@ -42,7 +41,7 @@ def test_the_best_policy_is_found(way: str) -> None:
     worlds = [Corridors(ENVIRONMENTS, seed=4 + i) for i in range(WORKERS)]
     shard = train_through_a_shard(DA3C, section, worlds, steps)
     updates = shard.counters.version + shard.counters.discarded
-    assert updates == UPDATES // (WORKERS if way == "average" else 1)
+    assert updates == UPDATES
     assert shard.counters.discarded_stale == shard.counters.discarded_not_finite == 0
     if way != "loss_outliers":
         assert shard.counters.discarded == 0

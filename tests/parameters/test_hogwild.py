@@ -35,7 +35,7 @@ from relaax.parameters.client import ParameterClient
 from relaax.parameters.moments import Moments
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
 from relaax.server.configured import check_bridge
-from relaax.server.parameter_server.combining import Average, CombinerSpec, Fifo
+from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.shard import Push, PushRefused, Shard
 from support.parameter_servers import SIZE, Models, Running, bridge_to, fingerprint, gradient, registration, running
@@ -339,12 +339,14 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_write_harms_nobody(processes
 
 
 @dataclass(frozen=True)
-class Combining(Models):
-    combine: CombinerSpec = Fifo()  # noqa: RUF009 - it is a value
+class Compensating(Models):
+    compensation: DelayCompensation | None = None
 
     def __call__(self, description: str) -> ModelSpec:
         spec = super().__call__(description)
-        return ModelSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, "combine": self.combine})
+        return ModelSpec(
+            **{**{name: getattr(spec, name) for name in spec.__slots__}, "compensation": self.compensation}
+        )
 
 
 @pytest.mark.parametrize(
@@ -352,7 +354,10 @@ class Combining(Models):
     [
         (Models(Adam()), "its optimizer is none of rms_prop, momentum and adagrad"),
         (Models(RMSProp(), max_staleness=3), r"it discards stale gradients \(algorithm.max_staleness\)"),
-        (Combining(RMSProp(), combine=Average(2)), r"it combines gradients \(algorithm.combine\)"),
+        (
+            Compensating(RMSProp(), compensation=DelayCompensation(0.1, 2)),
+            r"it corrects gradients \(algorithm.combine\)",
+        ),
     ],
 )
 def test_what_a_shard_could_not_keep_is_refused(models: Models, says: str) -> None:
@@ -391,7 +396,10 @@ def test_nobody_says_that_he_has_updated_what_is_not_his() -> None:
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"combine": "average"}, "algorithm.combine: average needs gradients in an order: set it to fifo"),
+        (
+            {"combine": "delay_compensated"},
+            "algorithm.combine: delay_compensated needs gradients in an order: set it to fifo",
+        ),
         ({"max_staleness": 0}, "algorithm.max_staleness: 0 is for gradients that are discarded: leave it out"),
         ({"optimizer": "adam"}, "algorithm.optimizer: adam is none of rms_prop, momentum, adagrad: set one of these"),
     ],

@@ -72,7 +72,9 @@ def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds:
     spaces = worlds[0].observation_space, worlds[0].action_space
     description = fingerprint(algorithm.name, config, *spaces)
     spec = AlgorithmModels(algorithm, config)(description)
-    shard = Shard(spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness, combine=spec.combine)
+    shard = Shard(
+        spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness, compensation=spec.compensation
+    )
     agents: list[AgentBase] = []
     for number, world in enumerate(worlds):
         client = ShardInProcess(shard, str(number))

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 
-from relaax.algorithm_base import ConfigBase
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.cli.bench.programs import START_SECONDS, Programs
 from relaax.cli.run.plan import Plan
@@ -66,14 +65,6 @@ class Window:
     act_ms: tuple[float, ...]
 
 
-def gradients_per_update(plan: Plan) -> int:
-    """How many gradients the parameter server makes one update of."""
-    keys = plan.configuration.algorithm
-    if keys.get("combine") != "average":
-        return 1
-    return int(keys.get("average_window", ConfigBase.model_fields["average_window"].default))
-
-
 class Service:
     """A parameter server and an RLX server with nobody connected, until the block is left."""
 
@@ -86,7 +77,6 @@ class Service:
         self._tokens = run_tokens(plan)
         self._supervisor = Supervisor(plan, self._directory, self._tokens)
         self._reader = ProgressReader(self._tokens.status)
-        self._per_update = gradients_per_update(plan)
 
     def __enter__(self) -> Service:
         try:
@@ -212,8 +202,8 @@ class Service:
         programs.wait(min(WARM_UP_SECONDS, seconds))
 
     def _pushes(self, progress: Progress) -> int:
-        """Gradients that came; of those that are averaged, the ones that wait for others are not among them yet."""
-        return progress.updates * self._per_update + progress.discarded
+        """Gradients that came."""
+        return progress.updates + progress.discarded
 
     def _updates(self, before: Progress, workers: int) -> int:
         """Gradients of each of so many workers since then, on average."""

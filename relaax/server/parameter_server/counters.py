@@ -8,10 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a shard counts. `version` is the number of updates applied; the others are sums over pushes.
-
-    `pending`: gradients that were taken and wait for others, to be averaged with them into one update.
-    """
+    """What a shard counts. `version` is the number of updates applied; the others are sums over pushes."""
 
     version: int = 0
     env_steps: int = 0
@@ -19,11 +16,11 @@ class Counters:
     discarded_stale: int = 0
     discarded_not_finite: int = 0
     discarded_loss: int = 0
-    pending: int = 0
 
     @classmethod
     def from_json(cls, counted: Mapping[str, int]) -> Counters:
-        """What a checkpoint has; older ones lack some. Raises ValueError where it has others."""
+        """Read those of a checkpoint; older ones lack some. Raises ValueError if it has others."""
+        counted = {name: count for name, count in counted.items() if name != "pending"}  # of averaged gradients, once
         unknown = sorted(set(counted) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(f"this version does not know what it counts as {', '.join(unknown)}")

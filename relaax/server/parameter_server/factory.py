@@ -13,7 +13,7 @@ from relaax.algorithm_base.resuming import changed_keys
 from relaax.checkpoint import Damaged
 from relaax.parameters.moments import check_lengths
 from relaax.rlx import Space
-from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
+from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
 
 
@@ -79,14 +79,12 @@ class AlgorithmModels:
             max_global_step=config.max_global_step,
             max_staleness=config.staleness_bound,
             statistics=statistics,
-            combine=_combine(config),
+            compensation=_compensation(config),
         )
 
 
-def _combine(config: ConfigBase) -> CombinerSpec:
-    """What `algorithm.combine` says."""
-    if config.combine == "average":
-        return Average(config.average_window)
+def _compensation(config: ConfigBase) -> DelayCompensation | None:
+    """Return what `algorithm.combine` says."""
     if config.combine == "delay_compensated":
-        return DelayCompensated(config.delay_compensation, config.staleness_bound or 0)
-    return Fifo()
+        return DelayCompensation(config.delay_compensation, config.staleness_bound or 0)
+    return None

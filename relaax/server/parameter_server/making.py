@@ -52,7 +52,7 @@ def make_model(factory: ModelFactory, fingerprint: str, place: Place, empty: Emp
         start=start,
         max_staleness=spec.max_staleness,
         statistics=spec.statistics,
-        combine=spec.combine,
+        compensation=spec.compensation,
         on_device=computes_on_gpu(),
         empty=empty,
     )

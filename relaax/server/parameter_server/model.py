@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.schedule import Schedule
 from relaax.optim.optimizers import OptimizerSpec
-from relaax.server.parameter_server.combining import CombinerSpec, Fifo
+from relaax.server.parameter_server.delay_compensation import DelayCompensation
 
 
 class ModelRefused(Exception):
@@ -27,7 +27,7 @@ class ModelSpec:
     max_global_step: int
     max_staleness: int | None = None
     statistics: Mapping[str, int] = field(default_factory=dict)
-    combine: CombinerSpec = Fifo()  # noqa: RUF009 - it is a value
+    compensation: DelayCompensation | None = None
 
 
 ModelFactory = Callable[[str], ModelSpec]

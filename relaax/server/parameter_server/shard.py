@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -23,9 +23,9 @@ from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.recycled import Empty, own_memory
 from relaax.optim.vector import FlatVector, Vector, is_finite
 from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
-from relaax.server.parameter_server.combining import SLOTS, CombinerSpec, Fifo, Uncombined
 from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.counters import Counters
+from relaax.server.parameter_server.delay_compensation import Compensator, DelayCompensation
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
 
 Statistics = Mapping[str, Moments]
@@ -95,8 +95,10 @@ class Snapshot:
 
 
 _log = logging.getLogger(__name__)
-_FIFO = Fifo()
 _PARAMETERS = "parameters"
+
+_DROPPED_SLOTS = frozenset({"pending_sum", "pending_count"})
+"""In checkpoints of versions that averaged gradients: those that waited for others are dropped."""
 
 
 class Shard:
@@ -115,7 +117,7 @@ class Shard:
         start: int = 0,
         max_staleness: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
-        combine: CombinerSpec = _FIFO,
+        compensation: DelayCompensation | None = None,
         on_device: bool = False,
         empty: Empty = own_memory,
     ) -> None:
@@ -124,8 +126,8 @@ class Shard:
         self._parameters: Vector = FlatVariable(initial) if on_device else HostVector(initial, empty)
         create = optimizer.create if on_device else partial(host_optimizers.create, optimizer)
         self._optimizer: Optimizer[Any] = create(self.size)
-        self._combiner = combine.create(self.size)
-        self._combiner.begin(0, self._parameters)
+        self._compensator = None if compensation is None else Compensator(compensation)
+        self._begin(0)
         self._schedule = schedule
         self._max_staleness = max_staleness
         self._counters = Counters()
@@ -183,8 +185,8 @@ class Shard:
                 raise CannotShare("its parameters are on a GPU")
             if not isinstance(self._optimizer, Fused):
                 raise CannotShare("its optimizer is none of rms_prop, momentum and adagrad")
-            if not isinstance(self._combiner, Uncombined):
-                raise CannotShare("it combines gradients (algorithm.combine)")
+            if self._compensator is not None:
+                raise CannotShare("it corrects gradients (algorithm.combine)")
             if self._max_staleness is not None:
                 raise CannotShare("it discards stale gradients (algorithm.max_staleness)")
             vectors = (self._parameters, *self._optimizer.vectors.values())
@@ -255,16 +257,12 @@ class Shard:
         )
         if ours != theirs:
             raise ValueError(f"the statistics are {ours}, those of the checkpoint {theirs}")
-        slots, pending = (
-            {name: slot for name, slot in snapshot.slots.items() if (name in SLOTS) is combiners}
-            for combiners in (False, True)
-        )
+        slots = {name: slot for name, slot in snapshot.slots.items() if name not in _DROPPED_SLOTS}
         with self._lock:
             self._optimizer.restore(slots)
-            self._combiner.restore(pending)
             self._parameters.assign(snapshot.parameters)
-            self._combiner.begin(snapshot.counters.version, self._parameters)
-            self._counters = replace(snapshot.counters, pending=self._combiner.pending)
+            self._begin(snapshot.counters.version)
+            self._counters = snapshot.counters
             self._ledger.restore(snapshot.ledger)
             self._statistics = MappingProxyType({name: _usable(name, snapshot.statistics[name]) for name in ours})
 
@@ -276,7 +274,7 @@ class Shard:
 
     def _arrays(self) -> Slots:
         """Parameters and slots, shared with whoever updates them: to be let go of before the next push."""
-        return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots(), **self._combiner.slots()}
+        return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots()}
 
     def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> Applied:
         parameters = self._parameters.snapshot() if want_parameters else None
@@ -312,13 +310,16 @@ class Shard:
         elif self._is_stale(push.base_version, staleness):
             discard = Discard.STALE
         else:
-            combined = self._combiner.take(push.gradient, push.base_version)
-            if combined is not None and combined is not push.gradient and not is_finite(combined):
+            gradient = push.gradient
+            if self._compensator is not None:
+                gradient = self._compensator.corrected(gradient, push.base_version)
+            if gradient is not push.gradient and not is_finite(gradient):
                 discard = Discard.NOT_FINITE
-            elif combined is not None:
+            else:
                 version += 1
-                self._optimizer.apply(self._parameters, combined, self._schedule(push.global_step))
-                self._combiner.applied(version, self._parameters)
+                self._optimizer.apply(self._parameters, gradient, self._schedule(push.global_step))
+                if self._compensator is not None:
+                    self._compensator.applied(version, self._parameters)
         self._counters = Counters(
             version=version,
             env_steps=before.env_steps + push.env_steps,
@@ -326,7 +327,6 @@ class Shard:
             discarded_stale=before.discarded_stale + (discard is Discard.STALE),
             discarded_not_finite=before.discarded_not_finite + (discard is Discard.NOT_FINITE),
             discarded_loss=before.discarded_loss + (discard is Discard.LOSS),
-            pending=self._combiner.pending,
         )
         self._statistics = statistics
         outcome = Outcome(discard, staleness)
@@ -336,7 +336,11 @@ class Shard:
     def _is_stale(self, base_version: int, staleness: int) -> bool:
         if self._max_staleness is not None and staleness > self._max_staleness:
             return True
-        return not self._combiner.reaches(base_version)
+        return self._compensator is not None and not self._compensator.reaches(base_version)
+
+    def _begin(self, version: int) -> None:
+        if self._compensator is not None:
+            self._compensator.begin(version, self._parameters)
 
     def _merged(self, samples: Statistics) -> Statistics:
         if not samples:

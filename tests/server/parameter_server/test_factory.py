@@ -11,7 +11,7 @@ import pytest
 from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, fingerprint
 from relaax.checkpoint import Damaged
 from relaax.optim.optimizers import Adam
-from relaax.server.parameter_server.combining import Average, CombinerSpec, DelayCompensated, Fifo
+from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.model import ModelRefused, ModelSpec
 from support.algorithms import algorithm_of
@@ -46,19 +46,18 @@ def test_a_model_is_what_the_algorithm_declares_and_the_configuration_says() -> 
 
 
 @pytest.mark.parametrize(
-    ("keys", "combine", "bound"),
+    ("keys", "compensation", "bound"),
     [
-        ({}, Fifo(), None),
-        ({"combine": "average", "average_window": 3}, Average(3), None),
-        ({"combine": "delay_compensated", "delay_compensation": 0.5}, DelayCompensated(0.5, 16), 16),
-        ({"combine": "delay_compensated", "max_staleness": 2}, DelayCompensated(0.04, 2), 2),
+        ({}, None, None),
+        ({"combine": "delay_compensated", "delay_compensation": 0.5}, DelayCompensation(0.5, 16), 16),
+        ({"combine": "delay_compensated", "max_staleness": 2}, DelayCompensation(0.04, 2), 2),
     ],
 )
 def test_gradients_are_combined_as_the_configuration_says(
-    keys: dict[str, Any], combine: CombinerSpec, bound: int | None
+    keys: dict[str, Any], compensation: DelayCompensation | None, bound: int | None
 ) -> None:
     spec = spec_of(Server, **{"max_staleness": None, **keys})
-    assert (spec.combine, spec.max_staleness) == (combine, bound)
+    assert (spec.compensation, spec.max_staleness) == (compensation, bound)
 
 
 def test_statistics_that_no_shard_holds_are_refused() -> None:

@@ -107,7 +107,7 @@ def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_par
             bridge.register(registration())
             bridge.pull()
         before = fast.push(gradient(1), env_steps=1).pulled
-        slow.statistic("a", of(1, 3))
+        slow.metrics.statistic("a", of(1, 3))
         pushed = slow.push(gradient(1), env_steps=1)
         assert pushed.discarded == "stale"
         assert pushed.pulled is not None
@@ -117,7 +117,7 @@ def test_they_count_where_the_gradient_is_discarded_and_are_seen_without_new_par
         assert (after.version, after.statistics["a"].count) == (before.version, 2)
         assert after.parameters is before.parameters
         assert fast.pull() is after
-        slow.statistic("a", of(8))
+        slow.metrics.statistic("a", of(8))
         assert slow.push(gradient(np.nan), env_steps=1).discarded == "not_finite"
         assert fast.pull().statistics["a"].count == 3
 
@@ -214,9 +214,9 @@ def test_samples_of_a_worker_that_can_have_none_such_spoil_nobody_elses(tmp_path
             bridge.register(registration())
             bridge.pull()
         for sign in (1, -1):
-            hostile.statistic("a", Moments(5.0, np.array([sign * 1e153]), np.array([1e307])))
+            hostile.metrics.statistic("a", Moments(5.0, np.array([sign * 1e153]), np.array([1e307])))
             hostile.push(None, env_steps=1)
-        honest.statistic("a", of(1, 3))
+        honest.metrics.statistic("a", of(1, 3))
         pushed = honest.push(gradient(1), env_steps=2).pulled
         assert pushed is not None
         assert as_bytes(pushed.statistics) == as_bytes({"a": of(1, 3)})
