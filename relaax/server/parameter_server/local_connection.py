@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -31,11 +31,20 @@ from relaax.parameters.frames import (
 from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.errors import ServiceError
+from relaax.server.parameter_server.grpc_service import status_code
 from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.service import Service
 
 _log = logging.getLogger(__name__)
 _NUMBER_BYTES = 4
+
+
+class _Refusal(NamedTuple):
+    """Why a request is refused."""
+
+    code: grpc.StatusCode
+    sentence: str
 
 
 def shake_hands(frames: FrameSocket, core: ParameterServer, offers: Offers, deadline: float) -> tuple[str, FlatVector]:
@@ -91,7 +100,7 @@ class LocalConnection:
         """`memory`: where the worker writes its gradients; what is in it counts when the worker says so."""
         self.frames = frames
         self._gradient = memory.data.cast("B").toreadonly()
-        self._servicer = service
+        self._service = service
         self._core = core
         self._segments = core.segments
         self._calls = calls
@@ -146,31 +155,29 @@ class LocalConnection:
         assert segment is not None, "such memory is always shared"
         self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
 
-    def _asked(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, _Aborted | None]:
+    def _asked(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, _Refusal | None]:
         """The service's answer, or its refusal."""
         try:
             return method(frame), None
-        except _Aborted as aborted:
-            return None, aborted
+        except ServiceError as error:
+            return None, _Refusal(status_code(error), str(error))
         except DecodeError as error:
-            return None, _Aborted(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return None, _Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except Exception as error:
             _log.exception("a question of a local worker failed")
-            return None, _Aborted(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+            return None, _Refusal(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
 
-    def _refuse(self, why: _Aborted) -> None:
+    def _refuse(self, why: _Refusal) -> None:
         self.frames.send(Frame(why.code.value[0], why.sentence.encode()))
 
     def _live(self, frame: Frame) -> tuple[pb.LiveVectors, FlatVector]:
-        context: Any = _Context()
-        return self._servicer.live(pb.PullRequest.FromString(frame.message), frame.segment, context)
+        return self._service.live(pb.PullRequest.FromString(frame.message), frame.segment)
 
     def _call(self, frame: Frame) -> Carrier[Any]:
-        context: Any = _Context()
         if frame.kind == PUSH:
             push = pb.PushRequest.FromString(frame.message)
-            return self._servicer.Push(Carrier(push, self._gradient[: frame.vector]), context)
-        return self._servicer.Pull(pb.PullRequest.FromString(frame.message), context)
+            return self._service.push(Carrier(push, self._gradient[: frame.vector]))
+        return self._service.pull(pb.PullRequest.FromString(frame.message))
 
     def _send(self, carrier: Carrier[Any]) -> None:
         head, vector = carrier.message.SerializeToString(), memoryview(carrier.data).nbytes
@@ -207,22 +214,3 @@ class LocalConnection:
         gone = self._sent - self._segments.alive
         self._sent -= gone
         return list(gone)
-
-
-class _Aborted(Exception):
-    def __init__(self, code: grpc.StatusCode, sentence: str) -> None:
-        super().__init__(sentence)
-        self.code = code
-        self.sentence = sentence
-
-
-class _Context:
-    """What the service needs of a call's context."""
-
-    def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
-        """End the call."""
-        raise _Aborted(code, details)
-
-    def peer(self) -> str:
-        """Who calls: nobody with an address."""
-        return "unix:"

@@ -1,11 +1,8 @@
-"""Checks of what arrives over gRPC, before anything is done with it."""
+"""Check what workers send before anything is done with it."""
 
 from __future__ import annotations
 
 import re
-from typing import NoReturn
-
-import grpc
 
 from relaax.metrics import check_name
 from relaax.metrics.histogram import HIGHEST, LOWEST
@@ -17,6 +14,7 @@ from relaax.parameters.precision import check_precision, widened
 from relaax.parameters.statistics import statistics_from_messages
 from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
+from relaax.server.parameter_server.errors import InvalidRequest
 from relaax.server.parameter_server.shard import Push
 
 MAX_TEXT = 256
@@ -46,8 +44,8 @@ def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
     )
 
 
-def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContext) -> None:
-    """End the call where a field is out of its bounds."""
+def check_registration(request: pb.RegisterRequest) -> None:
+    """Raise InvalidRequest if a field is out of its bounds."""
     wrong = None
     if not _WORKER_ID.fullmatch(request.worker_id):
         wrong = "worker_id must be 32 hexadecimal digits"
@@ -62,35 +60,35 @@ def check_registration(request: pb.RegisterRequest, context: grpc.ServicerContex
     elif len(request.fingerprint) > MESSAGE_OVERHEAD:
         wrong = f"a fingerprint of {len(request.fingerprint)} characters; {MESSAGE_OVERHEAD} are the most"
     if wrong:
-        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
+        raise InvalidRequest(wrong)
 
 
-def check_push(request: pb.PushRequest, context: grpc.ServicerContext) -> None:
-    """End the call where the report that comes with it may not be taken in, or the precision is none."""
-    check_asked(request.precision, context)
-    check_report(request.report, context)
+def check_push(request: pb.PushRequest) -> None:
+    """Raise InvalidRequest if the report that comes with it cannot be taken in, or the precision is unknown."""
+    check_asked(request.precision)
+    check_report(request.report)
 
 
-def check_asked(precision: pb.Precision, context: grpc.ServicerContext) -> None:
-    """End the call where parameters are asked for in a precision that is none."""
+def check_asked(precision: pb.Precision) -> None:
+    """Raise InvalidRequest if parameters are asked for in an unknown precision."""
     try:
         check_precision(precision)
     except ValueError as error:
-        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise InvalidRequest(str(error)) from None
 
 
-def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> None:
-    """End the call where a name is none, a return, a gauge or a client's scalar out of RLX's bounds, a histogram
-    impossible, or all too much.
+def check_report(report: pb.MetricsReport) -> None:
+    """Raise InvalidRequest if a name is not allowed, a return, a gauge or a client's scalar is out of RLX's bounds, a
+    histogram is impossible, or there are too many entries.
 
     A scalar of the algorithm's may be NaN: a loss that has become so is worth seeing.
     """
     longest = max(len(report.episodes), len(report.scalars), len(report.histograms), len(report.gauges))
     if longest > _MAX_ENTRIES:
-        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"a report of {longest} entries; {_MAX_ENTRIES} are the most")
+        raise InvalidRequest(f"a report of {longest} entries; {_MAX_ENTRIES} are the most")
     for episode in report.episodes:
         if not is_return(episode.episode_return):
-            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"an episode returned {episode.episode_return}")
+            raise InvalidRequest(f"an episode returned {episode.episode_return}")
     try:
         for scalar in report.scalars:
             check_name(scalar.name)
@@ -104,7 +102,7 @@ def check_report(report: pb.MetricsReport, context: grpc.ServicerContext) -> Non
             if not abs(gauge.value) <= MAX_NUMBER:
                 raise ValueError(f"gauge {gauge.name[:MAX_TEXT]!r} is {gauge.value}")
     except ValueError as error:
-        refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise InvalidRequest(str(error)) from None
 
 
 def _check_histogram(histogram: pb.Histogram) -> None:
@@ -113,9 +111,3 @@ def _check_histogram(histogram: pb.Histogram) -> None:
         raise ValueError(f"histogram {histogram.name!r} has {len(buckets)} buckets and {len(counts)} counts")
     if any(not LOWEST <= bucket <= HIGHEST for bucket in buckets):
         raise ValueError(f"histogram {histogram.name!r}: buckets are from {LOWEST} to {HIGHEST}")
-
-
-def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, sentence: str) -> NoReturn:
-    """End the call with an error."""
-    context.abort(code, sentence)
-    raise AssertionError("abort raises")

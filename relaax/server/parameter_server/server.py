@@ -22,6 +22,7 @@ from relaax.server.parameter_server.coordination.introduction import PARAMETERS
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.credentials import Credentials
+from relaax.server.parameter_server.grpc_service import GrpcService
 from relaax.server.parameter_server.guard import Refusals
 from relaax.server.parameter_server.health import Health
 from relaax.server.parameter_server.keeper import Keeper
@@ -87,8 +88,8 @@ class Server:
             options=[*server_options(parameters), (_CONNECTIONS, self.keeper.connections.most)],
         )
         offers, local_calls = Offers(), CallCounter()
-        service = Service(core, offers, self.keeper.connections.pulled)
-        add_to_server(service, self._grpc)
+        service = Service(core, offers)
+        add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
         self._local = LocalServer(service, core, offers, local_calls)
         if isinstance(shards, Leader):
             coordination_pb2_grpc.add_CoordinationServiceServicer_to_server(shards.members, self._grpc)

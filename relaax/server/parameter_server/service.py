@@ -1,12 +1,10 @@
-"""The gRPC face of a parameter server: messages in, messages out, every field checked."""
+"""Answer the requests of workers, whatever transport they came by. Every field is checked first."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-
-import grpc
+from collections.abc import Iterator
 
 from relaax import __version__
 from relaax.parameters import parameter_server_pb2 as pb
@@ -15,6 +13,13 @@ from relaax.parameters.precision import Narrower
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.errors import (
+    InvalidRequest,
+    MemoryExhausted,
+    NotAllowedNow,
+    TryAgain,
+    UnknownWorker,
+)
 from relaax.server.parameter_server.gate import Away
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
@@ -27,7 +32,6 @@ from relaax.server.parameter_server.requests import (
     check_registration,
     check_report,
     push_of,
-    refuse,
 )
 from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
 
@@ -35,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Service:
-    """Translates between messages and a `ParameterServer`. What is not right is refused with a sentence.
+    """Answer requests for a `ParameterServer`. Each method raises ServiceError for what it refuses.
 
     Long vectors come and go beside their messages: see `relaax.parameters.wire`.
     """
@@ -44,55 +48,43 @@ class Service:
         self,
         core: ParameterServer,
         offers: Offers | None = None,
-        pulled: Callable[[str, str], None] = lambda peer, worker_id: None,
     ) -> None:
-        """`offers`: of a way through memory, made to each worker that registers. `pulled` is told whose peer a worker
-        is that fetches parameters, and its id.
-        """
+        """`offers`: of a way through memory, made to each worker that registers."""
         self._core = core
         self._offers = offers
-        self._on_pulled = pulled
         self._narrowed = Narrower("parameters")
 
-    def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
-        check_registration(request, context)
-        with self._passing(context):
-            return self._register(request, context)
+    def register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
+        check_registration(request)
+        with self._passing():
+            return self._register(request)
 
-    def Push(  # noqa: N802
-        self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
-    ) -> Carrier[pb.PushResponse]:
-        check_push(carrier.message, context)
-        with self._passing(context, update=True):
-            return self._push(carrier, context)
+    def push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
+        check_push(carrier.message)
+        with self._passing(update=True):
+            return self._push(carrier)
 
-    def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
-        check_asked(request.precision, context)
+    def pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
+        check_asked(request.precision)
         if request.vector:
-            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"there is no vector named {request.vector[:MAX_TEXT]!r}")
-        with self._passing(context):
-            answer = self._pull(request)
-        if not answer.message.incarnation_ended:
-            self._on_pulled(context.peer(), request.worker_id)
-        return answer
+            raise InvalidRequest(f"there is no vector named {request.vector[:MAX_TEXT]!r}")
+        with self._passing():
+            return self._pull(request)
 
-    def live(
-        self, request: pb.PullRequest, index: int, context: grpc.ServicerContext
-    ) -> tuple[pb.LiveVectors, FlatVector]:
-        """One of the shard's own vectors, float32 [size], for a worker that changes it in memory, and what to know.
-
-        There is no such method of gRPC: `LocalConnection` has the questions.
+    def live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
+        """Return one of the shard's own vectors, float32 [size], for a worker that changes it in memory (hogwild), and
+        what the worker needs to know. Shared memory only: gRPC has no such method.
         """
-        with self._passing(context):
-            return self._live(request, index, context)
+        with self._passing():
+            return self._live(request, index)
 
-    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
-        check_report(request.report, context)
-        with self._passing(context):
+    def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        check_report(request.report)
+        with self._passing():
             return self._report(request)
 
-    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
-        check_report(request.report, context)
+    def leave(self, request: pb.LeaveRequest) -> pb.LeaveResponse:
+        check_report(request.report)
         worker = self._core.registry.hear(request.worker_id, leaves=True)
         if worker is not None:
             self._take_in(request.report, worker)
@@ -100,7 +92,7 @@ class Service:
             _log.info("worker %s leaves", request.worker_id[:8])
         return pb.LeaveResponse()
 
-    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
+    def status(self) -> pb.GetStatusResponse:
         status = self._core.status()
         counters, saved = status.counters, status.checkpoint
         return pb.GetStatusResponse(
@@ -134,15 +126,15 @@ class Service:
         )
 
     @contextlib.contextmanager
-    def _passing(self, context: grpc.ServicerContext, update: bool = False) -> Iterator[None]:
-        """While inside, the model is there and stays the same one; else the call ends here, and may be made again."""
+    def _passing(self, update: bool = False) -> Iterator[None]:
+        """Keep the model from being replaced while inside. Raises TryAgain if it cannot be used now."""
         try:
             with self._core.gate.passing(update=update):
                 yield
         except Away as away:
-            refuse(context, grpc.StatusCode.UNAVAILABLE, str(away))
+            raise TryAgain(str(away)) from None
 
-    def _register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:
+    def _register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         exploit = request.role == pb.ROLE_EXPLOIT
         try:
             model, worker = self._core.register(
@@ -154,7 +146,7 @@ class Service:
                 request.frame_skip or 1,
             )
         except ModelRefused as error:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise NotAllowedNow(str(error)) from None
         _log.info("worker %s joins: %d x %r", worker.worker_id[:8], request.environments, request.environment)
         shard = model.shard
         return pb.RegisterResponse(
@@ -170,19 +162,19 @@ class Service:
             shared_memory=self._offers.offer(worker.worker_id) if self._offers else None,
         )
 
-    def _push(self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext) -> Carrier[pb.PushResponse]:
+    def _push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
         request = carrier.message
         worker = self._worker(request.worker_id, request.incarnation)
         if worker is None:
             return self._push_of_another_life(request)
         if worker.exploit:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "an exploit worker cannot push")
+            raise NotAllowedNow("an exploit worker cannot push")
         try:
             applied = self._core.push(push_of(carrier, worker.frame_skip))
         except (PushRefused, ValueError) as error:
-            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise InvalidRequest(str(error)) from None
         except PushOutOfOrder as error:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise NotAllowedNow(str(error)) from None
         if applied is None:
             return Carrier(pb.PushResponse(global_step=self._core.global_step, finished=True))
         if not applied.repeated:
@@ -206,23 +198,21 @@ class Service:
         )
         return Carrier(response, self._narrowed(parameters, request.precision)) if modified else Carrier(response)
 
-    def _live(
-        self, request: pb.PullRequest, index: int, context: grpc.ServicerContext
-    ) -> tuple[pb.LiveVectors, FlatVector]:
+    def _live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
         model = self._core.model
         worker = self._worker(request.worker_id, request.incarnation)
         if worker is None or model is None:
-            refuse(context, grpc.StatusCode.NOT_FOUND, "it does not know this worker in this incarnation")
+            raise UnknownWorker("it does not know this worker in this incarnation")
         if worker.exploit:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "an exploit worker changes nothing")
+            raise NotAllowedNow("an exploit worker changes nothing")
         try:
             shared = model.shard.share(self._core.segments.writable)
         except CannotShare as error:
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise NotAllowedNow(str(error)) from None
         except OSError as error:
-            refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has no more memory to share: {error.strerror}")
+            raise MemoryExhausted(f"it has no more memory to share: {error.strerror}") from None
         if index >= len(shared.vectors):
-            refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"vector {index} of {len(shared.vectors)} was asked for")
+            raise InvalidRequest(f"vector {index} of {len(shared.vectors)} was asked for")
         message = pb.LiveVectors(
             optimizer=shared.function,
             numbers=[float(number) for number in shared.numbers],

@@ -158,7 +158,13 @@ def test_what_is_free_takes_its_new_value_and_leaves_the_rest(tmp_path: Path) ->
     checkpoint, then = first.saved(tmp_path), everything(first)
     second = Cluster(
         1,
-        {"optimizer": "adam", "initial_learning_rate": 0.5, "max_global_step": 1000, "seed": 77, "combine": "delay_compensated"},
+        {
+            "optimizer": "adam",
+            "initial_learning_rate": 0.5,
+            "max_global_step": 1000,
+            "seed": 77,
+            "combine": "delay_compensated",
+        },
     )
     second.resume(checkpoint)
     now = everything(second)
