@@ -66,7 +66,7 @@ class OneShard:
                 self.checkpointer = Checkpointer(leader, leader.cut, 1000.0, *told, on_late=self.core.checkpoint_late)
         timing = Timing(grace=20.0, linger=0.0, drain=0.2)
         self.server = Server(
-            self.core, address, parameters, self.ends, self.checkpointer, timing=timing, shards=self.shards
+            self.core, address, parameters, self.ends, self.checkpointer, timing=timing, coordinator=self.shards
         )
         self.address = self.server.address
         self.ended: tuple[Reason, bool] | None = None

@@ -25,6 +25,7 @@ from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.parameters.options import MAX_PARAMETERS
 from relaax.server.description import description
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
+from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction
 from relaax.server.parameter_server.coordination.leader import Leader
@@ -64,29 +65,26 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
     manager = open_manager(section, ends, closing, leads=place.index == 0)
     if manager is None:
         _log.warning("no place for checkpoints is configured: what is learned is lost when this process ends")
-    checkpointer, made, spool = None, 0, None
+    made, spool = 0, None
     if manager is not None and place.index == 0:
         spool = open_spool(section, manager, ends)
         made = _resume(core, models, manager, ends)
     described = json.dumps({**json.loads(core.description), "seed": config.seed})
     own = introduction(place, described, manager.store.location if manager else "")
-    shards: Leader | Follower | None = None
+    coordinator: Coordinator
     if place.index:
-        shards = Follower(core, own, shard_target(section), models.for_checkpoint, manager, ends)
+        coordinator = Follower(core, own, shard_target(section), models.for_checkpoint, manager, ends)
     elif place.count > 1:
-        shards = Leader(core, own, models.for_checkpoint, manager)
-    if manager is not None and place.index == 0:
-        told = partial(
-            Checkpointer,
-            interval=section.checkpoint_interval,
-            on_saved=core.checkpoint_saved,
-            on_late=core.checkpoint_late,
-            made=made,
-        )
-        if isinstance(shards, Leader):
-            checkpointer = told(shards, shards.cut)
-        else:
-            checkpointer = told(manager, core.cut, mark=core.mark, saved=core.mark(), spool=spool)
+        coordinator = Leader(core, own, models.for_checkpoint, manager)
+    else:
+        coordinator = Alone(core, manager)
+    create_checkpointer = partial(
+        Checkpointer,
+        interval=section.checkpoint_interval,
+        on_saved=core.checkpoint_saved,
+        on_late=core.checkpoint_late,
+        made=made,
+    )
     metrics = None
     folder = metrics_folder(section, closing) if place.index == 0 else None
     if folder is not None:
@@ -98,11 +96,11 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
         section.bind,
         longest,
         ends,
-        checkpointer,
+        coordinator.checkpointer(create_checkpointer, spool),
         metrics,
         status_bind=section.status_bind,
         credentials=credentials,
-        shards=shards,
+        coordinator=coordinator,
     )
     if manager is not None and place.index == 0:
         manager.clean()

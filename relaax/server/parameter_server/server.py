@@ -16,10 +16,7 @@ from relaax.parameters.wire import add_to_server
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.parameter_server.call_counter import ANY, CallCounter
 from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
-from relaax.server.parameter_server.coordination import coordination_pb2_grpc
-from relaax.server.parameter_server.coordination.follower import Follower
-from relaax.server.parameter_server.coordination.introduction import PARAMETERS
-from relaax.server.parameter_server.coordination.leader import Leader
+from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.credentials import Credentials
 from relaax.server.parameter_server.grpc_service import GrpcService
@@ -52,7 +49,7 @@ class Server:
     """Serves `core` at `address` until there is a reason in `ends`: a signal, or the end of training. The first counts.
 
     `parameters` bounds the length of messages: the vector's length where it is known, else the longest allowed.
-    `shards`: how this one acts together with others, where it is not alone.
+    `coordinator`: how this shard acts together with others; by default it is alone.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class Server:
         timing: Timing | None = None,
         status_bind: str | None = None,
         credentials: Credentials | None = None,
-        shards: Leader | Follower | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
         self._core = core
         self._checkpointer = checkpointer
@@ -74,16 +71,13 @@ class Server:
         self._timing = timing or Timing()
         self._ends = ends
         self._credentials = credentials or Credentials()
-        self._shards = shards
-        lasting = 0
-        if isinstance(shards, Leader):
-            lasting = 2 * core.place.count  # the stream of each shard takes a thread for as long as it lasts
-            parameters = max(parameters, PARAMETERS)
+        self._coordinator = coordinator = coordinator or Alone(core)
+        parameters = max(parameters, coordinator.message_parameters)
         calls = CallCounter()
         refusals = Refusals(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
         self.keeper = Keeper(calls.count, partial(self._credentials.admit, refusals), core.registry.lost)
         self._grpc = grpc.server(
-            futures.ThreadPoolExecutor(THREADS + lasting, thread_name_prefix="rpc"),
+            futures.ThreadPoolExecutor(THREADS + coordinator.threads, thread_name_prefix="rpc"),
             interceptors=[self.keeper.reading, calls, *self._credentials.guards(refusals)],
             options=[*server_options(parameters), (_CONNECTIONS, self.keeper.connections.most)],
         )
@@ -91,13 +85,11 @@ class Server:
         service = Service(core, offers)
         add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
         self._local = LocalServer(service, core, offers, local_calls)
-        if isinstance(shards, Leader):
-            coordination_pb2_grpc.add_CoordinationServiceServicer_to_server(shards.members, self._grpc)
-            shards.save_now = self._save_now
-            shards.on_refused = lambda: ends.put(Reason.REFUSED)
+        coordinator.add_to_server(self._grpc)
+        coordinator.save_now = self._save_now
+        coordinator.on_refused = lambda: ends.put(Reason.REFUSED)
         self.health = Health(self._grpc)
-        if shards:
-            shards.on_serving = self.health.serve
+        coordinator.on_serving = self.health.serve
         self.address = self._bind(address)
         self._status = None
         if status_bind is not None:
@@ -123,10 +115,7 @@ class Server:
         self._local.start()
         self._grpc.start()
         self.keeper.start(split_address(self.address)[1])
-        if self._shards:
-            self._shards.start()  # it serves when all shards are there
-        else:
-            self.health.serve(True)
+        self._coordinator.start()  # workers are served when all shards are there
         if self._checkpointer:
             self._checkpointer.start()
         if self._metrics:
@@ -144,21 +133,8 @@ class Server:
         return reason, safe
 
     def _end_stopped(self, reason: Reason) -> bool:
-        """No more updates, then the last checkpoint, which so holds every update that was acknowledged."""
-        if isinstance(self._shards, Follower):
-            safe = self._shards.leave()
-            self._stop_calls()
-            return safe
-        if isinstance(self._shards, Leader):
-            self._shards.close_for_good("the parameter server is ending")
-        else:
-            self._stop_calls()
-        # Who was refused has nothing to save: it was about to return to a checkpoint.
-        safe = reason not in (Reason.SUPERSEDED, Reason.REFUSED) and self._save_last()
-        if isinstance(self._shards, Leader):
-            if reason is not Reason.SUPERSEDED:  # else they are another's now, and wait for it
-                self._shards.end(safe)
-            self._stop_calls()
+        """Stop updates and save the last checkpoint. Returns whether it is safe."""
+        safe = self._coordinator.stop(reason, self._save_last, self._stop_calls)
         self._close_metrics()
         return safe
 
@@ -171,8 +147,7 @@ class Server:
                 break
             if self._ends.get(timeout=0.05) is not None:
                 break  # somebody wants it to end now
-        if isinstance(self._shards, Leader):
-            self._shards.end(safe)
+        self._coordinator.end(safe)
         self._stop_calls()
         self._close_metrics()
         return safe
@@ -206,7 +181,7 @@ class Server:
     @property
     def refusal(self) -> str:
         """Why shard 0 does not take this shard, or cannot go on itself, where that was the reason to end."""
-        return self._shards.refusal if self._shards else ""
+        return self._coordinator.refusal
 
     def _close_metrics(self) -> None:
         if self._metrics:

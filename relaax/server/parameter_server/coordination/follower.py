@@ -18,6 +18,7 @@ from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.server.parameter_server.checkpointing import ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
+from relaax.server.parameter_server.coordination.coordinator import Coordinator
 from relaax.server.parameter_server.coordination.introduction import HOLD, PARAMETERS
 from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
 from relaax.server.parameter_server.core import ParameterServer
@@ -35,11 +36,10 @@ _LONGEST_PAUSE = 2.0
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
-class Follower:
+class Follower(Coordinator):
     """Dials shard 0, again and again, and obeys its orders in a thread of its own.
 
     `ends` is given a reason when the process has to end; `refusal` says why, where shard 0 does not take it.
-    `on_serving` is told whether workers are served.
     """
 
     def __init__(
@@ -51,8 +51,7 @@ class Follower:
         manager: CheckpointManager | None,
         ends: Ends,
     ) -> None:
-        self.refusal = ""
-        self.on_serving: Callable[[bool], None] = lambda serving: None
+        super().__init__()
         self._core = core
         self._own = own
         self._first = first
@@ -75,6 +74,11 @@ class Follower:
     def start(self) -> None:
         """Begin to follow."""
         self._thread.start()
+
+    def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
+        safe = self.leave()
+        stop_calls()
+        return safe
 
     def leave(self, seconds: float = LEAVING) -> bool:
         """Ask shard 0 for a checkpoint and to be let go, and wait so long for it. Whether nothing is lost."""

@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import grpc
+
 from relaax.checkpoint import (
     Arrays,
     Checkpoint,
@@ -24,15 +26,20 @@ from relaax.checkpoint import (
     StoreError,
 )
 from relaax.checkpoint.manifest import part_key
-from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
+from relaax.server.parameter_server.checkpointing import Checkpointer, Late, ModelState, Saved
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
+from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.barrier import Barrier
+from relaax.server.parameter_server.coordination.coordinator import Coordinator, may_save
+from relaax.server.parameter_server.coordination.introduction import PARAMETERS
 from relaax.server.parameter_server.coordination.member import Member, ShardLost
 from relaax.server.parameter_server.coordination.members import Members
 from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.reason import Reason
 from relaax.server.parameter_server.recutting import parts_for
+from relaax.server.parameter_server.spool import Spool
 
 _log = logging.getLogger(__name__)
 
@@ -52,15 +59,14 @@ class _Cut(NamedTuple):
     states: tuple[object, ...] = ()
 
 
-class Leader:
+class Leader(Coordinator):
     """Where all shards are, they serve; where one is missing, none does; where it is back, all return to the last
     published checkpoint under a new incarnation.
 
     Checkpoints of all are taken by `cut` and `save`, as a `Checkpointer` asks for them. `fingerprints` see `restoring`.
-    `on_serving` is told whether workers are served. `save_now` saves a checkpoint, and says whether the newest state
-    is safe. `on_refused` is called where no checkpoint can be used by all; `refusal` then says why. All three are set
-    before the start.
     """
+
+    message_parameters = PARAMETERS
 
     def __init__(
         self,
@@ -69,12 +75,10 @@ class Leader:
         fingerprints: Fingerprints,
         manager: CheckpointManager | None,
     ) -> None:
+        super().__init__()
+        self.threads = 2 * core.place.count  # the stream of each shard takes a thread for as long as it lasts
         self._changed = threading.Event()
         self.members = Members(ours, self._changed.set)
-        self.on_serving: Callable[[bool], None] = lambda serving: None
-        self.save_now: Callable[[], bool] = lambda: True
-        self.on_refused: Callable[[], None] = lambda: None
-        self.refusal = ""
         self._core = core
         self._fingerprints = fingerprints
         self._manager = manager
@@ -104,6 +108,20 @@ class Leader:
     def start(self) -> None:
         """Begin to lead."""
         self._thread.start()
+
+    def add_to_server(self, server: grpc.Server) -> None:
+        pb_grpc.add_CoordinationServiceServicer_to_server(self.members, server)
+
+    def checkpointer(self, create: Callable[..., Checkpointer], spool: Spool | None) -> Checkpointer | None:
+        return create(self, self.cut) if self._manager else None
+
+    def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
+        self.close_for_good("the parameter server is ending")
+        safe = may_save(reason) and save()
+        if reason is not Reason.SUPERSEDED:  # else the shards are another server's now, and wait for it
+            self.end(safe)
+        stop_calls()
+        return safe
 
     def close_for_good(self, sentence: str) -> None:
         """No more updates, on any shard: what was acknowledged so far is what the last checkpoint will hold."""

@@ -1,0 +1,81 @@
+"""What a parameter server does alone, as the first of several shards, or as another of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import grpc
+
+from relaax.checkpoint import CheckpointManager
+from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.spool import Spool
+
+
+class Coordinator(ABC):
+    """Decide when a shard serves workers, how its model's checkpoints are made, and in which order it ends.
+
+    The server sets the callbacks before the start: `on_serving` is told whether workers are served; `save_now` saves a
+    checkpoint and returns whether the newest state is safe; `on_refused` is called if no checkpoint can be used by all
+    shards. `refusal` then says why.
+    """
+
+    threads = 0
+    """Threads of the gRPC server that coordination keeps for itself."""
+    message_parameters = 0
+    """Elements that would fit into the longest message that coordination sends to this server."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.on_serving: Callable[[bool], None] = lambda serving: None
+        self.save_now: Callable[[], bool] = lambda: True
+        self.on_refused: Callable[[], None] = lambda: None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin, once the port is open."""
+
+    @abstractmethod
+    def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
+        """End before training has finished: stop updates, then `save` the last checkpoint, which so holds every update
+        that was acknowledged. Calls `stop_calls` once. Returns whether that checkpoint is safe.
+        """
+
+    def end(self, saved: bool) -> None:  # noqa: B027 - most have nobody to tell
+        """Tell the other shards to end, and whether the last checkpoint is safe."""
+
+    def add_to_server(self, server: grpc.Server) -> None:  # noqa: B027 - most serve nobody but workers
+        """Serve the other shards at the same port."""
+
+    def checkpointer(self, create: Callable[..., Checkpointer], spool: Spool | None) -> Checkpointer | None:
+        """Make what saves the model, by `create`; None if this shard does not, or checkpoints are not kept."""
+        return None
+
+
+class Alone(Coordinator):
+    """Run the only shard of a model: it serves from the start."""
+
+    def __init__(self, core: ParameterServer, manager: CheckpointManager | None = None) -> None:
+        super().__init__()
+        self._core = core
+        self._manager = manager
+
+    def start(self) -> None:
+        self.on_serving(True)
+
+    def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
+        stop_calls()
+        return may_save(reason) and save()
+
+    def checkpointer(self, create: Callable[..., Checkpointer], spool: Spool | None) -> Checkpointer | None:
+        if self._manager is None:
+            return None
+        core = self._core
+        return create(self._manager, core.cut, mark=core.mark, saved=core.mark(), spool=spool)
+
+
+def may_save(reason: Reason) -> bool:
+    """Return whether a last checkpoint is to be saved: a server that was refused was about to return to one."""
+    return reason not in (Reason.SUPERSEDED, Reason.REFUSED)

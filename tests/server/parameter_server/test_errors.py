@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from relaax.server.parameter_server import requests, service
+from relaax.server.parameter_server.errors import ServiceError
+from relaax.server.parameter_server.grpc_service import status_code
+
+
+@pytest.mark.parametrize("kind", ServiceError.__subclasses__())
+def test_every_error_has_a_status_code(kind: type[ServiceError]) -> None:
+    assert isinstance(status_code(kind("no")), grpc.StatusCode)
+
+
+def test_no_two_errors_have_the_same_status_code() -> None:
+    kinds = ServiceError.__subclasses__()
+    assert len({status_code(kind("no")) for kind in kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize("module", [service, requests])
+def test_the_service_does_not_know_grpc(module: Any) -> None:
+    assert "grpc" not in vars(module)
