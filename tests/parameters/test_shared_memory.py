@@ -341,7 +341,7 @@ def test_a_worker_for_whom_there_is_no_thread_comes_by_grpc_and_the_last_checkpo
 def test_what_lies_in_no_shared_memory_is_copied_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """As parameters on a GPU are."""
     monkeypatch.setattr(
-        "relaax.server.parameter_server.making.Shard",
+        "relaax.server.parameter_server.model_creation.Shard",
         lambda *given, **keys: Shard(*given, **{**keys, "empty": own_memory}),
     )
     with running() as server, sharing(server) as bridge:

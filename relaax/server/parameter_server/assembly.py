@@ -34,7 +34,7 @@ from relaax.server.parameter_server.credentials import read_credentials
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Ends, Reason
-from relaax.server.parameter_server.recutting import parts_for
+from relaax.server.parameter_server.resharding import parts_for
 from relaax.server.parameter_server.server import Server
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool, patiently
 from relaax.server.targets import shard_target

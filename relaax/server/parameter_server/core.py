@@ -19,8 +19,8 @@ from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.figures import Figures
 from relaax.server.parameter_server.gate import Gate
-from relaax.server.parameter_server.making import Model, make_model
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
+from relaax.server.parameter_server.model_creation import Model, make_model
 from relaax.server.parameter_server.persistence import (
     as_written,
     check_origin,

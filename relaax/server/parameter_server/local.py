@@ -15,8 +15,8 @@ from relaax.parameters.frames import BrokenFrame, FrameSocket
 from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.local_connection import LocalConnection, shake_hands
-from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.service import Service
+from relaax.server.parameter_server.shared_memory_offers import Offers
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128

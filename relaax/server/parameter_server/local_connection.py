@@ -33,8 +33,8 @@ from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.errors import ServiceError
 from relaax.server.parameter_server.grpc_service import status_code
-from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.service import Service
+from relaax.server.parameter_server.shared_memory_offers import Offers
 
 _log = logging.getLogger(__name__)
 _NUMBER_BYTES = 4

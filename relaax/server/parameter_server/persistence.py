@@ -19,7 +19,7 @@ from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Ledger
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.place import Place
-from relaax.server.parameter_server.recutting import SLOT, recut
+from relaax.server.parameter_server.resharding import SLOT, recut
 from relaax.server.parameter_server.shard import Shard, Snapshot
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")

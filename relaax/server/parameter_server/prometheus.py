@@ -16,8 +16,8 @@ from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.health import Health
 from relaax.server.parameter_server.keeper import Keeper
-from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.progress import Status
+from relaax.server.parameter_server.shared_memory_offers import Offers
 from relaax.server.status import StatusServer
 
 

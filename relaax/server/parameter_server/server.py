@@ -24,11 +24,11 @@ from relaax.server.parameter_server.guard import Refusals
 from relaax.server.parameter_server.health import Health
 from relaax.server.parameter_server.keeper import Keeper
 from relaax.server.parameter_server.local import LocalServer
-from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.prometheus import status_server
 from relaax.server.parameter_server.reading import THREADS
 from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.service import Service
+from relaax.server.parameter_server.shared_memory_offers import Offers
 
 _log = logging.getLogger(__name__)
 _CONNECTIONS = "grpc.max_allowed_incoming_connections"

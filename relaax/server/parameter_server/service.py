@@ -23,7 +23,6 @@ from relaax.server.parameter_server.errors import (
 from relaax.server.parameter_server.gate import Away
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.offers import Offers
 from relaax.server.parameter_server.registry import Worker
 from relaax.server.parameter_server.requests import (
     MAX_TEXT,
@@ -34,6 +33,7 @@ from relaax.server.parameter_server.requests import (
     push_of,
 )
 from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
+from relaax.server.parameter_server.shared_memory_offers import Offers
 
 _log = logging.getLogger(__name__)
 

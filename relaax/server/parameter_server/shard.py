@@ -23,10 +23,10 @@ from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.recycled import Empty, own_memory
 from relaax.optim.vector import FlatVector, Vector, is_finite
 from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
-from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.delay_compensation import Compensator, DelayCompensation
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
+from relaax.server.parameter_server.snapshot_memory import Copies
 
 Statistics = Mapping[str, Moments]
 

@@ -24,7 +24,7 @@ from relaax.server.parameter_server.coordination.restoring import Fingerprints, 
 from relaax.server.parameter_server.core import ParameterServer
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.reason import Ends, Reason
-from relaax.server.parameter_server.recutting import parts_for
+from relaax.server.parameter_server.resharding import parts_for
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ import pytest
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.follower import Follower
-from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.snapshot_memory import Copies
 from support.nobody import nobody
 from support.parameter_servers import Models, fingerprint
 from support.processes import wait_until

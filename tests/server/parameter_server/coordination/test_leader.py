@@ -17,9 +17,9 @@ from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
 from relaax.parameters.base import ParameterServerUnavailable
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.copies import Copies
 from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.snapshot_memory import Copies
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.processes import wait_until
 from support.raw_shard import RawShard, raw_shard

@@ -1,4 +1,4 @@
-"""Copies of long arrays that are made fast, because somebody waits while they are made."""
+"""Get memory for snapshots before pushes have to wait for the copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is told when it registers, so that it can come through memory where it shares the host."""
+"""Offer shared memory to workers of this host when they register."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from relaax.checkpoint import Checkpoint, Damaged
 from relaax.optim.optimizers import Adam
 from relaax.server.parameter_server.place import Place
-from relaax.server.parameter_server.recutting import parts_for, recut
+from relaax.server.parameter_server.resharding import parts_for, recut
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.shards import Shards, sharded
 

@@ -1,4 +1,4 @@
-"""From a fingerprint to a shard that can be trained."""
+"""Make the model of a shard from a fingerprint."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from relaax.server.parameter_server.copies import Copies
+from relaax.server.parameter_server.snapshot_memory import Copies
 
 
 def test_copies_stay_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint of one number of shards, cut for another."""
+"""Read a checkpoint of one number of shards as a shard of another number."""
 
 from __future__ import annotations
 
