@@ -59,7 +59,6 @@ def train(
         world.action_space,
         environments=world.environments,
         parameters=bridge,
-        metrics=bridge.metrics,
     )
     actions = agent.reset(world.reset())
     while len(bridge.pushes) < updates:
@@ -84,7 +83,6 @@ def judge(
         environments=environments,
         exploit=True,
         parameters=bridge,
-        metrics=bridge.metrics,
     )
     return agent
 
