@@ -39,7 +39,9 @@ def work(config: Any, address: str, world: Corridors) -> None:
     with closing(ParameterClient(address, way="hogwild")) as bridge, suppress(TrainingEnded):
         description = fingerprint(DA3C.name, config, *spaces)
         registered = bridge.register(Registration(description, environments=world.environments))
-        context = AgentContext(*spaces, world.environments, registered.actors, config.seed, False, bridge)
+        context = AgentContext(
+            *spaces, world.environments, registered.actors, config.seed, False, bridge, bridge.metrics
+        )
         agent = DA3C.Agent(config, context)
         actions = agent.reset(world.reset())
         while True:

@@ -117,7 +117,7 @@ def _session(hello: Hello) -> Session:
         parameters=bridge,
         metrics=bridge.metrics,
     )
-    return Session(hello, Agent(Config(path="fuzz"), context), bridge)
+    return Session(hello, Agent(Config(path="fuzz"), context), bridge.metrics)
 
 
 def _say(connection: ServerConnection, found: Expected, message: Any) -> None:
