@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from relaax.algorithm_base import AgentContext, fingerprint, load_algorithm
+from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.parameters.base import Registration, TrainingEnded
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.segments import SUPPORTED
@@ -39,9 +40,8 @@ def work(config: Any, address: str, world: Corridors) -> None:
     with closing(ParameterClient(address, way="hogwild")) as bridge, suppress(TrainingEnded):
         description = fingerprint(DA3C.name, config, *spaces)
         registered = bridge.register(Registration(description, environments=world.environments))
-        context = AgentContext(
-            *spaces, world.environments, registered.actors, config.seed, False, bridge, bridge.metrics
-        )
+        parameters, actors = agent_parameters(bridge, config), registered.actors
+        context = AgentContext(*spaces, world.environments, actors, config.seed, False, parameters, bridge.metrics)
         agent = DA3C.Agent(config, context)
         actions = agent.reset(world.reset())
         while True:
