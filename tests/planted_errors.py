@@ -570,7 +570,7 @@ ERRORS = (
     planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
-        [("relaax/optim/recycled.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
+        [("relaax/nn/recycled.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
         "tests/optim/test_optimizers.py",
     ),
     planted(

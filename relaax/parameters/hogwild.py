@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relaax.nn.recycled import Recycled, own_memory
 from relaax.optim import kernels
-from relaax.optim.recycled import Recycled, own_memory
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.base import FlatVector
 from relaax.parameters.shard_client import ShardClient

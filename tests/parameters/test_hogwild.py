@@ -20,8 +20,8 @@ import pytest
 from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.schedule import Schedule
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.nn.recycled import own_memory
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
-from relaax.optim.recycled import own_memory
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
 from relaax.parameters.base import (

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.optim.recycled import own_memory
+from relaax.nn.recycled import own_memory
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
 from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable

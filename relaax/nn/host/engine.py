@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from relaax.nn.engine import Engine, Loss
 from relaax.nn.host.network import Activations, HostNetwork
+from relaax.nn.recycled import Recycled, own_memory
 from relaax.nn.specification import NetworkSpec
-from relaax.optim.recycled import Recycled, own_memory
 
 Array = npt.NDArray[np.float32]
 Inputs = npt.NDArray[Any]

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax.optim.recycled import Recycled
+from relaax.nn.recycled import Recycled
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
 from relaax.parameters.base import FlatVector

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from relaax.nn.devices import computes_on_gpu
-from relaax.optim.recycled import Empty, own_memory
+from relaax.nn.recycled import Empty, own_memory
 from relaax.parameters.memory import keep_freed_memory
 from relaax.parameters.options import MAX_PARAMETERS
 from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec

@@ -15,12 +15,12 @@ import numpy as np
 
 from relaax.algorithm_base.schedule import Schedule
 from relaax.metrics.complaints import Complaints
+from relaax.nn.recycled import Empty, own_memory
 from relaax.optim import host_optimizers
 from relaax.optim.flat_variable import FlatVariable
 from relaax.optim.host_optimizers import Fused
 from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
-from relaax.optim.recycled import Empty, own_memory
 from relaax.optim.vector import FlatVector, Vector, is_finite
 from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
 from relaax.server.parameter_server.counters import Counters

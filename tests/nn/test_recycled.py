@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from relaax.nn.recycled import Recycled, own_memory
 from relaax.optim.host_optimizers import create
 from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, OptimizerSpec, RMSProp
-from relaax.optim.recycled import Recycled, own_memory
 
 
 def test_what_somebody_has_is_not_given_again() -> None:

@@ -6,23 +6,23 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
-from relaax.optim.vector import FlatVector
-
+FlatVector = npt.NDArray[np.float32]
 Empty = Callable[[int], FlatVector]
-"""Makes a vector of so many numbers, which may be any, such as `own_memory`."""
+"""Allocate a vector of so many numbers, whose values are undefined, such as `own_memory`."""
 
 
 def own_memory(size: int) -> FlatVector:
-    """A vector in this process's own memory."""
+    """Allocate a vector in this process's own memory."""
     return np.empty(size, np.float32)
 
 
 class Recycled:
-    """Vectors of one length whose memory is used again once nobody has them any more.
+    """Reuse the memory of vectors of one length once nobody refers to them any more.
 
-    Fresh memory costs several times what copying costs. Up to `kept` vectors stay that nobody has. Not thread-safe, but
-    for letting go of what was taken.
+    Fresh memory costs several times what copying costs. Up to `kept` unused vectors stay. Not thread-safe, except for
+    dropping references to what was taken.
     """
 
     def __init__(self, size: int, empty: Empty, kept: int = 4) -> None:
@@ -32,7 +32,7 @@ class Recycled:
         self._all: list[FlatVector] = []
 
     def take(self) -> FlatVector:
-        """A vector that nobody has. Its numbers are any."""
+        """Return a vector that nobody else refers to; its values are undefined."""
         free = [index for index, array in enumerate(self._all) if sys.getrefcount(array) == _ALONE]
         for index in reversed(free[self._kept :]):
             del self._all[index]
@@ -43,7 +43,7 @@ class Recycled:
         return array
 
     def forget(self, array: FlatVector) -> None:
-        """Never give this vector again, or the one that this is a view of."""
+        """Never return this vector again, or the one that this is a view of."""
         self._all = [known for known in self._all if known is not array and known is not array.base]
 
 
