@@ -24,7 +24,7 @@ COMMANDS = {
     "schema": "relaax.cli.schema:schema",
     "keys": "relaax.cli.keys:keys",
     "docs": "relaax.cli.docs:docs",
-    "conformance": "relaax.cli.conformance.command:conformance",
+    "conformance": "relaax.cli.conformance:conformance",
 }
 
 

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.cli.conformance.client_rules import CLIENT_RULES
-from relaax.cli.conformance.vectors import load
+from relaax.conformance.client_rules import CLIENT_RULES
+from relaax.conformance.vectors import load
 from support.faulty_server import FaultyServer
 
 CLIENT = Path(__file__).resolve().parents[1] / "support" / "faulty_client.py"

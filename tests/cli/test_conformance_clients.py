@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from relaax.cli.conformance.client import check_client, client_rules
-from relaax.cli.conformance.report import Report, Verdict
+from relaax.conformance.client import check_client, client_rules
+from relaax.conformance.report import Report, Verdict
 from support.findings import not_passed
 from support.rlx_vector_files import SPECIFICATION
 

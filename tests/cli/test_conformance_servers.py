@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from relaax.cli.conformance.adapted import Settings
-from relaax.cli.conformance.report import Report, Verdict
-from relaax.cli.conformance.server import check_server, server_checks
 from relaax.client.address import parse_address
+from relaax.conformance.adapted import Settings
+from relaax.conformance.report import Report, Verdict
+from relaax.conformance.server import check_server, server_checks
 from relaax.rlx import Box, Dict, Discrete, MultiDiscrete
 from support.faulty_server import FaultyServer
 from support.findings import not_passed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaax.cli.conformance.report import Report, Verdict
+from relaax.conformance.report import Report, Verdict
 
 
 def not_passed(report: Report) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from relaax.cli.conformance.vectors import FOLDER, Conversation, load
+from relaax.conformance.vectors import FOLDER, Conversation, load
 from relaax.rlx import (
     NEED_DATA,
     ClientConnection,

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from relaax import rlx
-from relaax.cli.conformance.client_talk import ClientTalk
-from relaax.cli.conformance.host import Run
-from relaax.cli.conformance.report import Verdict
+from relaax.conformance.client_talk import ClientTalk
+from relaax.conformance.host import Run
+from relaax.conformance.report import Verdict
 from relaax.rlx.errors import ErrorCode
 
 Judgement = tuple[Verdict, str]

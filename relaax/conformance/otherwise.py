@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from relaax.cli.conformance.wire import framed
+from relaax.conformance.wire import framed
 
 _UNKNOWN = (1010 << 3 | 2, b"\x02hi")  # a field of a newer peer
 _INTEGERS = {FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_ENUM}

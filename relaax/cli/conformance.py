@@ -15,7 +15,7 @@ from relaax.client.address import parse_address
 from relaax.tls import client_context, reason_of
 
 if TYPE_CHECKING:
-    from relaax.cli.conformance.adapted import Settings
+    from relaax.conformance.adapted import Settings
 
 HELP = """Check a client or a server, in any language, against RLX, rule by rule. `relaax docs RLX` shows the rules.
 
@@ -70,10 +70,10 @@ def conformance(
     # They take a moment to load.
     from rich.console import Console
 
-    from relaax.cli.conformance.adapted import Settings
-    from relaax.cli.conformance.client import check_client, client_rules
-    from relaax.cli.conformance.report import WIDTH
-    from relaax.cli.conformance.server import check_server, server_checks
+    from relaax.conformance.adapted import Settings
+    from relaax.conformance.client import check_client, client_rules
+    from relaax.conformance.report import WIDTH
+    from relaax.conformance.server import check_server, server_checks
 
     console, status = Console(), Console(stderr=True).status("")
     if not console.is_terminal:
@@ -155,7 +155,7 @@ def _context(path: Path) -> ssl.SSLContext:
 
 
 def _reachable(text: str, settings: Settings) -> tuple[str, int]:
-    from relaax.cli.conformance.server_talk import connected
+    from relaax.conformance.server_talk import connected
 
     try:
         address = parse_address(text)

@@ -9,8 +9,8 @@ import socket
 import time
 from typing import Any
 
-from relaax.cli.conformance.adapted import Adapted, Settings
-from relaax.cli.conformance.wire import Line, Over, Silent, Wrong, code_name, decoded, encoded, kind_of
+from relaax.conformance.adapted import Adapted, Settings
+from relaax.conformance.wire import Line, Over, Silent, Wrong, code_name, decoded, encoded, kind_of
 from relaax.rlx import Actions, Space, rlx_pb2
 from relaax.rlx.decoding import from_wire
 from relaax.rlx.errors import ProtocolError

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from relaax import rlx
-from relaax.cli.conformance.client_talk import ASKS, CannotSay, ClientTalk, Writer, golden_message
-from relaax.cli.conformance.host import Script
-from relaax.cli.conformance.otherwise import with_unknown_fields, written_otherwise
-from relaax.cli.conformance.values import legal, of_another_dtype, out_of_range
-from relaax.cli.conformance.vectors import Conversation
-from relaax.cli.conformance.wire import Silent, Wrong, decoded, encoded, framed
+from relaax.conformance.client_talk import ASKS, CannotSay, ClientTalk, Writer, golden_message
+from relaax.conformance.host import Script
+from relaax.conformance.otherwise import with_unknown_fields, written_otherwise
+from relaax.conformance.values import legal, of_another_dtype, out_of_range
+from relaax.conformance.vectors import Conversation
+from relaax.conformance.wire import Silent, Wrong, decoded, encoded, framed
 from relaax.rlx import rlx_pb2
 
 ANSWERS = 30

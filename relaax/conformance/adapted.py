@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from google.protobuf import json_format
 
-from relaax.cli.conformance.values import Array, legal, of_another_dtype, wire_array
-from relaax.cli.conformance.vectors import Conversation, golden
-from relaax.cli.conformance.wire import Wrong, decoded, encoded, framed
+from relaax.conformance.values import Array, legal, of_another_dtype, wire_array
+from relaax.conformance.vectors import Conversation, golden
+from relaax.conformance.wire import Wrong, decoded, encoded, framed
 from relaax.rlx import Space, rlx_pb2, space_from_dict, space_to_dict
 from relaax.rlx.arrays import DTYPES
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from relaax.cli.conformance.adapted import Adapted, Settings, Untranslatable
-from relaax.cli.conformance.report import Finding, Report, Verdict
-from relaax.cli.conformance.server_rules import SERVER_RULES
-from relaax.cli.conformance.server_talk import Refused, ServerTalk, play
-from relaax.cli.conformance.vectors import golden, load
-from relaax.cli.conformance.wire import Wrong
+from relaax.conformance.adapted import Adapted, Settings, Untranslatable
+from relaax.conformance.report import Finding, Report, Verdict
+from relaax.conformance.server_rules import SERVER_RULES
+from relaax.conformance.server_talk import Refused, ServerTalk, play
+from relaax.conformance.vectors import golden, load
+from relaax.conformance.wire import Wrong
 
 RETRY_SECONDS = 0.2
 _OTHER = {"protobuf": "json", "json": "protobuf"}

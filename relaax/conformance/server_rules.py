@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relaax.cli.conformance.adapted import Adapted
-from relaax.cli.conformance.otherwise import with_unknown_fields, written_otherwise
-from relaax.cli.conformance.server_talk import Refused, ServerTalk, check_actions, play
-from relaax.cli.conformance.wire import Wrong, decoded, encoded, framed, kind_of
+from relaax.conformance.adapted import Adapted
+from relaax.conformance.otherwise import with_unknown_fields, written_otherwise
+from relaax.conformance.server_talk import Refused, ServerTalk, check_actions, play
+from relaax.conformance.wire import Wrong, decoded, encoded, framed, kind_of
 from relaax.rlx import rlx_pb2
 
 REST_BYTES = 256 * 1024

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from relaax.cli.conformance import scripts
-from relaax.cli.conformance.host import Run, Script
-from relaax.cli.conformance.judges import (
+from relaax.conformance import scripts
+from relaax.conformance.host import Run, Script
+from relaax.conformance.judges import (
     ended_cleanly,
     episodes,
     handshake,
@@ -19,8 +19,8 @@ from relaax.cli.conformance.judges import (
     stayed_away,
     went_on,
 )
-from relaax.cli.conformance.report import Verdict
-from relaax.cli.conformance.vectors import load
+from relaax.conformance.report import Verdict
+from relaax.conformance.vectors import load
 from relaax.rlx.errors import ErrorCode
 
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relaax.cli.conformance.client_talk import CannotSay, ClientTalk
-from relaax.cli.conformance.wire import Over, Silent
+from relaax.conformance.client_talk import CannotSay, ClientTalk
+from relaax.conformance.wire import Over, Silent
 from relaax.rlx.errors import ProtocolError
 
 Script = Callable[[ClientTalk], None]

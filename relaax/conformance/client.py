@@ -6,9 +6,9 @@ import fnmatch
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from relaax.cli.conformance.client_rules import CLIENT_RULES, ClientRule
-from relaax.cli.conformance.host import Run, Script, run_client
-from relaax.cli.conformance.report import Finding, Report, Verdict
+from relaax.conformance.client_rules import CLIENT_RULES, ClientRule
+from relaax.conformance.host import Run, Script, run_client
+from relaax.conformance.report import Finding, Report, Verdict
 
 QUIET_SECONDS = 5.0
 NO_CLIENT = "it never connected"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
-from relaax.cli.conformance.values import Array, legal, wire_array
-from relaax.cli.conformance.vectors import golden
-from relaax.cli.conformance.wire import Line, Over, Silent, Wrong, decoded, encoded, framed, kind_of
+from relaax.conformance.values import Array, legal, wire_array
+from relaax.conformance.vectors import golden
+from relaax.conformance.wire import Line, Over, Silent, Wrong, decoded, encoded, framed, kind_of
 from relaax.rlx import rlx_pb2
 from relaax.rlx.decoding import from_wire
 from relaax.rlx.errors import ErrorCode, ProtocolError

@@ -1,1 +1,0 @@
-"""`relaax conformance`: whether a client or a server, in any language, keeps to protocol/RLX.md."""

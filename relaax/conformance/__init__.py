@@ -1,0 +1,1 @@
+"""Check whether a client or a server, in any language, keeps to protocol/RLX.md."""
