@@ -13,8 +13,9 @@ from relaax.configuration.environment import without_variables
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import printed
 from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
+from relaax.configuration.roles import SECTIONS
 from relaax.configuration.secrets import redacted
-from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, Section, validate_section
 
 __all__ = [

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 
@@ -14,15 +14,16 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import Layers, text_of, value_of
-from relaax.configuration.sections import SECTIONS, ParameterServerSection, RlxServerSection, RunSection
-from relaax.configuration.validation import ConfigurationError, normalized, validate_section
+from relaax.configuration.roles import SECTIONS, servers
+from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
 
 ALGORITHM = "algorithm"
 COMMAND_LINE = "command line"
 HERE = "${here}"
 """At the beginning of a path in the servers' sections, the folder of the file."""
-_NAMES = (*SECTIONS, ALGORITHM)
+
 
 ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
 """From the path of an algorithm and the folder of the configuration to the algorithm's Config."""
@@ -36,13 +37,33 @@ class Configuration:
     `origins` says where each value came from; what is not in it is a default.
     """
 
-    parameter_server: ParameterServerSection
-    rlx_server: RlxServerSection
-    run: RunSection
+    sections: Mapping[str, Section]
+    """Of each role, by its name."""
     algorithm: Mapping[str, Any]
     folder: Path
     algorithm_config: pydantic.BaseModel | None = None
     origins: Mapping[KeyPath, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def parameter_server(self) -> ParameterServerSection:
+        """The section `relaax-parameter-server`."""
+        return cast(ParameterServerSection, self.sections["relaax-parameter-server"])
+
+    @property
+    def rlx_server(self) -> RlxServerSection:
+        """The section `relaax-rlx-server`."""
+        return cast(RlxServerSection, self.sections["relaax-rlx-server"])
+
+    @property
+    def run(self) -> RunSection:
+        """The section `relaax-run`."""
+        return cast(RunSection, self.sections["relaax-run"])
+
+    def with_keys(self, keys: Mapping[str, Mapping[str, Any]], origin: str) -> Configuration:
+        """Return the same with other values of some keys, by their sections, which come from `origin`."""
+        sections = {name: section.model_copy(update=keys.get(name)) for name, section in self.sections.items()}
+        origins: dict[KeyPath, str] = {(name, key): origin for name, values in keys.items() for key in values}
+        return replace(self, sections=sections, origins={**self.origins, **origins})
 
     @property
     def algorithm_path(self) -> str:
@@ -58,9 +79,7 @@ class Configuration:
         """
         config = self.algorithm_config
         return {
-            "relaax-parameter-server": self.parameter_server.model_dump(),
-            "relaax-rlx-server": self.rlx_server.model_dump(),
-            "relaax-run": self.run.model_dump(by_alias=True),
+            **{name: section.model_dump(by_alias=True) for name, section in self.sections.items()},
             ALGORITHM: dict(self.algorithm) if config is None else config.model_dump(mode="json", by_alias=True),
         }
 
@@ -109,7 +128,7 @@ def load_configuration(
         layers.put(target, value_of(text, target, models, variable), variable)
     for target, text, override in given:
         layers.put(target, value_of(text, target, models, f"--set {override}"), COMMAND_LINE)
-    for section in ("relaax-parameter-server", "relaax-rlx-server"):
+    for section in (role.section for role in servers()):
         layers.data[section] = {key: _placed(value, folder) for key, value in layers.data[section].items()}
     checked: dict[str, Any] = {}
     wrong: list[str] = []
@@ -121,9 +140,7 @@ def load_configuration(
     if wrong:
         raise ConfigurationError("\n".join(wrong))
     return Configuration(
-        parameter_server=checked["relaax-parameter-server"],
-        rlx_server=checked["relaax-rlx-server"],
-        run=checked["relaax-run"],
+        sections={name: checked[name] for name in SECTIONS},
         algorithm=layers.data[ALGORITHM],
         folder=folder,
         algorithm_config=checked.get(ALGORITHM),
@@ -136,10 +153,15 @@ def overrides_of(given: Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
+def _names() -> tuple[str, ...]:
+    """Return the names of all sections."""
+    return (*SECTIONS, ALGORITHM)
+
+
 def _sections_of(document: Any, name: str) -> dict[str, dict[str, Any]]:
     if not isinstance(document, Mapping):
-        raise ConfigurationError(f"{name}: the sections {', '.join(_NAMES)} are expected")
-    sections: dict[str, dict[str, Any]] = {section: {} for section in _NAMES}
+        raise ConfigurationError(f"{name}: the sections {', '.join(_names())} are expected")
+    sections: dict[str, dict[str, Any]] = {section: {} for section in _names()}
     try:
         document = normalized(document)
     except ConfigurationError as error:
@@ -147,7 +169,7 @@ def _sections_of(document: Any, name: str) -> dict[str, dict[str, Any]]:
     for key, value in document.items():
         section = key.replace("_", "-")
         if section not in sections:
-            raise ConfigurationError(f"{name}: {unknown('section', section, _NAMES)}")
+            raise ConfigurationError(f"{name}: {unknown('section', section, _names())}")
         if value is not None and not isinstance(value, Mapping):
             raise ConfigurationError(f"{name}: {section}: keys and values are expected, not {value!r}")
         sections[section] = dict(value or {})
@@ -164,9 +186,9 @@ def _target(override: str) -> tuple[KeyPath, str, str]:
     if not equals or not first or not keys or not all(keys):
         raise ConfigurationError(f"--set {override}: SECTION.KEY=VALUE is expected, as in algorithm.entropy_beta=0.02")
     named = first.replace("_", "-")
-    section = named if named in _NAMES else f"relaax-{named}"
-    if section not in _NAMES:
-        raise ConfigurationError(f"--set {override}: {unknown('section', first, _NAMES)}")
+    section = named if named in _names() else f"relaax-{named}"
+    if section not in _names():
+        raise ConfigurationError(f"--set {override}: {unknown('section', first, _names())}")
     return (section, *(key.replace("-", "_") for key in keys)), text, override
 
 

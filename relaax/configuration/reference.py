@@ -10,7 +10,7 @@ import pydantic
 
 from relaax.configuration.keys import Models, inner_model, key_of
 from relaax.configuration.resuming import resume_rules
-from relaax.configuration.sections import SECTIONS
+from relaax.configuration.roles import SECTIONS
 
 _BOUNDS = {
     "exclusiveMinimum": "> {}",

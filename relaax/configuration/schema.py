@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 
 from relaax.configuration.keys import Models
-from relaax.configuration.sections import SECTIONS
+from relaax.configuration.roles import SECTIONS
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 # What RELAAX reads as a number, and YAML 1.1 as a text.

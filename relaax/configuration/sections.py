@@ -291,11 +291,3 @@ class RunSection(Section):
         gt=0,
         description="Seconds that clients have to end, after SIGTERM, when the run stops; then they are killed.",
     )
-
-
-SECTIONS: dict[str, type[Section]] = {
-    "relaax-parameter-server": ParameterServerSection,
-    "relaax-rlx-server": RlxServerSection,
-    "relaax-run": RunSection,
-}
-"""The model of each section by its name. The section `algorithm` is the algorithm's own."""

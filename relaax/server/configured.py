@@ -17,9 +17,10 @@ from relaax.configuration import (
     printed,
     redacted,
 )
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
 from relaax.server.address import require_loopback, require_private
 from relaax.server.native_messages import load_tensorflow_quietly
-from relaax.server.tokens import ENVIRONMENTS, WORKERS, asks_for_token
+from relaax.server.tokens import asks_for_token
 
 _HOGWILD = ("rms_prop", "momentum", "adagrad")
 
@@ -66,7 +67,7 @@ def require_private_ports(*sections: ParameterServerSection | RlxServerSection) 
     A certificate that the parameter server asks for is as good as a token. Raises AddressError.
     """
     for section in sections:
-        variable = ENVIRONMENTS if isinstance(section, RlxServerSection) else WORKERS
+        variable = ENVIRONMENTS_TOKEN if isinstance(section, RlxServerSection) else WORKERS_TOKEN
         proven = asks_for_token(section.token_file, variable)
         if isinstance(section, ParameterServerSection):
             proven = proven or section.tls_client_ca is not None

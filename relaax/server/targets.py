@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
+from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters.channel import Target
 from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
-from relaax.server.tokens import WORKERS, read_token
+from relaax.server.tokens import read_token
 
 
 def targets(settings: RlxServerSection) -> list[Target]:
     """How an RLX server's workers reach the parameter server, all of its shards. Raises ConfigurationError."""
     where = f"{RLX_SERVER}.parameter_server"
-    token = read_token(settings.parameter_server_token_file, f"{where}_token_file", WORKERS)
+    token = read_token(settings.parameter_server_token_file, f"{where}_token_file", WORKERS_TOKEN)
     files = settings.parameter_server_certificate, settings.parameter_server_key
     ca = authority(settings.parameter_server_ca, f"{where}_ca")
     pair = key_pair(*files, f"{where}_certificate", f"{where}_key")

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
-from relaax.server.tokens import ENVIRONMENTS, WORKERS, read_token
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
+from relaax.server.tokens import read_token
 from relaax.tls import client_context
 
 _log = logging.getLogger(__name__)
@@ -19,12 +20,12 @@ SOON = timedelta(days=14)
 
 def parameter_server_token(settings: ParameterServerSection) -> str | None:
     """What workers and shards must show. Raises ConfigurationError."""
-    return read_token(settings.token_file, f"{PARAMETER_SERVER}.token_file", WORKERS)
+    return read_token(settings.token_file, f"{PARAMETER_SERVER}.token_file", WORKERS_TOKEN)
 
 
 def rlx_server_token(settings: RlxServerSection) -> str | None:
     """What environments must show. Raises ConfigurationError."""
-    return read_token(settings.token_file, f"{RLX_SERVER}.token_file", ENVIRONMENTS)
+    return read_token(settings.token_file, f"{RLX_SERVER}.token_file", ENVIRONMENTS_TOKEN)
 
 
 def rlx_server_context(settings: RlxServerSection) -> ssl.SSLContext | None:

@@ -11,15 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
 
 _log = logging.getLogger(__name__)
 
-ENVIRONMENTS = "RELAAX_TOKEN"
-"""The variable with the token that environments show an RLX server."""
-WORKERS = "RELAAX_PARAMETER_SERVER_TOKEN"
-"""The variable with the token that workers and shards show a parameter server."""
-
-VARIABLES = (ENVIRONMENTS, WORKERS)
+VARIABLES = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN)
 
 CLIENT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 WHAT_A_NAME_IS = "a letter or digit, and up to 63 more or . _ -"

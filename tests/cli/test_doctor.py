@@ -23,9 +23,9 @@ from cryptography.x509.oid import NameOID
 from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, examined, line
 from relaax.cli.doctor.finding import Finding, Level, Patient, warning
+from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import segments
 from relaax.parameters.frames import Frame, FrameSocket
-from relaax.server.tokens import WORKERS
 from support.keys import Keys
 from support.offline import start_offline_server
 from support.processes import Processes, project_command
@@ -38,7 +38,7 @@ SERVER, RLX = "relaax-parameter-server", "relaax-rlx-server"
 
 @pytest.fixture(autouse=True)
 def _no_tokens_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("RELAAX_TOKEN", WORKERS):
+    for variable in ("RELAAX_TOKEN", WORKERS_TOKEN):
         monkeypatch.delenv(variable, raising=False)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from relaax.cli.run import supervisor
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
 from relaax.server.parameter_server import checkpointing
 from relaax.server.parameter_server.coordination import follower
 from relaax.server.rlx_server import listener, status
@@ -19,12 +19,12 @@ from support.processes import Processes, wait_until
 
 
 def test_an_rlx_server_has_time_to_end_in_order() -> None:
-    assert supervisor.RLX_SERVER_SECONDS > listener.STOP_SECONDS + status.END_SECONDS
+    assert RLX_SERVER.stop_seconds({}) > listener.STOP_SECONDS + status.END_SECONDS
 
 
 def test_a_parameter_server_has_time_for_its_last_attempt_at_a_checkpoint() -> None:
-    assert supervisor.CHECKPOINT_SECONDS >= checkpointing.LAST_SECONDS + 30
-    assert supervisor.CHECKPOINT_SECONDS >= follower.LEAVING + 30
+    assert PARAMETER_SERVER.stop_seconds({}) >= checkpointing.LAST_SECONDS + 30
+    assert PARAMETER_SERVER.stop_seconds({}) >= follower.LEAVING + 30
 
 
 SLOW_TO_END = """

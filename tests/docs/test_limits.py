@@ -10,9 +10,10 @@ import pytest
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
-from relaax.cli.run import environment_check, supervisor
+from relaax.cli.run import environment_check
 from relaax.client import base, scalars
 from relaax.configuration import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
 from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages, space_wire
 from relaax.server import status, strikes, tokens
@@ -74,7 +75,7 @@ CONSTANTS: dict[str, float] = {
     "CONNECT_SECONDS": s3.CONNECT_SECONDS,
     "READ_SECONDS": s3.READ_SECONDS,
     "LAST_SECONDS": checkpointing.LAST_SECONDS,
-    "CHECKPOINT_SECONDS": supervisor.CHECKPOINT_SECONDS,
+    "PARAMETER_SERVER.stop_seconds": int(PARAMETER_SERVER.stop_seconds({})),
     "LAST_ATTEMPTS": checkpointing.LAST_ATTEMPTS,
     "CUT": core.CUT,
     "HOLD": introduction.HOLD,

@@ -21,6 +21,7 @@ from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.secrets import run_tokens
 from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration.roles import CLIENT, PARAMETER_SERVER
 from relaax.metrics.system import MEGABYTE
 
 WARM_UP_SECONDS = 2.0
@@ -110,7 +111,7 @@ class Service:
     @property
     def worker_secrets(self) -> dict[str, str]:
         """Environment variables of a process that is a worker to the parameter server."""
-        return self._tokens.shard
+        return self._tokens.of(PARAMETER_SERVER)
 
     def parameter_server_again(self) -> str:
         """Start the parameter server without the other, from the last checkpoint; the addresses of its shards.
@@ -130,7 +131,7 @@ class Service:
         workers = clients * connections
         before = self._progress()
         commands = [self._plan.client_command(self._supervisor.rlx_server.address or "", i) for i in range(clients)]
-        with Programs("client", commands, self._folder / "clients", self._tokens.client, connections) as programs:
+        with Programs("client", commands, self._folder / "clients", self._tokens.of(CLIENT), connections) as programs:
             self._warm_up(programs, before, workers, seconds)
             seen = [len(measured.act_ms) for measured in programs.measured]
             first, begin = self._progress(), time.monotonic()
@@ -184,7 +185,7 @@ class Service:
 
     def _single(self) -> Programs:
         command = self._plan.environment_command(self._supervisor.rlx_server.address or "", 1, 0)
-        return Programs("single", [command], self._folder / "clients", self._tokens.client)
+        return Programs("single", [command], self._folder / "clients", self._tokens.of(CLIENT))
 
     def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):

@@ -17,12 +17,13 @@ import grpc
 import numpy as np
 
 from relaax.cli.bench.raw_server import METHOD
+from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.base import Registration
 from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.options import client_options
-from relaax.server.tokens import WORKERS, read_token
+from relaax.server.tokens import read_token
 
 WARM_UP = 20
 LONG = 5_000_000
@@ -54,7 +55,7 @@ def milliseconds(call: Callable[[], Any]) -> float:
 
 def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
     """Alternate for so many seconds, 100 of each at least; 10 of long vectors, which take a second each."""
-    targets = [Target(shard, read_token(None, "", WORKERS) or "") for shard in server.split(",")]
+    targets = [Target(shard, read_token(None, "", WORKERS_TOKEN) or "") for shard in server.split(",")]
     bridge, local = ParameterClient(targets), ParameterClient(targets, way="auto")
     registered = bridge.register(Registration(fingerprint))
     bridge.pull()

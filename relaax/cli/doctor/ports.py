@@ -16,6 +16,7 @@ import psutil
 from relaax import rlx
 from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
+from relaax.configuration.roles import servers
 from relaax.server.address import AddressError, listen, split_address
 
 SECONDS = 5.0
@@ -24,12 +25,13 @@ _NO_HELLO = b"\xff\xff\xff\xff"
 
 
 def ports(patient: Patient) -> Iterator[Finding]:
-    """Every address that the two servers would listen at."""
+    """Look at every address that the servers would listen at."""
     found = patient.configuration
-    for name, section in (("relaax-parameter-server", found.parameter_server), ("relaax-rlx-server", found.rlx_server)):
-        for key, address in (("bind", section.bind), ("status_bind", section.status_bind)):
+    for role in servers():
+        for key in ("bind", "status_bind"):
+            address = getattr(found.sections[role.section], key, None)
             if address is not None:
-                yield _port(found, f"{name}.{key}", address)
+                yield _port(found, f"{role.section}.{key}", address)
 
 
 def _port(found: Configuration, key: str, address: str) -> Finding:

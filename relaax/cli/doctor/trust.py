@@ -13,12 +13,13 @@ from cryptography.exceptions import InvalidSignature
 
 from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
+from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.server import tls
 from relaax.server.address import split_address
 from relaax.server.rlx_server.clients import KEY, Clients
 from relaax.server.rlx_server.gate import read_gate
 from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER
-from relaax.server.tokens import WORKERS, read_token
+from relaax.server.tokens import read_token
 
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
 
@@ -33,7 +34,7 @@ def tokens(patient: Patient) -> Iterator[Finding]:
         "relaax-rlx-server.token_file": (rlx.token_file, lambda: tls.rlx_server_token(rlx)),
         shown: (
             rlx.parameter_server_token_file,
-            lambda: read_token(rlx.parameter_server_token_file, shown, WORKERS),
+            lambda: read_token(rlx.parameter_server_token_file, shown, WORKERS_TOKEN),
         ),
     }
     for key, (file, read) in readers.items():

@@ -25,11 +25,10 @@ from relaax.configuration import (
     HERE,
     Configuration,
     ConfigurationError,
-    KeyPath,
-    ParameterServerSection,
-    RlxServerSection,
+    Section,
     printed,
 )
+from relaax.configuration.roles import servers
 from relaax.configuration.yaml_file import read_yaml
 from relaax.whole_file import write_whole
 
@@ -151,28 +150,22 @@ class RunDirectory:
     def settled(self, plan: Plan) -> Configuration:
         """The effective configuration: the plan's, with what a run decides by itself. That is marked in `origins`."""
         given = plan.configuration
-        server: dict[str, Any] = {
-            "bind": "127.0.0.1:0",
+        # What its processes say stays on this machine. TLS would want certificates, and hide nothing from anybody.
+        sections: dict[str, dict[str, Any]] = {
+            role.section: {"bind": "127.0.0.1:0", **_without_tls(given.sections[role.section])} for role in servers()
+        }
+        sections["relaax-parameter-server"] |= {
             "shard": 0,
             "checkpoint_dir": str(self.checkpoints),
             "checkpoint_aws_s3": None,
             "metrics_dir": str(self.metrics),
             "checkpoint_interval": plan.run.checkpoint_interval,
         }
-        rlx_server: dict[str, Any] = {"bind": "127.0.0.1:0"}
-        # What its processes say stays on this machine. TLS would want certificates, and hide nothing from anybody.
-        server |= _without_tls(given.parameter_server)
-        rlx_server |= _without_tls(given.rlx_server)
-        sections = {"relaax-parameter-server": server, "relaax-rlx-server": rlx_server}
-        origins: dict[KeyPath, str] = {(name, key): ORIGIN for name, keys in sections.items() for key in keys}
+        path = {"path": str(plan.algorithm)}
         return replace(
-            given,
-            parameter_server=given.parameter_server.model_copy(update=server),
-            rlx_server=given.rlx_server.model_copy(update=rlx_server),
-            algorithm={**given.algorithm, "path": str(plan.algorithm)},
-            algorithm_config=given.algorithm_config
-            and given.algorithm_config.model_copy(update={"path": str(plan.algorithm)}),
-            origins={**given.origins, **origins},
+            given.with_keys(sections, ORIGIN),
+            algorithm={**given.algorithm, **path},
+            algorithm_config=given.algorithm_config and given.algorithm_config.model_copy(update=path),
         )
 
     def write_configuration(self, plan: Plan) -> None:
@@ -217,6 +210,6 @@ class RunDirectory:
             raise NotWritten("; ".join(missing))
 
 
-def _without_tls(section: ParameterServerSection | RlxServerSection) -> dict[str, None]:
+def _without_tls(section: Section) -> dict[str, None]:
     """The keys of TLS that are set, unset."""
     return {key: None for key in _TLS_KEYS if getattr(section, key, None) is not None}

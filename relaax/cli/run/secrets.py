@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from relaax.cli.run.plan import Plan
 from relaax.configuration import ConfigurationError
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN, Role
 from relaax.server.tls import parameter_server_token, rlx_server_token
-from relaax.server.tokens import ENVIRONMENTS, WORKERS
 
 
 @dataclass(frozen=True, slots=True)
 class RunTokens:
-    """Environment variables of the processes of each kind. `status` is what `relaax run` itself shows."""
+    """The tokens by the environment variables that have them. `status` is what `relaax run` itself shows."""
 
-    shard: dict[str, str] = field(repr=False)
-    rlx_server: dict[str, str] = field(repr=False)
-    client: dict[str, str] = field(repr=False)
-    status: str = field(repr=False)
+    tokens: Mapping[str, str] = field(repr=False)
+
+    @property
+    def status(self) -> str:
+        """The parameter server's, or an empty text."""
+        return self.tokens.get(WORKERS_TOKEN, "")
+
+    def of(self, role: Role) -> dict[str, str]:
+        """Return the environment variables of a role's processes."""
+        return {variable: token for variable, token in self.tokens.items() if variable in role.tokens}
 
 
 def run_tokens(plan: Plan) -> RunTokens:
-    """As the configuration and this process's environment say. Raises ConfigurationError."""
+    """Read them as the configuration and this process's environment say. Raises ConfigurationError."""
     workers = parameter_server_token(plan.configuration.parameter_server)
     environments = rlx_server_token(plan.configuration.rlx_server)
     if plan.configuration.rlx_server.clients_file is not None and environments is None:
@@ -29,6 +36,5 @@ def run_tokens(plan: Plan) -> RunTokens:
             "relaax-rlx-server.clients_file: the clients of `relaax run` have no name, and nobody without one would be "
             "let in: set token_file as well, or leave clients_file out"
         )
-    shard = {WORKERS: workers} if workers else {}
-    client = {ENVIRONMENTS: environments} if environments else {}
-    return RunTokens(shard, {**shard, **client}, client, workers or "")
+    found = {WORKERS_TOKEN: workers, ENVIRONMENTS_TOKEN: environments}
+    return RunTokens({variable: token for variable, token in found.items() if token})

@@ -12,98 +12,124 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.secrets import RunTokens
+from relaax.configuration import roles
+from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, RLX_SERVER, Restart, Role
 from relaax.server.address import name_of, reserve
 
 _log = logging.getLogger(__name__)
 
 START_SECONDS = 90.0
-RLX_SERVER_SECONDS = 10.0  # it gives its workers 5 s itself (listener.STOP_SECONDS), and ends at once without any
-CHECKPOINT_SECONDS = 120.0  # it tries for a minute (checkpointing.LAST_SECONDS), and the last attempt takes its time
 
 
 class Supervisor:
-    """The parameter server (each of its shards), the RLX server, and the environment clients."""
+    """The processes of every role, as the table of roles says."""
 
     def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens) -> None:
         self._plan = plan
         self._directory = directory
-        logs = directory.logs
-        shards = plan.configuration.parameter_server.shards
-        names = ["parameter-server", *(f"parameter-server-{shard}" for shard in range(1, shards))]
-        self._shards = [Process(name, logs / f"{name}.log", server=True, secrets=tokens.shard) for name in names]
-        self.parameter_server = self._shards[0]
+        sections = plan.configuration.sections
+        self._stop_seconds = {role.name: role.stop_seconds(sections) for role in roles.ROLES}
+        self._processes = {
+            role.name: [_process(role, number, directory, tokens) for number in range(role.count(sections))]
+            for role in roles.ROLES
+        }
+        self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The one that knows how training goes: the first shard."""
-        self.rlx_server = Process("rlx-server", logs / "rlx-server.log", server=True, secrets=tokens.rlx_server)
-        self.clients = [
-            Process(f"client-{i}", logs / f"client-{i}.log", secrets=tokens.client) for i in range(plan.run.clients)
-        ]
-        self._addresses: list[str] = []
-        """Of each shard, which are this run's from before it starts until it has ended for good, by these sockets:"""
-        self._reserved: list[socket.socket] = []
+        self.rlx_server = self._processes[RLX_SERVER.name][0]
+        self.clients = self._processes[CLIENT.name]
+        self._reserved: dict[str, list[socket.socket]] = {}
+        """For the roles that are led: the addresses are this run's from before a process starts until it has ended for
+        good."""
         self.stopping = threading.Event()
         """Set by a signal: nothing that is still starting is waited for."""
 
     @property
     def parameter_server_address(self) -> str:
         """HOST:PORT of the first shard; a restart keeps it."""
-        return self._addresses[0]
+        return self._addresses()[PARAMETER_SERVER.name][0]
 
     @property
     def shard_addresses(self) -> str:
         """HOST:PORT of every shard, in their order, with commas between: what workers are told."""
-        return ",".join(self._addresses)
+        return ",".join(self._addresses()[PARAMETER_SERVER.name])
 
     def start_servers(self) -> None:
-        """Both side by side. Raises StartError."""
+        """Start the processes that listen, side by side. Raises StartError."""
         self._reserve()
-        self.rlx_server.start(self._rlx_server_command())
-        self.start_parameter_server()
-        self.rlx_server.wait_ready(START_SECONDS, self.stopping)
+        led, others = ([role for role in roles.servers() if role.led is leads] for leads in (True, False))
+        for role in others:
+            for number in range(len(self._processes[role.name])):
+                self._start(role, number)
+        for role in led:
+            self._start_led(role)
+        for role in others:
+            for process in self._processes[role.name]:
+                process.wait_ready(START_SECONDS, self.stopping)
 
     def start_parameter_server(self) -> None:
-        """The first shard, which the others ask, then those together. Raises StartError."""
+        """Start the shards alone. Raises StartError."""
         self._reserve()
-        first, *others = self._shards
-        first.start(self._shard_command(0))
+        self._start_led(PARAMETER_SERVER)
+
+    def _start_led(self, role: Role) -> None:
+        """The first process, which the others ask, then those together."""
+        first, *others = self._processes[role.name]
+        self._start(role, 0)
         first.wait_ready(START_SECONDS, self.stopping)
-        for shard, process in enumerate(others, 1):
-            process.start(self._shard_command(shard))
+        for number in range(1, len(others) + 1):
+            self._start(role, number)
         for process in others:
             process.wait_ready(START_SECONDS, self.stopping)
 
     def _reserve(self) -> None:
         if not self._reserved:
-            self._reserved = [reserve("127.0.0.1:0") for _ in self._shards]
-            self._addresses = [name_of(reserved) for reserved in self._reserved]
+            self._reserved = {
+                role.name: [reserve("127.0.0.1:0") for _ in self._processes[role.name]]
+                for role in roles.servers()
+                if role.led
+            }
 
     def _release(self) -> None:
-        while self._reserved:
-            self._reserved.pop().close()
+        for reserved in self._reserved.values():
+            for sock in reserved:
+                sock.close()
+        self._reserved = {}
+
+    def _addresses(self) -> dict[str, list[str]]:
+        announced = {
+            role.name: [process.address or "127.0.0.1:0" for process in self._processes[role.name]]
+            for role in roles.servers()
+        }
+        return announced | {name: [name_of(sock) for sock in socks] for name, socks in self._reserved.items()}
 
     def start_clients(self) -> None:
         """Connect the environments."""
-        for index, client in enumerate(self.clients):
-            client.start(self._plan.client_command(self.rlx_server.address or "", index))
+        for number in range(len(self.clients)):
+            self._start(CLIENT, number)
+
+    def _start(self, role: Role, number: int) -> None:
+        self._processes[role.name][number].start(self._command(role, number))
 
     def watch(self) -> None:
-        """Restart what has died. Raises StartError where that does not help."""
-        for shard, process in enumerate(self._shards):
-            code = process.exit_code()
-            if code is not None and (code or shard):  # shard 0 alone says when training is over
-                what = "the parameter server" if len(self._shards) == 1 else f"shard {shard} of the parameter server"
-                self._restart(process, f"{what} has {'died' if code else 'ended'}", self._shard_command(shard))
-        if self.rlx_server.exit_code() is not None:
-            self._restart(self.rlx_server, "the RLX server has ended", self._rlx_server_command())
-        for index, client in enumerate(self.clients):
-            code = client.exit_code()
-            if code not in (None, 0):
-                client.restart(self._plan.client_command(self.rlx_server.address or "", index))
-                _log.warning("%s had died (%s) and was started again", client.name, code)
+        """Restart what has ended and should not have. Raises StartError if that does not help."""
+        for role in roles.ROLES:
+            for number, process in enumerate(self._processes[role.name]):
+                code = process.exit_code()
+                done = code == 0 and (role.restart is Restart.IF_FAILED or (role.led and number == 0))
+                if code is not None and not done:
+                    self._restart(role, number, process)
 
-    def _restart(self, server: Process, what: str, command: list[str]) -> None:
-        _log.warning("%s (%s); restarting", what, server.exit_code())
-        server.restart(command)
-        server.wait_ready(START_SECONDS, self.stopping)
+    def _restart(self, role: Role, number: int, process: Process) -> None:
+        code = process.exit_code()
+        if role.module is None:
+            process.restart(self._command(role, number))
+            _log.warning("%s had died (%s) and was started again", process.name, code)
+            return
+        several = len(self._processes[role.name]) > 1
+        what = f"shard {number} of {role.title}" if several and role.led else role.title
+        _log.warning("%s has %s (%s); restarting", what, "died" if code and role.led else "ended", code)
+        process.restart(self._command(role, number))
+        process.wait_ready(START_SECONDS, self.stopping)
 
     @property
     def ended_by_itself(self) -> bool:
@@ -112,55 +138,51 @@ class Supervisor:
 
     def stop_training(self) -> None:
         """First the environments, then the workers with their server. The parameter server is still there."""
-        for client in self.clients:
-            client.terminate()
-        _end(self.clients, self._plan.run.stop_timeout, "; relaax-run.stop-timeout gives clients longer")
-        self.rlx_server.terminate()
-        _end([self.rlx_server], RLX_SERVER_SECONDS)
+        for role in reversed(roles.ROLES):
+            if role is not PARAMETER_SERVER:
+                self._stop(role, self._processes[role.name])
 
     def stop_parameter_server(self) -> None:
         """Last: it writes the last checkpoint, which may take its time. Shard 0 lets the others go, who wait for it."""
-        for shards in ([self.parameter_server], self._shards[1:]):
-            for process in shards:
-                process.terminate()
-            _end(shards, CHECKPOINT_SECONDS)
+        first, *others = self._processes[PARAMETER_SERVER.name]
+        for shards in ([first], others):
+            self._stop(PARAMETER_SERVER, shards)
         self._release()
+
+    def _stop(self, role: Role, processes: list[Process]) -> None:
+        for process in processes:
+            process.terminate()
+        seconds = self._stop_seconds[role.name]
+        way_out = f"; {role.stop_key} gives {role.name}s longer" if role.stop_key else ""
+        deadline = time.monotonic() + seconds
+        for process in processes:
+            if not process.wait(deadline - time.monotonic()):
+                _log.warning("%s has not ended within %g s and is killed%s", process.name, seconds, way_out)
+                process.kill()
+                process.wait(1.0)
 
     def kill(self) -> None:
-        """Now."""
-        for process in (*self.clients, self.rlx_server, *self._shards):
-            process.kill()
-            process.wait(1.0)
+        """End everything now."""
+        for role in reversed(roles.ROLES):
+            for process in self._processes[role.name]:
+                process.kill()
+                process.wait(1.0)
         self._release()
 
-    def _shard_command(self, shard: int) -> list[str]:
-        command = [
-            sys.executable,
-            *("-m", "relaax.server.parameter_server.main"),
-            *("--config", str(self._directory.configuration)),
-            *("--bind", self._addresses[shard]),
-        ]
-        if len(self._shards) > 1:
-            command += ["--shard", f"{shard}/{len(self._shards)}"]
-        if shard > 0:  # one page tells how training goes: the first shard's
-            command += ["--first-shard", self.parameter_server_address]
-            command += ["--set", "relaax-parameter-server.status_bind=null"]
-        return command
-
-    def _rlx_server_command(self) -> list[str]:
+    def _command(self, role: Role, number: int) -> list[str]:
+        addresses = self._addresses()
+        if role.module is None:
+            return self._plan.client_command(self.rlx_server.address or "", number)
         return [
             sys.executable,
-            *("-m", "relaax.server.rlx_server.main"),
+            *("-m", role.module),
             *("--config", str(self._directory.configuration)),
-            *("--bind", self.rlx_server.address or "127.0.0.1:0"),
-            *("--parameter-server", self.shard_addresses),
+            *("--bind", addresses[role.name][number]),
+            *role.arguments(addresses, number),
         ]
 
 
-def _end(processes: list[Process], seconds: float, way_out: str = "") -> None:
-    deadline = time.monotonic() + seconds
-    for process in processes:
-        if not process.wait(deadline - time.monotonic()):
-            _log.warning("%s has not ended within %g s and is killed%s", process.name, seconds, way_out)
-            process.kill()
-            process.wait(1.0)
+def _process(role: Role, number: int, directory: RunDirectory, tokens: RunTokens) -> Process:
+    server = role.module is not None
+    name = role.name if server and number == 0 else f"{role.name}-{number}"
+    return Process(name, directory.logs / f"{name}.log", server=server, secrets=tokens.of(role))

@@ -12,9 +12,10 @@ from urllib.parse import unquote
 
 import grpc
 
+from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters.channel import AUTHORIZATION
 from relaax.server.strikes import Strikes
-from relaax.server.tokens import WORKERS, Token
+from relaax.server.tokens import Token
 
 _log = logging.getLogger(__name__)
 
@@ -25,9 +26,9 @@ LOGGED = 20
 NO_TOKEN, WRONG_TOKEN = "no token", "wrong token"
 _SENTENCES = {
     NO_TOKEN: "this parameter server asks for a token, and none was shown: set "
-    f"relaax-rlx-server.parameter_server_token_file or the environment variable {WORKERS}",
+    f"relaax-rlx-server.parameter_server_token_file or the environment variable {WORKERS_TOKEN}",
     WRONG_TOKEN: "the token that was shown is not this parameter server's: see "
-    f"relaax-rlx-server.parameter_server_token_file and the environment variable {WORKERS}",
+    f"relaax-rlx-server.parameter_server_token_file and the environment variable {WORKERS_TOKEN}",
 }
 _BEARER = "Bearer "
 

@@ -1,0 +1,105 @@
+"""A row that is added to the table of roles is started, configured, checked, watched and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from relaax.bundled import bundled_folder
+from relaax.cli.doctor.command import examined
+from relaax.cli.doctor.finding import Level, Patient
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.process import Process
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration import SECTIONS, ConfigurationError, roles
+from support.echo_role import ECHO, with_echo
+from support.processes import wait_until
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A configuration with the section of the role, which is in the table meanwhile."""
+    monkeypatch.setattr(roles, "ROLES", with_echo())
+    monkeypatch.setitem(SECTIONS, ECHO.section, ECHO.model)
+    # The servers, which read the same configuration, have the row too.
+    (tmp_path / "sitecustomize.py").write_text("from support.echo_role import add\n\nadd()\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(TESTS)]))
+    file = tmp_path / "with_echoes.yaml"
+    document = {
+        "relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1", "clients": 1},
+        "relaax-echo": {"word": "good morning", "echoes": 2},
+        "algorithm": {"path": "da3c"},
+    }
+    file.write_text(json.dumps(document))  # JSON is YAML
+    return file
+
+
+@pytest.fixture
+def running(config: Path, tmp_path: Path) -> Iterator[Supervisor]:
+    plan = make_plan(str(config), [])
+    directory = RunDirectory(tmp_path / "run")
+    directory.open(fresh=False, max_steps=1)
+    directory.write_configuration(plan)
+    supervisor = Supervisor(plan, directory, run_tokens(plan))
+    try:
+        supervisor.start_servers()
+        yield supervisor
+    finally:
+        supervisor.kill()
+        directory.close()
+
+
+def heard(process: Process) -> str:
+    assert process.address is not None
+    host, _, port = process.address.rpartition(":")
+    with closing(socket.create_connection((host, int(port)), 30)) as connection:
+        return connection.makefile().readline().strip()
+
+
+def test_it_is_started_watched_and_ended(running: Supervisor) -> None:
+    echoes = running._processes["echo"]
+    for number, echo in enumerate(echoes):
+        assert heard(echo) == f"good morning {number} of 2, {running.parameter_server_address}"
+    assert echoes[1].log.name == "echo-1.log"
+    assert echoes[0].pid is not None
+    os.kill(echoes[0].pid, signal.SIGKILL)
+    wait_until(lambda: echoes[0].exit_code() is not None, "it has ended")
+    running.watch()
+    assert echoes[0].restarts == 1
+    assert heard(echoes[0]).startswith("good morning 0 of 2")
+    running.stop_training()
+    assert all(echo.exit_code() is not None for echo in echoes)
+    assert running.parameter_server.exit_code() is None
+    running.stop_parameter_server()
+
+
+def test_its_section_is_checked(config: Path) -> None:
+    assert make_plan(str(config), ["echo.echoes=3"]).configuration.as_dict()["relaax-echo"]["echoes"] == 3
+    with pytest.raises(ConfigurationError, match=r"relaax-echo: unknown key 'wort'; did you mean 'word'"):
+        make_plan(str(config), ["echo.wort=x"])
+
+
+def test_doctor_looks_at_its_address(config: Path) -> None:
+    findings = [finding for name, finding in examined(Patient(str(config), ())) if name == "ports"]
+    (finding,) = (each for each in findings if each.sentence.startswith("relaax-echo.bind"))
+    assert finding.level is Level.OK
+
+
+@pytest.mark.parametrize("procfile", sorted(bundled_folder("config").glob("*.Procfile")), ids=lambda path: path.stem)
+def test_procfiles_start_the_servers_of_the_table(procfile: Path) -> None:
+    lines = (line.partition(":") for line in procfile.read_text().splitlines() if line and not line.startswith("#"))
+    started = {name: shlex.split(command)[0] for name, _, command in lines}
+    for role in roles.servers():
+        assert started[role.name] == role.command

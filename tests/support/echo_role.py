@@ -1,0 +1,78 @@
+"""A role that only a test knows: its process sends the word of its section to whoever connects."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from pathlib import Path
+
+import yaml
+from pydantic import Field
+
+from relaax.configuration import SECTIONS, Section, roles
+from relaax.configuration.roles import Addresses, Restart, Role, Sections
+
+
+class EchoSection(Section):
+    """`relaax-echo`: a role of this test."""
+
+    bind: str = Field("127.0.0.1:0", description="Where it listens.")
+    word: str = Field("hello", description="What it says.")
+    echoes: int = Field(1, description="How many there are.")
+
+
+def count(sections: Sections) -> int:
+    section = sections["relaax-echo"]
+    assert isinstance(section, EchoSection)
+    return section.echoes
+
+
+def beside(addresses: Addresses, number: int) -> list[str]:
+    return ["--beside", f"{number} of {len(addresses['echo'])}, {addresses['parameter-server'][0]}"]
+
+
+ECHO = Role(
+    name="echo",
+    title="an echo",
+    section="relaax-echo",
+    model=EchoSection,
+    command="relaax-echo",
+    module="support.echo_role",
+    count=count,
+    restart=Restart.ALWAYS,
+    stop_seconds=lambda _: 20.0,
+    stop_key=None,
+    tokens=(),
+    arguments=beside,
+)
+
+
+def with_echo() -> tuple[Role, ...]:
+    """The table with this row."""
+    return (*roles.ROLES[:2], ECHO, *roles.ROLES[2:])
+
+
+def add() -> None:
+    """Put the row into this process's table."""
+    roles.ROLES = with_echo()
+    SECTIONS[ECHO.section] = ECHO.model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--bind", required=True)
+    parser.add_argument("--beside", required=True)
+    options = parser.parse_args()
+    section = yaml.safe_load(options.config.read_text())["relaax-echo"]
+    host, _, port = options.bind.rpartition(":")
+    with socket.create_server((host, int(port))) as listener:
+        print(f"echo listening on {host}:{listener.getsockname()[1]}", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(f"{section['word']} {options.beside}\n".encode())
+
+
+if __name__ == "__main__":
+    main()
