@@ -1,4 +1,4 @@
-"""da3c whose flat vector keeps account of every update, for the soak (see `soak_layout` and `soak_bridge`)."""
+"""da3c whose flat vector keeps account of every update, for the soak (see `soak_layout` and `soak_parameters`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from relaax.optim.optimizers import Add, OptimizerSpec
 from .da3c import Agent as Da3cAgent
 from .da3c import Config as Da3cConfig
 from .da3c import ParameterServer as Da3cParameterServer
-from .soak_bridge import STATISTIC, LedgerParameters
 from .soak_journal import Journal
 from .soak_layout import Layout
+from .soak_parameters import STATISTIC, LedgerParameters
 
 
 class Config(Da3cConfig):  # type: ignore[misc]  # found where algorithms are loaded from

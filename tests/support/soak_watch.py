@@ -19,8 +19,8 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.moments import from_arrays
 from relaax.parameters.options import client_options
-from support.soak_client_of_shards import STATISTIC
 from support.soak_layout import Layout
+from support.soak_parameters import STATISTIC
 
 SEVERAL = 450  # bytes of a journal: about eight pushes
 
