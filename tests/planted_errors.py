@@ -84,28 +84,28 @@ ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
 NORMALIZATION_PY = "relaax/algorithm_base/normalization.py"
 ADMISSION_PY = "relaax/server/rlx_server/admission.py"
-ARRIVALS_PY = "relaax/server/rlx_server/arrivals.py"
+ARRIVALS_PY = "relaax/server/rlx_server/pending_connections.py"
 CLAIMS_PY = "relaax/server/rlx_server/claims.py"
 METERS_PY = "relaax/server/rlx_server/meters.py"
 CHILDREN_PY = "relaax/server/rlx_server/children.py"
-MEASURES_PY = "relaax/server/rlx_server/measures.py"
+MEASURES_PY = "relaax/server/rlx_server/worker_metrics.py"
 PEER_PY = "relaax/server/rlx_server/peer.py"
-PLACES_PY = "relaax/server/rlx_server/places.py"
+PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
 SESSION_PY = "relaax/server/rlx_server/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
-READING_PY = "relaax/server/parameter_server/reading.py"
+READING_PY = "relaax/server/parameter_server/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
-READING = "tests/server/parameter_server/test_reading.py"
+READING = "tests/server/parameter_server/test_request_reader.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMPENSATION_PY = "relaax/server/parameter_server/delay_compensation.py"
 CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
-RECEIVED_PY = "relaax/parameters/received.py"
+RECEIVED_PY = "relaax/parameters/received_state.py"
 CORE_PY = "relaax/server/parameter_server/core.py"
 FOLLOWER_PY = "relaax/server/parameter_server/coordination/follower.py"
-GATE_PY = "relaax/server/parameter_server/gate.py"
+GATE_PY = "relaax/server/parameter_server/model_access.py"
 SERVICE_PY = "relaax/server/parameter_server/service.py"
 
 
@@ -267,7 +267,7 @@ ERRORS = (
     planted(
         "stack-over-an-end",
         "the frame stack is carried over the end of an episode",
-        [("relaax/algorithm_base/history.py", "if restart.any():", "if False:")],
+        [("relaax/algorithm_base/frame_stack.py", "if restart.any():", "if False:")],
         GRADIENT,
     ),
     planted(
@@ -275,7 +275,7 @@ ERRORS = (
         "the frame stack is carried over a reset",
         [
             (
-                "relaax/algorithm_base/history.py",
+                "relaax/algorithm_base/frame_stack.py",
                 "        self._stack[...] = frames[..., None]\n",
                 "        self._shift(self._stack, self._packed, frames)\n",
             )
@@ -570,7 +570,7 @@ ERRORS = (
     planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
-        [("relaax/nn/recycled.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
+        [("relaax/nn/recycled_memory.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],
         "tests/optim/test_optimizers.py",
     ),
     planted(
@@ -609,10 +609,10 @@ ERRORS = (
         [
             (
                 "relaax/server/parameter_server/core.py",
-                "            unbroken = self.gate.hold(CUT)\n",
+                "            unbroken = self.access.hold(CUT)\n",
                 "            unbroken = True\n",
             ),
-            ("relaax/server/parameter_server/core.py", "unbroken &= self.gate.release()", "pass"),
+            ("relaax/server/parameter_server/core.py", "unbroken &= self.access.release()", "pass"),
         ],
         "tests/server/parameter_server/test_one_cut.py",
     ),
@@ -645,12 +645,12 @@ ERRORS = (
         "a hold that has just ended by itself is taken for one that held until then",
         [
             (
-                "relaax/server/parameter_server/gate.py",
+                "relaax/server/parameter_server/model_access.py",
                 "unbroken = self._clock() < self._held_until",
                 "unbroken = self._clock() <= self._held_until",
             )
         ],
-        "tests/server/parameter_server/test_gate.py",
+        "tests/server/parameter_server/test_model_access.py",
     ),
     planted(
         "news-of-shard-0-only",
@@ -681,12 +681,12 @@ ERRORS = (
         "what is to be written every few seconds is written whenever it is asked for",
         [
             (
-                "relaax/server/parameter_server/figures.py",
+                "relaax/server/parameter_server/periodic_metrics.py",
                 "        self._due = now + INTERVAL\n        values",
                 "        values",
             )
         ],
-        "tests/server/parameter_server/test_figures.py",
+        "tests/server/parameter_server/test_periodic_metrics.py",
     ),
     planted(
         "repeats-not-counted",
@@ -893,19 +893,19 @@ ERRORS = (
         "turnaround-lost-by-a-ping",
         "the answer to a ping ends the way between two steps",
         [(MEASURES_PY, "elif not isinstance(message, Ping):", "else:")],
-        f"{RLX_SERVER_TESTS}/test_measures.py",
+        f"{RLX_SERVER_TESTS}/test_worker_metrics.py",
     ),
     planted(
         "arrivals-expire-early",
         "once the oldest connection is too late the others are dropped as well",
         [(ARRIVALS_PY, "if wait.deadline > now:", "if wait.deadline > now and not self.expired:")],
-        f"{RLX_SERVER_TESTS}/test_arrivals.py",
+        f"{RLX_SERVER_TESTS}/test_pending_connections.py",
     ),
     planted(
         "newest-arrival-dropped",
         "the newest connection makes room, not the oldest",
         [(ARRIVALS_PY, "for sock in self._waits:", "for sock in reversed(self._waits):")],
-        f"{RLX_SERVER_TESTS}/test_arrivals.py",
+        f"{RLX_SERVER_TESTS}/test_pending_connections.py",
     ),
     planted(
         "newest-leaver-ended",
@@ -917,7 +917,7 @@ ERRORS = (
         "places-without-turns",
         "a crowd has a process started as soon as it comes back",
         [(PLACES_PY, "self._next_turn = self._clock() + TURN_SECONDS", "self._next_turn = self._clock()")],
-        f"{RLX_SERVER_TESTS}/test_places.py",
+        f"{RLX_SERVER_TESTS}/test_unproven_clients.py",
     ),
     planted(
         "quota-of-each-connection",
@@ -952,7 +952,7 @@ ERRORS = (
         "a server that starts removes the temporary folders of those that run",
         [
             (
-                "relaax/server/rlx_server/temporary.py",
+                "relaax/server/rlx_server/temporary_folders.py",
                 "        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n        shutil",
                 "        shutil",
             )
@@ -1031,13 +1031,13 @@ ERRORS = (
     planted(
         "one-leaf-less",
         "a space of as many leaves as there may be is refused",
-        [("relaax/rlx/space_wire.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
+        [("relaax/rlx/space_encoding.py", "if index >= MAX_LEAVES:", "if index >= MAX_LEAVES - 1:")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
         "one-level-less",
         "a space as deep as it may be is refused",
-        [("relaax/rlx/space_wire.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
+        [("relaax/rlx/space_encoding.py", "if depth > MAX_DEPTH", "if depth >= MAX_DEPTH")],
         "tests/rlx/test_spaces.py",
     ),
     planted(
@@ -1156,7 +1156,7 @@ ERRORS = (
         "workers whose connection has ended are counted on",
         [
             (
-                "relaax/server/parameter_server/local.py",
+                "relaax/server/parameter_server/local_server.py",
                 "                    self._core.registry.lost(worker_id)\n",
                 "                    pass\n",
             )

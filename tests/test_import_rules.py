@@ -54,7 +54,9 @@ def test_the_protocol_core_imports_numpy_and_protobuf_only() -> None:
 def test_the_client_adds_sockets_only() -> None:
     # The package itself is imported for its version, and gymnasium when it must make an environment by its id.
     assert (
-        foreign("relaax.client", "numpy", "relaax.rlx", "relaax.digits", "relaax.extras", "relaax.tls", "gymnasium")
+        foreign(
+            "relaax.client", "numpy", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.tls", "gymnasium"
+        )
         - {"relaax"}
         == set()
     )

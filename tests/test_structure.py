@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from relaax.algorithm_base.loader import EXPORTS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("relaax", "algorithms", "environments")
 TOP_LEVEL = {
@@ -88,3 +90,13 @@ def test_constraints_name_packages_and_versions_only() -> None:
 def test_every_configuration_has_a_procfile() -> None:
     stems = {suffix: {path.stem for path in (ROOT / "config").glob(f"*{suffix}")} for suffix in (".yaml", ".Procfile")}
     assert stems[".yaml"] == stems[".Procfile"] != set()
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """The names that every algorithm exports, and those of templates to copy, are names by contract."""
+    found: dict[str, list[str]] = {}
+    for path in modules():
+        if "/templates/" not in path:
+            for name in re.findall(r"^class (\w+)", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE):
+                found.setdefault(name, []).append(path)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in EXPORTS} == {}

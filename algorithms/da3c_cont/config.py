@@ -7,12 +7,12 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from relaax.algorithm_base import Fixed, Free
-from relaax.algorithm_base.network import NetworkConfig as DefaultNetworkConfig
+from relaax.algorithm_base.network import NetworkConfig
 
 from ..da3c.config import Config as ActorCriticConfig
 
 
-class NetworkConfig(DefaultNetworkConfig):
+class GaussianNetworkConfig(NetworkConfig):
     """The network. What is left out is chosen by the observation: an image or a vector."""
 
     dense: list[PositiveInt] | None = Field([128], description="Widths of the fully connected layers.")
@@ -31,7 +31,7 @@ class Config(ActorCriticConfig):
         None, description="Rewards are cut to plus or minus this for learning, after normalisation; null: as they are."
     )
     lstm: bool = Field(True, description="The network remembers: an LSTM layer of network.lstm_size cells.")
-    network: NetworkConfig = Field(NetworkConfig(), description="The network.")
+    network: GaussianNetworkConfig = Field(GaussianNetworkConfig(), description="The network.")
     spherical: Fixed[bool] = Field(False, description="One variance for all dimensions of an action, as in the paper.")
     initial_variance: Free[float] = Field(
         1.0, gt=1e-5, description="Of the first policy, in units in which bounded actions reach from -1 to 1."

@@ -13,9 +13,10 @@ from relaax.algorithm_base.optimizer_config import (
 )
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.schedule import Schedule
-from relaax.algorithm_base.step import Leaves, Mask, Step
+from relaax.algorithm_base.step import Leaves, Mask, StepOutcome
 from relaax.configuration import Fixed, Free, Section
-from relaax.parameters.base import (
+from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
+from relaax.parameters.interfaces import (
     FlatVector,
     ParameterServerError,
     ParameterServerUnauthenticated,
@@ -28,7 +29,6 @@ from relaax.parameters.base import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
-from relaax.parameters.options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
     "Schedule",
     "Section",
     "Space",
-    "Step",
+    "StepOutcome",
     "TrainingEnded",
     "Tuple",
     "find_algorithm",

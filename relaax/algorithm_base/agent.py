@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relaax.algorithm_base.step import Leaves, Step
+from relaax.algorithm_base.step import Leaves, StepOutcome
 
 if TYPE_CHECKING:
-    from relaax.parameters.base import Metrics, Parameters
+    from relaax.parameters.interfaces import MetricsRecorder, Parameters
     from relaax.rlx import Space
 
 
@@ -29,7 +29,7 @@ class AgentContext:
     seed: int
     exploit: bool
     parameters: Parameters
-    metrics: Metrics
+    metrics: MetricsRecorder
 
 
 class AgentBase(ABC):
@@ -79,7 +79,7 @@ class AgentBase(ABC):
         """Every environment starts an episode. Leaves [N, ...] of observations in, leaves [N, ...] of actions out."""
 
     @abstractmethod
-    def step(self, step: Step) -> Leaves:
+    def step(self, step: StepOutcome) -> Leaves:
         """The outcome of the last actions in, the next actions out."""
 
     def learn(self) -> None:  # noqa: B027 - an agent may do all of it in `step`

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from relaax.algorithm_base.config import ConfigBase
-from relaax.parameters.base import ClientBase, FlatVector, Parameters, Pulled, Pushed
+from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parameters, Pulled, Pushed
 
 
 class GradientFilter(ABC):
@@ -23,7 +23,7 @@ class GradientFilter(ABC):
 class FilteredParameters(Parameters):
     """The parameters as an agent has them: pushes pass the filters, then the worker's client sends them."""
 
-    def __init__(self, client: ClientBase, filters: Sequence[GradientFilter]) -> None:
+    def __init__(self, client: ParameterClientBase, filters: Sequence[GradientFilter]) -> None:
         self._client = client
         self._filters = filters
 
@@ -48,7 +48,7 @@ class FilteredParameters(Parameters):
         return pushed
 
 
-def agent_parameters(client: ClientBase, config: ConfigBase) -> Parameters:
+def agent_parameters(client: ParameterClientBase, config: ConfigBase) -> Parameters:
     """Make the parameters for an agent: outliers are withheld first, and the worker's own optimizer never sees them."""
     filters: list[GradientFilter] = []
     if config.loss_outlier_deviations is not None:

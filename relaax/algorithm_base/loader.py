@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SpacesRefusal:
     """Why spaces are refused, in one sentence. `supported`: by the algorithm, though not by this configuration."""
 
     sentence: str
@@ -92,13 +92,13 @@ class Algorithm:
             )
         return value
 
-    def refusal(self, config: ConfigBase, observation_space: Space, action_space: Space) -> Refusal | None:
+    def refusal(self, config: ConfigBase, observation_space: Space, action_space: Space) -> SpacesRefusal | None:
         """Why a client with these spaces is not served; None where it is."""
         sentence = self.Agent.refusal(config, observation_space, action_space)
         if sentence is not None:
-            return Refusal(sentence, supported=False)
+            return SpacesRefusal(sentence, supported=False)
         sentence = size_mismatch(config, observation_space, action_space)
-        return None if sentence is None else Refusal(sentence, supported=True)
+        return None if sentence is None else SpacesRefusal(sentence, supported=True)
 
     def configure(self, section: Mapping[str, Any]) -> ConfigBase:
         """The `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError."""

@@ -10,7 +10,7 @@ from relaax.optim.host_optimizers import create
 from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.optim.vector import is_finite
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 
 
 class LocalOptimizer(GradientFilter):

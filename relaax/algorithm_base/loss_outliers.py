@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from relaax.algorithm_base.gradient_filters import GradientFilter
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 
 WARM_UP = 20
 """Losses before the first judgement; so many outliers in a row, and the statistics begin anew."""

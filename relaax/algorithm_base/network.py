@@ -18,7 +18,7 @@ from relaax.algorithm_base.observations import (
 )
 from relaax.configuration import Free, Section
 from relaax.nn.specification import Convolution, NetworkSpec
-from relaax.parameters.options import MAX_PARAMETERS
+from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.rlx import Space
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.observations import input_shape, is_image
-from relaax.algorithm_base.step import Step
-from relaax.parameters.base import Metrics, Pulled
+from relaax.algorithm_base.step import StepOutcome
+from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
 from relaax.rlx import Space
 
@@ -45,7 +45,7 @@ def normalized_statistics(observation_space: Space, observations: bool, rewards:
 class Statistic:
     """The merged statistic of the last pull, together with what was gathered since."""
 
-    def __init__(self, name: str, size: int, metrics: Metrics) -> None:
+    def __init__(self, name: str, size: int, metrics: MetricsRecorder) -> None:
         self._name = name
         self._metrics = metrics
         self._use(Moments.zeros(size))
@@ -84,7 +84,9 @@ class Normalization:
     not, and neither are final observations that come beside the next episode's first.
     """
 
-    def __init__(self, statistics: Mapping[str, int], gamma: float, environments: int, metrics: Metrics) -> None:
+    def __init__(
+        self, statistics: Mapping[str, int], gamma: float, environments: int, metrics: MetricsRecorder
+    ) -> None:
         """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards."""
         self._gamma = gamma
         self._statistics = {name: Statistic(name, size, metrics) for name, size in statistics.items()}
@@ -106,7 +108,7 @@ class Normalization:
         if self._observation:
             self._seen = inputs.astype(np.float64)  # a copy: the worker uses its buffers again
 
-    def gather(self, step: Step) -> None:
+    def gather(self, step: StepOutcome) -> None:
         """The outcome of those actions."""
         if not self._statistics:
             return
@@ -127,7 +129,7 @@ class Normalization:
         normalized = self._observation.standardized(inputs)
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
-    def rewards(self, step: Step) -> Array:
+    def rewards(self, step: StepOutcome) -> Array:
         """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""
         if self._reward:
             return self._reward.standardized(np.where(step.first, 0.0, step.rewards))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.history import FrameStack
+from relaax.algorithm_base.frame_stack import FrameStack
 from relaax.algorithm_base.step import Leaves, Mask
 from relaax.rlx import Box, Discrete, MultiBinary, Space
 

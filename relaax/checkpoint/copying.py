@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from relaax.checkpoint.checkpoint import manifest_key, verify_part
+from relaax.checkpoint.flat_vectors import length
 from relaax.checkpoint.lease import Lease
 from relaax.checkpoint.manifest import Damaged, decode_manifest
 from relaax.checkpoint.store import Conflict, NotFound, NoValue, Store, StoreError
-from relaax.checkpoint.whole import length
 
 Advance = Callable[[int], None]
 """Told how many bytes have been read or written."""

@@ -30,12 +30,12 @@ class LeaseLost(Exception):
     """Somebody else holds the lease now: nothing may be written any more. The message says who."""
 
 
-class Interrupted(Exception):
+class LeaseWaitInterrupted(Exception):
     """Whoever waited for the lease was told to end."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _LeaseRecord:
     """What `lease.json` says. `renewed` is counted, not timed: no two clocks are compared."""
 
     fence: int
@@ -48,7 +48,7 @@ class _Record:
         return json.dumps({**self.holder.as_json(), **own}, indent=1).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> _Record | None:
+    def decode(cls, data: bytes) -> _LeaseRecord | None:
         """None where it is not what `encode` gives."""
         try:
             value: dict[str, Any] = json.loads(data)
@@ -77,7 +77,7 @@ class Lease:
         self._ttl = ttl
         self._poll = poll
         self._clock = clock
-        self._record = _Record(0, 0, True, Holder.here())
+        self._record = _LeaseRecord(0, 0, True, Holder.here())
         self._tag: str | None = None
         self._lost: str | None = None
         self._lock = threading.Lock()
@@ -97,10 +97,10 @@ class Lease:
     def acquire(self, above: int = 0, wait: Callable[[float], bool] | None = None) -> None:
         """Get the lease, with a fence higher than `above`, and begin to renew it.
 
-        At once where nobody has it, or its holder has given it back or is known to be dead. Else it is watched: a
-        holder that renews it is alive; one that does not for the TTL has lost it. `wait(seconds)` is true where the
-        caller has to end. Raises LeaseHeld, Interrupted and StoreError; after that it may be called again, and gets at
-        once what an attempt got whose answer was lost.
+        Returns at once if nobody holds the lease, or if its holder has released it or is known to be dead. Otherwise
+        watches it: a holder that renews it is alive, and one that does not for the TTL has lost it. `wait(seconds)`
+        returns true if the caller has to end. Raises LeaseHeld, LeaseWaitInterrupted and StoreError; it may then be
+        called again, and gets at once a lease that an earlier attempt obtained without learning of it.
         """
         wait = wait or _sleep
         seen, since, told = self._read(), self._clock(), False
@@ -121,7 +121,7 @@ class Lease:
                 _log.info("%s holds the lease on %s: watching whether it is alive", record.holder, self._where)
                 told = True
             if wait(min(self._poll, self._ttl / 4)):
-                raise Interrupted(f"told to end while waiting for the lease on {self._where}")
+                raise LeaseWaitInterrupted(f"told to end while waiting for the lease on {self._where}")
             seen, since = self._watched(seen, since)
         if self._thread.ident is None:
             self._thread.start()
@@ -161,17 +161,17 @@ class Lease:
     def _where(self) -> str:
         return self._store.location
 
-    def _read(self) -> tuple[_Record | None, str | None]:
+    def _read(self) -> tuple[_LeaseRecord | None, str | None]:
         """The lease and its tag. The tag is None where there is no lease."""
         try:
             value, tag = self._store.get_with_tag(KEY)
         except NotFound:
             return None, None
-        return _Record.decode(value), tag
+        return _LeaseRecord.decode(value), tag
 
     def _watched(
-        self, before: tuple[_Record | None, str | None], since: float | None = None
-    ) -> tuple[tuple[_Record | None, str | None], float]:
+        self, before: tuple[_LeaseRecord | None, str | None], since: float | None = None
+    ) -> tuple[tuple[_LeaseRecord | None, str | None], float]:
         """What is there now, and since when. Raises LeaseHeld where somebody has changed it who lives."""
         now = self._read()
         if since is not None and now[1] == before[1]:
@@ -184,14 +184,14 @@ class Lease:
             )
         return now, self._clock()
 
-    def _is_own(self, record: _Record) -> bool:
+    def _is_own(self, record: _LeaseRecord) -> bool:
         return record.holder == self._record.holder
 
-    def _is_free(self, record: _Record) -> bool:
+    def _is_free(self, record: _LeaseRecord) -> bool:
         """Whether nobody else who may be alive has it. What is our own, an attempt wrote whose answer was lost."""
         return record.released or self._is_own(record) or record.holder.is_dead()
 
-    def _take(self, record: _Record | None, tag: str | None, above: int) -> bool:
+    def _take(self, record: _LeaseRecord | None, tag: str | None, above: int) -> bool:
         """Whether the lease is ours now."""
         fence = max(above, record.fence if record else 0) + 1
         with self._lock:

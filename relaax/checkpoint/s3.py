@@ -14,6 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from relaax.checkpoint.aws_keys import AwsKeys
+from relaax.checkpoint.buffer_file import BufferFile
 from relaax.checkpoint.s3_errors import UNREACHABLE, code_of, is_url, sentences, shown, status_of
 from relaax.checkpoint.store import (
     MAX_VALUE_BYTES,
@@ -28,7 +29,6 @@ from relaax.checkpoint.store import (
     check_key,
     is_key,
 )
-from relaax.checkpoint.streams import BufferFile
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ COMMANDS = {
 }
 
 
-class Commands(typer.core.TyperGroup):
+class CommandGroup(typer.core.TyperGroup):
     """Those of COMMANDS, behind the ones that are declared here."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -58,7 +58,7 @@ def _load(name: str) -> Any:
 
 
 app = command_app(
-    cls=Commands,
+    cls=CommandGroup,
     no_args_is_help=True,
     help="RELAAX: a reinforcement-learning service for environments that live anywhere.",
 )

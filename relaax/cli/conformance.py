@@ -15,7 +15,7 @@ from relaax.client.address import parse_address
 from relaax.tls import client_context, reason_of
 
 if TYPE_CHECKING:
-    from relaax.conformance.adapted import Settings
+    from relaax.conformance.adaptation import Settings
 
 HELP = """Check a client or a server, in any language, against RLX, rule by rule. `relaax docs RLX` shows the rules.
 
@@ -70,7 +70,7 @@ def conformance(
     # They take a moment to load.
     from rich.console import Console
 
-    from relaax.conformance.adapted import Settings
+    from relaax.conformance.adaptation import Settings
     from relaax.conformance.client import check_client, client_rules
     from relaax.conformance.report import WIDTH
     from relaax.conformance.server import check_server, server_checks

@@ -12,15 +12,15 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from relaax.digits import shown
 from relaax.metrics.without_tensorflow import do_without_tensorflow
+from relaax.number_format import shown
 
 Curve = list[tuple[int, float, float]]
 """Global step, seconds since the run's first value, value."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PlottedRun:
     """A run to draw; the runs of a group share a colour and a name in the legend."""
 
     name: str
@@ -30,7 +30,7 @@ class Run:
 
 def plot(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run directories, or folders with TensorBoard files.")
+        list[Path] | None, typer.Argument(help="PlottedRun directories, or folders with TensorBoard files.")
     ] = None,
     scalar: Annotated[str, typer.Option(help="What to draw, by its name in TensorBoard.")] = "episode/mean_return_100",
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")] = Path("plot.png"),
@@ -55,7 +55,7 @@ def plot(
     if not folders:
         _refuse("name a run directory, or some with --group NAME=PATTERN")
     drawn = [
-        Run(name, read_curve(folder / "metrics" if (folder / "metrics").is_dir() else folder, scalar), of)
+        PlottedRun(name, read_curve(folder / "metrics" if (folder / "metrics").is_dir() else folder, scalar), of)
         for name, (folder, of) in folders.items()
     ]
     try:
@@ -124,7 +124,7 @@ def read_curve(folder: Path, scalar: str) -> Curve:
     return [(event.step, event.wall_time - start, event.value) for event in values]
 
 
-def _write_csv(path: Path, runs: list[Run], scalar: str) -> None:
+def _write_csv(path: Path, runs: list[PlottedRun], scalar: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -134,7 +134,7 @@ def _write_csv(path: Path, runs: list[Run], scalar: str) -> None:
 
 
 def draw(
-    runs: list[Run],
+    runs: list[PlottedRun],
     scalar: str,
     *,
     x: str = "steps",

@@ -6,7 +6,7 @@ It needs numpy and Protobuf, and nothing of the server's.
 from relaax.client.client import Client
 from relaax.client.failure import Failure, TrainingFinished
 from relaax.client.loop import run
-from relaax.client.tally import RunSummary
+from relaax.client.run_summary import RunSummary
 from relaax.client.vector_client import VectorClient
 from relaax.client.worlds import Worlds
 from relaax.rlx import Box, Dict, Discrete, Episode, MultiBinary, MultiDiscrete, Tuple

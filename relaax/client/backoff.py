@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable
 
-from relaax.client.failure import Failure, Interrupted
+from relaax.client.failure import ConnectionInterrupted, Failure
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 10.0
@@ -42,7 +42,7 @@ class Backoff:
         self._failures = 0
         self._wait = 0.0
 
-    def failed(self, reason: Interrupted) -> float:
+    def failed(self, reason: ConnectionInterrupted) -> float:
         """Note a failure; the seconds that `wait` will take. Raises Failure where it is time to give up."""
         now = self._clock()
         if self._failures == 0:

@@ -21,12 +21,12 @@ from typing import Any, NoReturn
 from relaax.client.address import CHECK, RANDOM, parse_address
 from relaax.client.base import CA_VARIABLE, TOKEN_VARIABLE
 from relaax.client.failure import Failure
+from relaax.client.parallel_connections import leave, side_by_side, under_way
+from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
-from relaax.client.side_by_side import leave, side_by_side, under_way
-from relaax.client.tally import RunSummary
 from relaax.client.values import UnsupportedSpace
-from relaax.digits import shown
 from relaax.extras import missing, named
+from relaax.number_format import shown
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 

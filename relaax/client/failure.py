@@ -28,7 +28,7 @@ class TrainingFinished(Exception):
         self.global_step = global_step
 
 
-class Interrupted(Exception):
+class ConnectionInterrupted(Exception):
     """A connection ended, or never came to be. `retryable` says whether another one may fare better.
 
     `retry_after` is the wait in seconds that the server asks for.

@@ -19,7 +19,7 @@ from relaax.client.failure import TrainingFinished
 from relaax.client.measuring import Measured
 from relaax.client.random_agent import RandomAgent
 from relaax.client.reports import Reports, reporter
-from relaax.client.tally import RunSummary, Tally
+from relaax.client.run_summary import RunSummary, Tally
 from relaax.client.values import values_of
 from relaax.client.vector_client import Autoreset, VectorClient
 from relaax.extras import explained

@@ -13,10 +13,10 @@ import relaax
 from relaax import rlx
 from relaax.client.address import parse_address
 from relaax.client.backoff import Backoff
-from relaax.client.failure import Failure, Interrupted, TrainingFinished
+from relaax.client.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
-from relaax.client.wire import Wire
+from relaax.client.wire import ClientWire
 
 logger = logging.getLogger("relaax.client")
 
@@ -58,7 +58,7 @@ class Session:
         self._patience = patience
         self._tls = tls
         self._backoff = Backoff(patience.retry_seconds)
-        self._wire: Wire | None = None
+        self._wire: ClientWire | None = None
         self._begun = False  # an episode, on this connection
         self._finished: TrainingFinished | None = None
 
@@ -67,7 +67,7 @@ class Session:
         while self._wire is None:
             try:
                 self._open()
-            except Interrupted as interrupted:
+            except ConnectionInterrupted as interrupted:
                 self._lost(interrupted)
 
     def start(self, init: rlx.Init) -> rlx.Actions:
@@ -76,7 +76,7 @@ class Session:
             self.connect()
             try:
                 answer = self._ask(init, rlx.Actions)
-            except Interrupted as interrupted:
+            except ConnectionInterrupted as interrupted:
                 self._lost(interrupted)
             else:
                 self._backoff.succeeded()
@@ -109,7 +109,7 @@ class Session:
             before = clock()
             try:
                 self._ask(rlx.Ping(1), rlx.Pong)
-            except Interrupted as interrupted:
+            except ConnectionInterrupted as interrupted:
                 self._lost(interrupted)
             else:
                 return clock() - before
@@ -120,7 +120,7 @@ class Session:
         if self._wire and gathered:
             try:
                 self._wire.tell(gathered)
-            except Interrupted as interrupted:
+            except ConnectionInterrupted as interrupted:
                 self._lost(interrupted)
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class Session:
             return None
         try:
             return self._ask(message, kind, ping)
-        except Interrupted as interrupted:
+        except ConnectionInterrupted as interrupted:
             self._lost(interrupted)
             return None
 
@@ -167,15 +167,17 @@ class Session:
             raise
         if isinstance(answer, kind):
             return answer
-        raise Interrupted(f"the server answered {type(message).__name__} with {type(answer).__name__}", retryable=False)
+        raise ConnectionInterrupted(
+            f"the server answered {type(message).__name__} with {type(answer).__name__}", retryable=False
+        )
 
-    def _ping_along(self, wire: Wire, messages: Sequence[rlx.ClientMessage]) -> None:
+    def _ping_along(self, wire: ClientWire, messages: Sequence[rlx.ClientMessage]) -> None:
         """Send a ping in front of `messages` in one write, and hear its echo: the server answers in order."""
         before = self._latency.clock()
         wire.tell(rlx.Ping(1), *messages)
         echo = wire.hear()
         if not isinstance(echo, rlx.Pong):
-            raise Interrupted(f"the server answered Ping with {type(echo).__name__}", retryable=False)
+            raise ConnectionInterrupted(f"the server answered Ping with {type(echo).__name__}", retryable=False)
         self._latency.pinged(self._latency.clock() - before)
 
     def _open(self) -> None:
@@ -183,7 +185,7 @@ class Session:
             raise self._finished
         self._backoff.wait()
         patience = self._patience
-        self._wire = Wire(
+        self._wire = ClientWire(
             self._host,
             self._port,
             codec=self._codec,
@@ -205,7 +207,7 @@ class Session:
         self.scalars.limit(welcome.limits)
         self._hello = replace(self._hello, session_id=welcome.session_id)
 
-    def _lost(self, interrupted: Interrupted) -> None:
+    def _lost(self, interrupted: ConnectionInterrupted) -> None:
         """Close the connection and note why. Raises Failure where no other connection is to be tried."""
         self.abort()
         if not interrupted.retryable:

@@ -10,7 +10,7 @@ import struct
 import time
 
 from relaax import rlx
-from relaax.client.failure import Interrupted, TrainingFinished
+from relaax.client.failure import ConnectionInterrupted, TrainingFinished
 from relaax.rlx import NEED_DATA, Actions
 from relaax.tls import reason_of
 
@@ -19,8 +19,8 @@ LEAVE_SECONDS = 0.5
 _SLICE_SECONDS = 1.0
 
 
-class Wire:
-    """Messages to and from one server, for one thread. Every trouble of the connection is `Interrupted`.
+class ClientWire:
+    """Messages to and from one server, for one thread. Every trouble of the connection is `ConnectionInterrupted`.
 
     The server may take as long as it likes to answer as long as it is heard of: `silence` is the time in seconds after
     which a connection without any byte counts as lost (a server sends pings while it is busy). A message that is sent
@@ -44,11 +44,11 @@ class Wire:
         try:
             connected = socket.create_connection((host, port), timeout=connect_timeout)
         except socket.gaierror as error:
-            raise Interrupted(f"cannot find the host {host!r} ({error.strerror})") from error
+            raise ConnectionInterrupted(f"cannot find the host {host!r} ({error.strerror})") from error
         except UnicodeError as error:  # from the encoding of names: no name server was asked
-            raise Interrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
+            raise ConnectionInterrupted(f"{host!r} cannot be the name of a host", retryable=False) from error
         except OSError as error:
-            raise Interrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
+            raise ConnectionInterrupted(f"cannot connect to {host}:{port} ({error.strerror or error})") from error
         self._socket = connected if tls is None else _secured(connected, tls, host, port)
         self._silence = silence
         _bound(self._socket, silence)
@@ -57,7 +57,7 @@ class Wire:
     def tell(self, *messages: rlx.ClientMessage) -> None:
         """Send messages in one write, and wait for nothing.
 
-        Raises rlx.LocalProtocolError before anything is sent, and Interrupted.
+        Raises rlx.LocalProtocolError before anything is sent, and ConnectionInterrupted.
         """
         send = self._connection.send
         try:
@@ -68,10 +68,10 @@ class Wire:
             self._send(data)
         except OSError as error:
             self._last_words()
-            raise Interrupted(_broke(error)) from error
+            raise ConnectionInterrupted(_broke(error)) from error
 
     def hear(self) -> rlx.ServerMessage:
-        """The server's next message that is not a ping. Raises Interrupted and TrainingFinished."""
+        """The server's next message that is not a ping. Raises ConnectionInterrupted and TrainingFinished."""
         connection = self._connection
         if not connection.buffered:  # as it is where the last answer was all that came
             self._read()
@@ -94,13 +94,13 @@ class Wire:
             else:
                 raise _farewell(event)
 
-    def _broke_protocol(self, error: rlx.RemoteProtocolError) -> Interrupted:
+    def _broke_protocol(self, error: rlx.RemoteProtocolError) -> ConnectionInterrupted:
         # Garbage at once comes from something that is no RLX server; later on, from a wire that went bad.
-        return Interrupted(f"the server broke the protocol: {error}", retryable=self._answered)
+        return ConnectionInterrupted(f"the server broke the protocol: {error}", retryable=self._answered)
 
     def leave(self, last: rlx.ClientMessage | None = None) -> None:
         """Say goodbye and close: half-close and drain for a moment, so that the last words are not lost."""
-        with contextlib.suppress(OSError, rlx.ProtocolError, Interrupted, TrainingFinished):
+        with contextlib.suppress(OSError, rlx.ProtocolError, ConnectionInterrupted, TrainingFinished):
             self._hurry()
             self.tell(*([last] if last else []), rlx.Bye("done"))
             self._socket.shutdown(socket.SHUT_WR)
@@ -114,7 +114,7 @@ class Wire:
         self._socket.close()
 
     def _read(self) -> None:
-        """What has come, once something has. Raises Interrupted after `silence` without anything."""
+        """What has come, once something has. Raises ConnectionInterrupted after `silence` without anything."""
         until = time.monotonic() + self._silence
         while True:
             try:
@@ -123,11 +123,11 @@ class Wire:
             except BlockingIOError as error:  # a slice is over
                 if time.monotonic() < until:
                     continue
-                raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
+                raise ConnectionInterrupted(f"the server said nothing for {self._silence:g} s") from error
             except TimeoutError as error:
-                raise Interrupted(f"the server said nothing for {self._silence:g} s") from error
+                raise ConnectionInterrupted(f"the server said nothing for {self._silence:g} s") from error
             except OSError as error:
-                raise Interrupted(_broke(error)) from error
+                raise ConnectionInterrupted(_broke(error)) from error
         self._connection.receive_data(self._buffer[:count])
 
     def _send(self, data: bytes) -> None:
@@ -153,7 +153,7 @@ class Wire:
             while True:
                 try:
                     self.hear()
-                except Interrupted as error:
+                except ConnectionInterrupted as error:
                     if error.code is None:  # the server did not say: what the caller saw is as good
                         return
                     raise
@@ -188,29 +188,29 @@ def _bound(connected: socket.socket, seconds: float) -> None:
 
 
 def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """The same connection over TLS, or closed. Raises Interrupted."""
+    """The same connection over TLS, or closed. Raises ConnectionInterrupted."""
     try:
         return context.wrap_socket(connected, server_hostname=host)
     except (OSError, ValueError) as error:  # ValueError: a name that no certificate can have
         connected.close()
         why = reason_of(error) if isinstance(error, OSError) else str(error)
         if why is not None:
-            raise Interrupted(f"no TLS with {host}:{port}: {why}", retryable=False) from error
-        raise Interrupted(f"no TLS with {host}:{port} ({error})") from error
+            raise ConnectionInterrupted(f"no TLS with {host}:{port}: {why}", retryable=False) from error
+        raise ConnectionInterrupted(f"no TLS with {host}:{port} ({error})") from error
 
 
 def _farewell(event: object) -> Exception:
     """What the last message of a server means to its client."""
     match event:
-        case rlx.TrainingFinished(message=message, global_step=global_step):
+        case rlx.TrainingFinishedMessage(message=message, global_step=global_step):
             return TrainingFinished(message, global_step)
         case rlx.Error(code=code, message=message, retryable=retryable, retry_after_seconds=wait):
             retryable = retryable and code is not rlx.ErrorCode.AGENT_FAILED
-            return Interrupted(message, retryable=bool(retryable), retry_after=wait, code=code)
+            return ConnectionInterrupted(message, retryable=bool(retryable), retry_after=wait, code=code)
         case rlx.Bye(reason=reason):
-            return Interrupted(f"the server left ({reason})" if reason else "the server left")
+            return ConnectionInterrupted(f"the server left ({reason})" if reason else "the server left")
         case _:
-            return Interrupted("the server closed the connection")
+            return ConnectionInterrupted("the server closed the connection")
 
 
 def _tune(connected: socket.socket, silence: float) -> None:

@@ -15,7 +15,7 @@ from relaax.configuration.validation import ConfigurationError
 _NUMBER = re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
-class _Loader(yaml.SafeLoader):
+class _YamlLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
@@ -29,24 +29,24 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-class _Dumper(yaml.SafeDumper):
-    """Quotes texts that `_Loader` would take for numbers."""
+class _YamlDumper(yaml.SafeDumper):
+    """Quotes texts that `_YamlLoader` would take for numbers."""
 
 
-for _side in (_Loader, _Dumper):
+for _side in (_YamlLoader, _YamlDumper):
     _side.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
 
 
 def dump_line(value: Any) -> str:
     """A value as YAML of one line, which `parse_yaml` reads back."""
-    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=1e9, allow_unicode=True)
+    text = yaml.dump(value, Dumper=_YamlDumper, default_flow_style=True, width=1e9, allow_unicode=True)
     return str(text).removesuffix("...\n").strip()
 
 
 def parse_yaml(text: str, name: str) -> Any:
     """The value of a YAML document. Raises ConfigurationError with `name`, line and column."""
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _YamlLoader)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from None
     except yaml.MarkedYAMLError as error:

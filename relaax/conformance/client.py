@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from relaax.conformance.client_rules import CLIENT_RULES, ClientRule
-from relaax.conformance.host import Run, Script, run_client
-from relaax.conformance.report import Finding, Report, Verdict
+from relaax.conformance.host import ClientRun, Script, run_client
+from relaax.conformance.report import Report, RuleResult, Verdict
 
 QUIET_SECONDS = 5.0
 NO_CLIENT = "it never connected"
@@ -30,7 +30,7 @@ def check_client(
 
     Raises OSError where the command cannot be started.
     """
-    runs: dict[Script, Run] = {}
+    runs: dict[Script, ClientRun] = {}
 
     def perform(rule: ClientRule) -> None:
         progress(rule.name)
@@ -44,15 +44,15 @@ def check_client(
             list(pool.map(perform, rest))
         findings = [_finding(rule, runs[rule.script]) for rule in rules]
     else:  # nor will it for the others
-        unseen = [Finding(rule.name, rule.section, Verdict.NOT_SEEN, NO_CLIENT) for rule in rules[1:]]
+        unseen = [RuleResult(rule.name, rule.section, Verdict.NOT_SEEN, NO_CLIENT) for rule in rules[1:]]
         findings = [_finding(rules[0], runs[rules[0].script]), *unseen]
     return Report(f"the client `{' '.join(command)}`", findings)
 
 
-def _finding(rule: ClientRule, run: Run) -> Finding:
+def _finding(rule: ClientRule, run: ClientRun) -> RuleResult:
     if not run.talks:
-        return Finding(rule.name, rule.section, Verdict.FAILED, f"{NO_CLIENT}; {run.end}")
+        return RuleResult(rule.name, rule.section, Verdict.FAILED, f"{NO_CLIENT}; {run.end}")
     verdict, sentence = rule.judge(run)
     if run.talks[0].cannot:
         verdict, sentence = Verdict.NOT_APPLICABLE, run.talks[0].cannot
-    return Finding(rule.name, rule.section, verdict, sentence or rule.description)
+    return RuleResult(rule.name, rule.section, verdict, sentence or rule.description)

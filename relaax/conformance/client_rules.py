@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaax.conformance import scripts
-from relaax.conformance.host import Run, Script
+from relaax.conformance.host import ClientRun, Script
 from relaax.conformance.judges import (
     ended_cleanly,
     episodes,
@@ -32,7 +32,7 @@ class ClientRule:
     section: str
     description: str
     script: Script
-    judge: Callable[[Run], tuple[Verdict, str]]
+    judge: Callable[[ClientRun], tuple[Verdict, str]]
     patient: bool = True
 
 

@@ -24,7 +24,7 @@ TICK_SECONDS = 0.02
 
 
 @dataclass
-class Run:
+class ClientRun:
     """What a client did. `code`: its exit code, None where it did not end by itself."""
 
     talks: list[ClientTalk] = field(default_factory=list)
@@ -39,12 +39,12 @@ class Run:
         return f"it ended with exit code {self.code}" + (f" ({self.last_words})" if self.last_words else "")
 
 
-def run_client(command: list[str], script: Script, deadline: float, quiet: float) -> Run:
-    """Run the command until it ends, or was heard nothing of for `quiet` seconds. `{address}` in it is replaced.
+def run_client(command: list[str], script: Script, deadline: float, quiet: float) -> ClientRun:
+    """ClientRun the command until it ends, or was heard nothing of for `quiet` seconds. `{address}` in it is replaced.
 
     `deadline`: seconds to wait for whatever is due. Raises OSError where the command cannot be started.
     """
-    run = Run()
+    run = ClientRun()
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryFile() as words:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         started = [part.replace("{address}", address) for part in command]
@@ -69,7 +69,7 @@ def run_client(command: list[str], script: Script, deadline: float, quiet: float
 
 
 def _accept(
-    run: Run,
+    run: ClientRun,
     process: subprocess.Popen[bytes],
     listener: socket.socket,
     script: Script,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from relaax import rlx
 from relaax.conformance.client_talk import ClientTalk
-from relaax.conformance.host import Run
+from relaax.conformance.host import ClientRun
 from relaax.conformance.report import Verdict
 from relaax.rlx.errors import ErrorCode
 
@@ -23,12 +23,12 @@ def _heard(talk: ClientTalk) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
 
 
-def _broken(run: Run) -> str | None:
+def _broken(run: ClientRun) -> str | None:
     """The first breach of the protocol, on whichever connection."""
     return next((talk.note for talk in run.talks if talk.mistake is not None), None)
 
 
-def handshake(run: Run) -> Judgement:
+def handshake(run: ClientRun) -> Judgement:
     """The first connection's hello."""
     talk = run.talks[0]
     if talk.connection.hello is None:
@@ -40,10 +40,10 @@ def handshake(run: Run) -> Judgement:
     )
 
 
-def no_mistake_of(code: ErrorCode) -> Callable[[Run], Judgement]:
+def no_mistake_of(code: ErrorCode) -> Callable[[ClientRun], Judgement]:
     """No connection of the run broke the protocol in this way."""
 
-    def judge(run: Run) -> Judgement:
+    def judge(run: ClientRun) -> Judgement:
         for talk in run.talks:
             if talk.mistake is not None and talk.mistake.code is code:
                 return FAILED, talk.mistake.message
@@ -56,7 +56,7 @@ def no_mistake_of(code: ErrorCode) -> Callable[[Run], Judgement]:
     return judge
 
 
-def episodes(run: Run) -> Judgement:
+def episodes(run: ClientRun) -> Judgement:
     """Some episode ended and another began, on one connection."""
     for talk in run.talks:
         resets, inits = len(talk.of(rlx.Reset)), len(talk.of(rlx.Init))
@@ -66,7 +66,7 @@ def episodes(run: Run) -> Judgement:
     return NOT_SEEN, f"no episode ended before another began in {run.talks[0].answers} answers"
 
 
-def left(run: Run) -> Judgement:
+def left(run: ClientRun) -> Judgement:
     """It went in order."""
     if (broken := _broken(run)) is not None:
         return FAILED, broken
@@ -78,7 +78,7 @@ def left(run: Run) -> Judgement:
     return PASSED, "it said bye" if "bye" in talk.after or talk.of(rlx.Bye) else "it closed"
 
 
-def went_on(run: Run) -> Judgement:
+def went_on(run: ClientRun) -> Judgement:
     """The client was answered to the end of the script, or left by itself, in order."""
     if (broken := _broken(run)) is not None:
         return FAILED, broken
@@ -88,10 +88,10 @@ def went_on(run: Run) -> Judgement:
     return FAILED, f"after {talk.answers} answers: {talk.note}; {run.end}"
 
 
-def returned(wait: float) -> Callable[[Run], Judgement]:
+def returned(wait: float) -> Callable[[ClientRun], Judgement]:
     """The client came back, and not before `wait` seconds were over."""
 
-    def judge(run: Run) -> Judgement:
+    def judge(run: ClientRun) -> Judgement:
         if (verdict := _not_so_far(run)) is not None:
             return verdict
         if len(run.talks) == 1:
@@ -104,7 +104,7 @@ def returned(wait: float) -> Callable[[Run], Judgement]:
     return judge
 
 
-def restored(run: Run) -> Judgement:
+def restored(run: ClientRun) -> Judgement:
     """The client came back with its session id."""
     if len(run.talks) < 2 or run.talks[1].connection.hello is None:
         return NOT_SEEN, "it did not come back"
@@ -115,7 +115,7 @@ def restored(run: Run) -> Judgement:
     return PASSED, ""
 
 
-def stayed_away(run: Run) -> Judgement:
+def stayed_away(run: ClientRun) -> Judgement:
     """The client did not come back after an error that is not retryable."""
     if (verdict := _not_so_far(run)) is not None:
         return verdict
@@ -124,7 +124,7 @@ def stayed_away(run: Run) -> Judgement:
     return PASSED, ""
 
 
-def ended_cleanly(run: Run) -> Judgement:
+def ended_cleanly(run: ClientRun) -> Judgement:
     """The client ended with exit code 0, and did not come back."""
     verdict, sentence = stayed_away(run)
     if verdict is not PASSED:
@@ -134,13 +134,13 @@ def ended_cleanly(run: Run) -> Judgement:
     return (PASSED, "") if run.code == 0 else (FAILED, run.end)
 
 
-def noticed(in_time: bool = True) -> Callable[[Run], Judgement]:
+def noticed(in_time: bool = True) -> Callable[[ClientRun], Judgement]:
     """The client closed, and said nothing more but bye.
 
     `in_time` false: the client may have spoken before it could read the mistake, which is none then.
     """
 
-    def judge(run: Run) -> Judgement:
+    def judge(run: ClientRun) -> Judgement:
         if (verdict := _not_so_far(run)) is not None:
             return verdict
         first = run.talks[0]
@@ -156,13 +156,13 @@ def noticed(in_time: bool = True) -> Callable[[Run], Judgement]:
     return judge
 
 
-def _seconds_away(run: Run) -> float:
+def _seconds_away(run: ClientRun) -> float:
     first, second, *_ = run.talks
     assert first.over_at is not None, "`_not_so_far` was asked before"
     return second.began - first.over_at
 
 
-def _not_so_far(run: Run) -> Judgement | None:
+def _not_so_far(run: ClientRun) -> Judgement | None:
     """What is to be said of a run that broke the protocol before, or never came to where its rule matters."""
     talk = run.talks[0]
     if (broken := _broken(run)) is not None:

@@ -38,7 +38,7 @@ _OTHER_SPACES = ("nested_spaces", "every_dtype")  # about spaces that few server
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleResult:
     """One rule: its name, the sections of protocol/RLX.md that say it, the verdict, and a sentence."""
 
     rule: str
@@ -50,7 +50,7 @@ class Finding:
 class Report:
     """The findings about one peer."""
 
-    def __init__(self, peer: str, findings: list[Finding]) -> None:
+    def __init__(self, peer: str, findings: list[RuleResult]) -> None:
         self.peer = peer
         self.findings = findings
 

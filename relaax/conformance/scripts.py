@@ -11,7 +11,7 @@ import numpy as np
 from relaax import rlx
 from relaax.conformance.client_talk import ASKS, CannotSay, ClientTalk, Writer, golden_message
 from relaax.conformance.host import Script
-from relaax.conformance.otherwise import with_unknown_fields, written_otherwise
+from relaax.conformance.reencoding import with_unknown_fields, written_otherwise
 from relaax.conformance.values import legal, of_another_dtype, out_of_range
 from relaax.conformance.vectors import Conversation
 from relaax.conformance.wire import Silent, Wrong, decoded, encoded, framed

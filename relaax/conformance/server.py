@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from relaax.conformance.adapted import Adapted, Settings, Untranslatable
-from relaax.conformance.report import Finding, Report, Verdict
+from relaax.conformance.adaptation import AdaptedConversation, Settings, Untranslatable
+from relaax.conformance.report import Report, RuleResult, Verdict
 from relaax.conformance.server_rules import SERVER_RULES
-from relaax.conformance.server_talk import Refused, ServerTalk, play
+from relaax.conformance.server_talk import ConversationRefused, ServerTalk, play
 from relaax.conformance.vectors import golden, load
 from relaax.conformance.wire import Wrong
 
@@ -19,19 +19,19 @@ _OTHER = {"protobuf": "json", "json": "protobuf"}
 
 
 @dataclass(frozen=True)
-class Check:
+class RuleCheck:
     """One rule, ready to be checked. `fixes`: it may settle a server's spaces, so it comes late."""
 
     name: str
     section: str
     description: str
-    adapted: Adapted
-    run: Callable[[Adapted, ServerTalk], None]
+    adapted: AdaptedConversation
+    run: Callable[[AdaptedConversation, ServerTalk], None]
     byte_by_byte: bool = True
     fixes: int = 0
 
 
-def server_checks(settings: Settings, only: str = "*") -> list[Check]:
+def server_checks(settings: Settings, only: str = "*") -> list[RuleCheck]:
     """Those whose name fits the pattern, in the order in which they are checked.
 
     First what needs no spaces, because a server may settle its own with the first client that it lets in; then the
@@ -41,7 +41,7 @@ def server_checks(settings: Settings, only: str = "*") -> list[Check]:
     return sorted(checks, key=lambda check: check.fixes)
 
 
-def _all(settings: Settings) -> Iterator[Check]:
+def _all(settings: Settings) -> Iterator[RuleCheck]:
     names = {conversation.name for conversation in load()}
     for conversation in load():
         if conversation.file == "server_mistakes":
@@ -49,23 +49,23 @@ def _all(settings: Settings) -> Iterator[Check]:
         other = conversation.name.replace(conversation.codec, settings.codec or "")
         if settings.codec not in (None, conversation.codec) and other != conversation.name and other in names:
             continue  # the files have it in this codec too
-        adapted = Adapted(conversation, settings)
+        adapted = AdaptedConversation(conversation, settings)
         fixes = 0 if adapted.is_opening else 2 if conversation.file == "spaces" else 1
-        yield Check(conversation.name, conversation.section, conversation.description, adapted, play, fixes=fixes)
+        yield RuleCheck(conversation.name, conversation.section, conversation.description, adapted, play, fixes=fixes)
     for rule in SERVER_RULES:
-        adapted = Adapted(golden(rule.conversation), settings)
+        adapted = AdaptedConversation(golden(rule.conversation), settings)
         if settings.codec is None or not rule.name.endswith(_OTHER[settings.codec]):
             fixes = 0 if adapted.is_opening else 1
-            yield Check(rule.name, rule.section, rule.description, adapted, rule.check, False, fixes)
+            yield RuleCheck(rule.name, rule.section, rule.description, adapted, rule.check, False, fixes)
 
 
 def check_server(
     address: tuple[str, int],
     settings: Settings,
-    checks: list[Check],
+    checks: list[RuleCheck],
     progress: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """Check a server. `progress` is told the name of each rule before it is checked."""
+    """RuleCheck a server. `progress` is told the name of each rule before it is checked."""
     findings = []
     for check in checks:
         progress(check.name)
@@ -73,7 +73,7 @@ def check_server(
     return Report(f"the server at {address[0]}:{address[1]}", findings)
 
 
-def _finding(address: tuple[str, int], settings: Settings, check: Check) -> Finding:
+def _finding(address: tuple[str, int], settings: Settings, check: RuleCheck) -> RuleResult:
     verdict, sentence = Verdict.PASSED, check.description
     for one_by_one in (False, True) if check.byte_by_byte else (False,):
         how = " (bytes one by one)" if one_by_one else ""
@@ -83,14 +83,14 @@ def _finding(address: tuple[str, int], settings: Settings, check: Check) -> Find
             verdict, sentence = Verdict.FAILED, f"{wrong}{how}. {check.description}"
         except OSError as error:
             verdict, sentence = Verdict.FAILED, f"the server cannot be reached any more: {error.strerror or error}"
-        except (Refused, Untranslatable) as refused:
+        except (ConversationRefused, Untranslatable) as refused:
             verdict, sentence = Verdict.NOT_APPLICABLE, f"{refused}{how}"
         if verdict is not Verdict.PASSED:
             break
-    return Finding(check.name, check.section, verdict, sentence)
+    return RuleResult(check.name, check.section, verdict, sentence)
 
 
-def _patiently(address: tuple[str, int], settings: Settings, check: Check, one_by_one: bool) -> None:
+def _patiently(address: tuple[str, int], settings: Settings, check: RuleCheck, one_by_one: bool) -> None:
     """A server that has no room is asked again until the deadline."""
     until = time.monotonic() + settings.deadline
     while True:
@@ -98,7 +98,7 @@ def _patiently(address: tuple[str, int], settings: Settings, check: Check, one_b
             try:
                 check.run(check.adapted, talk)
                 return
-            except Refused as refused:
+            except ConversationRefused as refused:
                 if refused.wait is None or time.monotonic() + refused.wait >= until:
                     raise
                 wait = max(refused.wait, RETRY_SECONDS)

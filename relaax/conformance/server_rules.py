@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from relaax.conformance.adapted import Adapted
-from relaax.conformance.otherwise import with_unknown_fields, written_otherwise
-from relaax.conformance.server_talk import Refused, ServerTalk, check_actions, play
+from relaax.conformance.adaptation import AdaptedConversation
+from relaax.conformance.reencoding import with_unknown_fields, written_otherwise
+from relaax.conformance.server_talk import ConversationRefused, ServerTalk, check_actions, play
 from relaax.conformance.wire import Wrong, decoded, encoded, framed, kind_of
 from relaax.rlx import rlx_pb2
 
@@ -26,10 +26,10 @@ class ServerRule:
     section: str
     description: str
     conversation: str
-    check: Callable[[Adapted, ServerTalk], None]
+    check: Callable[[AdaptedConversation, ServerTalk], None]
 
 
-class _Rewritten(Adapted):
+class _Rewritten(AdaptedConversation):
     """The same messages in other bytes."""
 
     writer: Callable[[Any, str], bytes]
@@ -39,8 +39,8 @@ class _Rewritten(Adapted):
         return self.writer(decoded(data[4:], self.codec, rlx_pb2.ClientMessage), self.codec)
 
 
-def _rewritten(writer: Callable[[Any, str], bytes]) -> Callable[[Adapted, ServerTalk], None]:
-    def check(adapted: Adapted, talk: ServerTalk) -> None:
+def _rewritten(writer: Callable[[Any, str], bytes]) -> Callable[[AdaptedConversation, ServerTalk], None]:
+    def check(adapted: AdaptedConversation, talk: ServerTalk) -> None:
         other = _Rewritten(adapted.conversation, adapted.settings)
         other.writer = writer
         play(other, talk)
@@ -48,7 +48,7 @@ def _rewritten(writer: Callable[[Any, str], bytes]) -> Callable[[Adapted, Server
     return check
 
 
-def _joined(adapted: Adapted, talk: ServerTalk) -> None:
+def _joined(adapted: AdaptedConversation, talk: ServerTalk) -> None:
     entries = adapted.conversation
     talk.line.send(adapted.frame(entries.entry("client", "hello"), None))
     talk.learn(talk.expect("welcome").welcome)
@@ -63,20 +63,20 @@ def _joined(adapted: Adapted, talk: ServerTalk) -> None:
     talk.leave()
 
 
-def _rest_is_dropped(adapted: Adapted, talk: ServerTalk) -> None:
+def _rest_is_dropped(adapted: AdaptedConversation, talk: ServerTalk) -> None:
     mistake = adapted.frame(adapted.conversation.entries[0], None)
     ping = encoded(rlx_pb2.ClientMessage(ping={"nonce": 7}), talk.codec)
     talk.line.send(mistake + ping * (REST_BYTES // len(ping)))
     talk.expect_error("MALFORMED")
 
 
-def _before_the_welcome(adapted: Adapted, talk: ServerTalk) -> None:
+def _before_the_welcome(adapted: AdaptedConversation, talk: ServerTalk) -> None:
     entries = adapted.conversation
     talk.line.send(b"".join(adapted.frame(entries.entry("client", kind), None) for kind in ("hello", "init")))
     _too_early(talk, "welcome")
 
 
-def _before_the_actions(adapted: Adapted, talk: ServerTalk) -> None:
+def _before_the_actions(adapted: AdaptedConversation, talk: ServerTalk) -> None:
     entries = adapted.conversation
     talk.line.send(adapted.frame(entries.entry("client", "hello"), None))
     talk.learn(talk.expect("welcome").welcome)
@@ -87,14 +87,14 @@ def _before_the_actions(adapted: Adapted, talk: ServerTalk) -> None:
 
 
 def _too_early(talk: ServerTalk, answer: str) -> None:
-    """The server refuses what came together with what it answers. Raises Wrong and Refused."""
+    """The server refuses what came together with what it answers. Raises Wrong and ConversationRefused."""
     message = talk.hear()
     if kind_of(message) == answer:
         raise Wrong(f"the server answered with {answer}, though another message had come that had to wait for that")
     talk.expect_error("UNEXPECTED_MESSAGE", message)
 
 
-def _long_list(adapted: Adapted, talk: ServerTalk) -> None:
+def _long_list(adapted: AdaptedConversation, talk: ServerTalk) -> None:
     """A list of nothing where scalars are due takes no longer to refuse than to read over it in an unknown field."""
     talk.line.send(adapted.frame(adapted.conversation.entry("client", "hello"), None))
     talk.learn(talk.expect("welcome").welcome)
@@ -122,13 +122,13 @@ def _padded(begin: str, end: str, size: int) -> bytes:
     return framed((begin + ",".join(["{}"] * ((size - len(begin) - len(end)) // 3)) + end).encode())
 
 
-def _silence(adapted: Adapted, talk: ServerTalk) -> None:
+def _silence(adapted: AdaptedConversation, talk: ServerTalk) -> None:
     talk.line.send(adapted.frame(adapted.conversation.entry("client", "hello"), None))
     talk.learn(talk.expect("welcome").welcome)
     assert talk.limits is not None
     seconds = talk.limits.idle_timeout_seconds
     if seconds > talk.line.deadline / 2:
-        raise Refused(f"the server bears {seconds:g} s of silence, more than half of the deadline")
+        raise ConversationRefused(f"the server bears {seconds:g} s of silence, more than half of the deadline")
     talk.expect_error("TIMEOUT")
 
 

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from relaax.conformance.adapted import Adapted, Settings
+from relaax.conformance.adaptation import AdaptedConversation, Settings
 from relaax.conformance.wire import Line, Over, Silent, Wrong, code_name, decoded, encoded, kind_of
 from relaax.rlx import Actions, Space, rlx_pb2
 from relaax.rlx.decoding import from_wire
@@ -22,7 +22,7 @@ _WAITING = {"OVERLOADED", "UNAVAILABLE", "REBALANCING"}
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
-class Refused(Exception):
+class ConversationRefused(Exception):
     """The server does not hold this conversation, and is right. The message is its reason."""
 
     def __init__(self, sentence: str, wait: float | None = None) -> None:
@@ -80,7 +80,7 @@ class ServerTalk:
             return message
 
     def expect(self, kind: str) -> Any:
-        """The server's next message, which must be of this kind. Raises Wrong and Refused."""
+        """The server's next message, which must be of this kind. Raises Wrong and ConversationRefused."""
         message = self.hear()
         found = kind_of(message)
         if found == kind:
@@ -89,11 +89,13 @@ class ServerTalk:
             _own_reason(message.error, _OWN_REASONS)
             raise Wrong(f"{kind} was due, the error {code_name(message.error.code)}: {message.error.message} came")
         if found in ("training_finished", "bye"):
-            raise Refused(f"the server said {found}")
+            raise ConversationRefused(f"the server said {found}")
         raise Wrong(f"{kind} was due, {found} came")
 
     def expect_error(self, code: str, message: Any = None) -> None:
-        """The server finds this mistake, says so in a sentence, and ends its stream. Raises Wrong and Refused.
+        """Expect the server to report this error in a sentence and to end its stream.
+
+        Raises Wrong and ConversationRefused.
 
         `message`: what it said, if that was heard before.
         """
@@ -141,10 +143,10 @@ class ServerTalk:
 
 
 def _own_reason(error: Any, codes: set[str]) -> None:
-    """Raise Refused where the error has one of these codes."""
+    """Raise ConversationRefused where the error has one of these codes."""
     code = code_name(error.code)
     if code in codes:
-        raise Refused(f"{code}: {error.message}", error.retry_after_seconds if code in _WAITING else None)
+        raise ConversationRefused(f"{code}: {error.message}", error.retry_after_seconds if code in _WAITING else None)
 
 
 def check_actions(message: Any, space: Space, environments: int) -> None:
@@ -157,8 +159,8 @@ def check_actions(message: Any, space: Space, environments: int) -> None:
         raise Wrong(error.message) from None
 
 
-def play(adapted: Adapted, talk: ServerTalk) -> None:
-    """The whole conversation. Raises Wrong, Refused, and Untranslatable."""
+def play(adapted: AdaptedConversation, talk: ServerTalk) -> None:
+    """The whole conversation. Raises Wrong, ConversationRefused, and Untranslatable."""
     entries = adapted.conversation.entries
     ended = False
     for index, entry in enumerate(entries):
@@ -190,7 +192,7 @@ def play(adapted: Adapted, talk: ServerTalk) -> None:
 _DUE = {"init": "actions", "step": "actions", "reset": "episode_returns"}
 
 
-def _answer(adapted: Adapted, talk: ServerTalk, asked: str) -> None:
+def _answer(adapted: AdaptedConversation, talk: ServerTalk, asked: str) -> None:
     """The answer to the last message, which the file does not show."""
     if asked in _DUE:
         answer = talk.expect(_DUE[asked])
@@ -198,13 +200,13 @@ def _answer(adapted: Adapted, talk: ServerTalk, asked: str) -> None:
             check_actions(answer, adapted.spaces[1], adapted.environments)
 
 
-def _hear(adapted: Adapted, talk: ServerTalk, entry: dict[str, Any]) -> bool:
+def _hear(adapted: AdaptedConversation, talk: ServerTalk, entry: dict[str, Any]) -> bool:
     """What the server is to say here. Whether that ends the conversation."""
     tree = entry["message"]
     if "ping" in tree or "bye" in tree:
         return False  # a real server pings and leaves when it likes
     if "trainingFinished" in tree:
-        raise Refused("only the server decides when training ends")
+        raise ConversationRefused("only the server decides when training ends")
     if "error" in tree:  # no mistake of the client: a refusal
         return _refusal(talk, tree["error"]["code"].removeprefix("ERROR_CODE_"))
     if "welcome" in tree:
@@ -228,16 +230,16 @@ def _returns(tree: dict[str, Any]) -> list[float]:
 
 def _refusal(talk: ServerTalk, code: str) -> bool:
     if code != "UNAUTHENTICATED":
-        raise Refused(f"only the server decides when to say {code}")
+        raise ConversationRefused(f"only the server decides when to say {code}")
     message = talk.hear()
     if kind_of(message) == "welcome":
-        raise Refused("the server asks for no token")
+        raise ConversationRefused("the server asks for no token")
     if kind_of(message) != "error" or code_name(message.error.code) != code:
         raise Wrong(f"a wrong token was answered with {kind_of(message)}: {message.error.message}")
     return True
 
 
-def _find(adapted: Adapted, talk: ServerTalk, code: str, before: dict[str, Any] | None) -> None:
+def _find(adapted: AdaptedConversation, talk: ServerTalk, code: str, before: dict[str, Any] | None) -> None:
     """The server finds the mistake; where it was one only before an answer, it may come too late to be one."""
     if before is None or before["from"] == "server":
         talk.expect_error(code)
@@ -247,9 +249,9 @@ def _find(adapted: Adapted, talk: ServerTalk, code: str, before: dict[str, Any] 
     if kind_of(message) == "error" and code_name(message.error.code) == code:
         talk.line.expect_end()
     elif kind_of(message) == kind:
-        raise Refused(f"the server sent its {kind} before it read the message, which is allowed after it")
+        raise ConversationRefused(f"the server sent its {kind} before it read the message, which is allowed after it")
     elif kind_of(message) == "error":
-        raise Refused(f"{code_name(message.error.code)}: {message.error.message}")
+        raise ConversationRefused(f"{code_name(message.error.code)}: {message.error.message}")
     else:
         raise Wrong(f"the error {code} was due, {kind_of(message)} came")
 

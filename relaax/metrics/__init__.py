@@ -4,7 +4,7 @@ from relaax.metrics.aggregator import Aggregator
 from relaax.metrics.fleet import Fleet
 from relaax.metrics.names import check_name
 from relaax.metrics.quantiles import Quantiles
-from relaax.metrics.returns import EpisodeReturns
+from relaax.metrics.returns import RecentReturns
 from relaax.metrics.writer import MetricsWriter
 
-__all__ = ["Aggregator", "EpisodeReturns", "Fleet", "MetricsWriter", "Quantiles", "check_name"]
+__all__ = ["Aggregator", "RecentReturns", "Fleet", "MetricsWriter", "Quantiles", "check_name"]

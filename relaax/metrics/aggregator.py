@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax.metrics.complaints import Complaints
 from relaax.metrics.fair_names import FairNames
 from relaax.metrics.names import CLIENTS, check_name
-from relaax.metrics.returns import EpisodeReturns, is_return
+from relaax.metrics.rate_limited_log import RateLimitedLog
+from relaax.metrics.returns import RecentReturns, is_return
 
 _log = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ class Aggregator:
         self._names: set[str] = set()
         self._clients_names = FairNames(max_names)
         self._full = False
-        self._complain = Complaints(_log)
+        self._complain = RateLimitedLog(_log)
         self._means: dict[str, Mean] = {}
         self._max_staleness = 0
         self._staleness: deque[int] = deque(maxlen=100)
-        self._returns = EpisodeReturns()
+        self._returns = RecentReturns()
         self._lock = threading.Lock()
 
     def episodes(self, episodes: Iterable[tuple[float, int]]) -> None:

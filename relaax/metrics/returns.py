@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from relaax.metrics.complaints import Complaints
+from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.rlx.messages import MAX_NUMBER
 
 _log = logging.getLogger(__name__)
 
 
-class EpisodeReturns:
+class RecentReturns:
     """Returns of the last `window` episodes, their mean, and the best such mean. Not thread-safe.
 
     A return beyond RLX's bound is left out, so that every mean is a number. The log says so, once a minute.
@@ -22,7 +22,7 @@ class EpisodeReturns:
 
     def __init__(self, window: int = 100) -> None:
         self._last: deque[float] = deque(maxlen=window)
-        self._complain = Complaints(_log)
+        self._complain = RateLimitedLog(_log)
         self.episodes = 0
         self.best: float | None = None
 

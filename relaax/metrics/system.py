@@ -20,7 +20,7 @@ SERVER_EVERY = 3
 """Of so many samples one is of the server too: it costs what a worker's own does, and every worker takes one."""
 
 
-class ProcessFigures:
+class ProcessUsage:
     """Memory and processor of one process, by default this one."""
 
     def __init__(self, pid: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,10 +64,10 @@ class Sampler:
         self._processor = processor
         self._due = clock()
         self._samples = 0
-        self._figures: dict[str, ProcessFigures] = {}
+        self._figures: dict[str, ProcessUsage] = {}
         for name, pid in (("worker", None), ("server", os.getppid())):
             with contextlib.suppress(psutil.Error):
-                self._figures[name] = ProcessFigures(pid, clock)
+                self._figures[name] = ProcessUsage(pid, clock)
         self._lock = threading.Lock()
         self._found: dict[str, float] = {}
 

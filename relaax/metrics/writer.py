@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class Preface(Protocol):
-    """What a run says of itself when it begins and when it ends (see `relaax.metrics.preface`): values of a Summary."""
+    """Describe a run when it begins and when it ends, as values of a Summary (see `relaax.metrics.run_description`)."""
 
     def begun(self) -> list[Any]: ...
 

@@ -60,12 +60,12 @@ class _Watch(importlib.abc.MetaPathFinder):
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self)
+                    spec.loader = _ModuleLoader(spec.loader, self)
                 return spec
         return None
 
 
-class _Loader(importlib.abc.Loader):
+class _ModuleLoader(importlib.abc.Loader):
     """Loads as `inner` does, which the module then has as its loader."""
 
     def __init__(self, inner: Any, watch: _Watch) -> None:

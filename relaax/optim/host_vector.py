@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from relaax.nn.recycled import Empty, Recycled, own_memory
+from relaax.nn.recycled_memory import Empty, Recycled, own_memory
 from relaax.optim.vector import FlatVector, Vector
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import tenacity
 
-from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable
 from relaax.parameters.channel import Target, authentication_error
+from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable
 
 _log = logging.getLogger(__name__)
 

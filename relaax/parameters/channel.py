@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from relaax.parameters.base import ParameterServerUnauthenticated
 from relaax.parameters.diagnosis import tls_trouble
-from relaax.parameters.options import client_options
+from relaax.parameters.grpc_options import client_options
+from relaax.parameters.interfaces import ParameterServerUnauthenticated
 
 AUTHORIZATION = "authorization"
 """The metadata key under which the token goes, as `Bearer TOKEN`."""

@@ -16,9 +16,13 @@ import numpy as np
 
 from relaax.optim.vector import is_finite
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import (
-    ClientBase,
+from relaax.parameters.calls import Calls
+from relaax.parameters.channel import Target
+from relaax.parameters.descriptors import allow_descriptors
+from relaax.parameters.hogwild import HogwildUpdates
+from relaax.parameters.interfaces import (
     FlatVector,
+    ParameterClientBase,
     ParameterServerError,
     ParameterServerUnavailable,
     ParameterServerUnusable,
@@ -28,14 +32,10 @@ from relaax.parameters.base import (
     Registration,
     TrainingEnded,
 )
-from relaax.parameters.calls import Calls
-from relaax.parameters.channel import Target
-from relaax.parameters.descriptors import allow_descriptors
-from relaax.parameters.hogwild import HogwildUpdates
-from relaax.parameters.memory import keep_freed_memory
+from relaax.parameters.message_memory import keep_freed_memory
 from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.precision import PRECISIONS
-from relaax.parameters.received import Received
+from relaax.parameters.received_state import ReceivedState
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, Trouble
 from relaax.parameters.statistics import statistics_to_messages
@@ -60,7 +60,7 @@ class NotYet(Exception):
     """What is to be tried again for a while. The message says what did not come about."""
 
 
-class ParameterClient(ClientBase):
+class ParameterClient(ParameterClientBase):
     """Talk to the shards of a parameter server, by gRPC or through memory.
 
     `servers`: where they are, shard 0 first; an address alone is a server without TLS and token. `timeout` is the
@@ -95,7 +95,7 @@ class ParameterClient(ClientBase):
         self._parameters = 0
         self._report_id = 0
         self._reported = -_REPORT_INTERVAL
-        self._received = Received(self._links)
+        self._received = ReceivedState(self._links)
         self._global_step = 0
         self._closed = False
 

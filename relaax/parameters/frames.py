@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from relaax.parameters.options import MESSAGE_OVERHEAD
+from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
 
 HELLO, PUSH, PULL, LIVE = 1, 2, 3, 4
 """What a worker's frame is: who it is, the methods whose messages are long, and a question for one of the shard's own

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax.nn.recycled import Recycled, own_memory
+from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.optim import kernels
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
 

@@ -1,4 +1,4 @@
-"""Metrics of a worker until a message carries them."""
+"""MetricsRecorder of a worker until a message carries them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import deque
 from relaax.metrics.histogram import Histogram
 from relaax.metrics.names import check_name
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import Metrics
+from relaax.parameters.interfaces import MetricsRecorder
 from relaax.parameters.moments import Moments
 
 _EPISODES_PER_REPORT = 4_096
 
 
-class MetricsCollector(Metrics):
+class MetricsCollector(MetricsRecorder):
     """Gather episodes in order, sums of scalars, histograms, gauges, and merged statistics.
 
     Bounded: the oldest of very many episodes are dropped. Reports carry all but statistics; only pushes carry those

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import float32_of
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 
 SUPPORTED = (
     sys.platform.startswith("linux")

@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import FlatVector, ParameterServerError
 from relaax.parameters.calls import Call
 from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.interfaces import FlatVector, ParameterServerError
 from relaax.parameters.precision import Narrower, widened
 from relaax.parameters.shared_memory import Method, NoSharedMemory, SharedMemory, Trouble
 from relaax.parameters.wire import Carrier, CarrierStub

@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError, Message
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
-from relaax.parameters.base import FlatVector
 from relaax.parameters.frames import ENDS, HELLO, LIVE, PROOF_BYTES, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
 
 _OK = 0
@@ -58,7 +58,7 @@ class NoSharedMemory(Exception):
         self.trouble = trouble
 
 
-class Refused(grpc.RpcError):
+class CallRefused(grpc.RpcError):
     """The shard refused a call, in the terms of gRPC, whose codes it uses here too."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -136,7 +136,7 @@ class SharedMemory:
     def answer(self) -> Carrier[Any]:
         """The answer to the question. Its vector is read-only and stays as it is.
 
-        Raises NoSharedMemory, and Refused where the shard refuses the call.
+        Raises NoSharedMemory, and CallRefused where the shard refuses the call.
         """
         try:
             frame, descriptor = self._frames.receive()
@@ -152,7 +152,7 @@ class SharedMemory:
                 raise self._ended(_sentence(frame))
             if frame.kind != _OK:
                 code = _CODES.get(frame.kind, grpc.StatusCode.UNKNOWN)
-                raise Refused(code, _sentence(frame))
+                raise CallRefused(code, _sentence(frame))
             message = _ANSWERS[asked].FromString(frame.message)
             return Carrier(message, self._received(frame, descriptor)) if frame.vector else Carrier(message)
         except (DecodeError, OSError, ValueError) as error:

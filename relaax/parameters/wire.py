@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 
 M = TypeVar("M", bound=Message)
 
@@ -54,7 +54,7 @@ def float32_of(data: memoryview) -> FlatVector:
     return vector
 
 
-class Wire(Generic[M]):
+class LongMessageWire(Generic[M]):
     """Writes and reads messages of one type that has a long `field` and one named padding.
 
     Both are of type bytes and have numbers up to 15, so that their tags are one byte each.
@@ -117,9 +117,9 @@ class Wire(Generic[M]):
         return None
 
 
-PUSH_REQUEST = Wire(pb.PushRequest, "gradient")
-PUSH_RESPONSE = Wire(pb.PushResponse, "parameters")
-PULL_RESPONSE = Wire(pb.PullResponse, "parameters")
+PUSH_REQUEST = LongMessageWire(pb.PushRequest, "gradient")
+PUSH_RESPONSE = LongMessageWire(pb.PushResponse, "parameters")
+PULL_RESPONSE = LongMessageWire(pb.PullResponse, "parameters")
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relaax.parameters.base import Metrics, Parameters, ParameterServerError, Pulled, Pushed
+from relaax.parameters.interfaces import MetricsRecorder, Parameters, ParameterServerError, Pulled, Pushed
 from relaax.parameters.moments import Moments
 
 
@@ -22,7 +22,7 @@ class FixedParameters(Parameters):
         raise ParameterServerError("a policy that was loaded from a file does not learn")
 
 
-class NoMetrics(Metrics):
+class NoMetrics(MetricsRecorder):
     """Drop everything: for a policy that only acts."""
 
     def scalar(self, name: str, value: float) -> None:

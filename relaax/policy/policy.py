@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, ConfigBase, Discrete, Leaves, Pulled, Space, Step
+from relaax.algorithm_base import (
+    AgentBase,
+    AgentContext,
+    Algorithm,
+    ConfigBase,
+    Discrete,
+    Leaves,
+    Pulled,
+    Space,
+    StepOutcome,
+)
 from relaax.extras import explained
 from relaax.policy.file import Description, PolicyError, PolicyFile
 from relaax.policy.fixed_parameters import FixedParameters, NoMetrics
@@ -143,9 +153,9 @@ class Policy:
         except ValueError:
             raise PolicyError(f"first has shape {list(mask.shape)}; {needed}") from None
 
-    def _step(self, observations: Leaves, first: Mask) -> Step:
+    def _step(self, observations: Leaves, first: Mask) -> StepOutcome:
         none: Mask = np.zeros(self._environments, np.bool_)
-        return Step(
+        return StepOutcome(
             np.zeros(self._environments), observations, terminated=none, truncated=none.copy(), first=first.copy()
         )
 

@@ -36,10 +36,10 @@ from relaax.rlx.messages import (
     Rewards,
     ServerMessage,
     Step,
-    TrainingFinished,
+    TrainingFinishedMessage,
     Welcome,
 )
-from relaax.rlx.space_wire import space_from_dict, space_to_dict
+from relaax.rlx.space_encoding import space_from_dict, space_to_dict
 from relaax.rlx.spaces import Box, Dict, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space, Tuple
 from relaax.rlx.transitions import TRANSITIONS, Sender, State
 
@@ -89,7 +89,7 @@ __all__ = [
     "Space",
     "State",
     "Step",
-    "TrainingFinished",
+    "TrainingFinishedMessage",
     "Tuple",
     "Welcome",
     "space_from_dict",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax.rlx import rlx_pb2
-from relaax.rlx.elementary import Leaf
+from relaax.rlx.array_spaces import Leaf
 from relaax.rlx.errors import ErrorCode, ProtocolError
 
 MAX_AXES = 8  # of a leaf of a space; arrays have one more, N

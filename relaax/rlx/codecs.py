@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from relaax.rlx import json_reading, rlx_pb2
+from relaax.rlx import json_decoding, rlx_pb2
 from relaax.rlx.decoding import MOST, check_version, from_part, nothing_known
 from relaax.rlx.encoding import to_wire
 from relaax.rlx.errors import ErrorCode, ProtocolError
@@ -122,17 +122,17 @@ class JsonCodec:
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
         """Raises ProtocolError: MALFORMED where the payload is no JSON of a message, or else as `from_part`."""
-        tree = json_reading.tree_of(payload)
-        found = json_reading.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
+        tree = json_decoding.tree_of(payload)
+        found = json_decoding.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:
             raise nothing_known()
         name, said = found
         if name == "hello":  # whose other fields may be anything in another version
             version = rlx_pb2.Hello()
-            json_reading.fill(json_reading.part_of(said, "protocolVersion", "protocol_version"), version, MOST)
+            json_decoding.fill(json_decoding.part_of(said, "protocolVersion", "protocol_version"), version, MOST)
             check_version(version.protocol_version, "the client speaks")
         part = _PARTS[sender][name]()
-        json_reading.fill(said, part, MOST)
+        json_decoding.fill(said, part, MOST)
         return from_part(name, part)
 
 

@@ -9,7 +9,7 @@ import re
 from relaax.rlx.decoding import check_version
 from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, Autoreset, Hello, Limits, Welcome
-from relaax.rlx.space_wire import check_space
+from relaax.rlx.space_encoding import check_space
 from relaax.rlx.spaces import Space
 
 MAX_TEXT_BYTES = 256  # of each name and version

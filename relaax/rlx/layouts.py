@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from relaax.rlx import rlx_pb2
+from relaax.rlx.array_spaces import ElementarySpace, Leaf
 from relaax.rlx.arrays import dtype_number
-from relaax.rlx.elementary import ElementarySpace, Leaf
 from relaax.rlx.framing import Piece
 from relaax.rlx.messages import Actions, Hello, Leaves, Mask, Step
 from relaax.rlx.spaces import Space

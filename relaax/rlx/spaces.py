@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from relaax.rlx.elementary import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
+from relaax.rlx.array_spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
 
 __all__ = [
     "Box",

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from relaax.nn.tensorflow_loading import load_within
-from relaax.server.anonymous import anonymous_file
+from relaax.server.anonymous_file import anonymous_file
 
 STDERR = 2
 

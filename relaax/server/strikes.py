@@ -14,7 +14,7 @@ MAX_ADDRESSES = 1024
 
 
 @dataclass(slots=True)
-class _Record:
+class _Strike:
     since: float
     count: int = 0
     out_until: float = 0.0
@@ -30,7 +30,7 @@ class Strikes:
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self._clock = clock
-        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._records: OrderedDict[str, _Strike] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, host: str) -> bool:
@@ -39,7 +39,7 @@ class Strikes:
         with self._lock:
             record = self._records.pop(name, None)
             if record is None or now - record.since > SECONDS:
-                record = _Record(now, 0, record.out_until if record else 0.0)
+                record = _Strike(now, 0, record.out_until if record else 0.0)
             self._records[name] = record
             if len(self._records) > MAX_ADDRESSES:
                 self._records.popitem(last=False)

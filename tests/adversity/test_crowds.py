@@ -18,7 +18,7 @@ import pytest
 
 from relaax import rlx
 from relaax.server.rlx_server.children import MAX_LEAVING
-from relaax.server.rlx_server.places import FREE, MORE
+from relaax.server.rlx_server.unproven_clients import FREE, MORE
 from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
 from support.fuzz_run import ALGORITHM
 from support.fuzz_wire import guests

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.server.rlx_server.vanishing import VANISHED_SECONDS
+from relaax.server.rlx_server.dead_peers import VANISHED_SECONDS
 from support.hosts import Host, two_hosts
 from support.processes import Processes, Running, wait_until
 from support.service import PARAMETER_SERVER, RLX_SERVER, write_service_config
@@ -17,7 +17,7 @@ from support.service import PARAMETER_SERVER, RLX_SERVER, write_service_config
 pytestmark = pytest.mark.slow
 
 GRPC_SECONDS = 30.0
-"""Keepalive of relaax/parameters/options.py: 20 s of silence, 10 s for an answer."""
+"""Keepalive of relaax/parameters/grpc_options.py: 20 s of silence, 10 s for an answer."""
 SLACK = 60.0
 """For a machine with too much to do; far below what TCP takes by itself, 15 minutes and more."""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relaax.algorithm_base import Step
+from relaax.algorithm_base import StepOutcome
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.distributions import Categorical
 from relaax.nn.specification import NetworkSpec
@@ -13,11 +13,11 @@ GAMMA = 0.5
 EVERYWHERE_8 = np.array([8.0, 8.0], np.float32)
 
 
-def step(rewards: Sequence[float], **masks: Sequence[int]) -> Step:
+def step(rewards: Sequence[float], **masks: Sequence[int]) -> StepOutcome:
     """`terminated`, `truncated` and `first` are indices of environments."""
     n = len(rewards)
     flags = {name: np.isin(np.arange(n), masks.get(name, ())) for name in ("terminated", "truncated", "first")}
-    return Step(np.array(rewards, np.float64), [np.zeros((n, 1), np.float32)], **flags)
+    return StepOutcome(np.array(rewards, np.float64), [np.zeros((n, 1), np.float32)], **flags)
 
 
 def rollout(length: int = 2) -> Rollout:
@@ -26,7 +26,9 @@ def rollout(length: int = 2) -> Rollout:
     return Rollout(length, 2, spec, np.float32, policy)
 
 
-def fill(made: Rollout, steps: Sequence[Step], finals: Sequence[np.ndarray | None] = (), value: float = 0.0) -> None:
+def fill(
+    made: Rollout, steps: Sequence[StepOutcome], finals: Sequence[np.ndarray | None] = (), value: float = 0.0
+) -> None:
     for index, one in enumerate(steps):
         assert not made.full
         seen, done = np.full((2, 1), index, np.float32), np.array([index, 10 + index], np.int32)
@@ -40,7 +42,7 @@ def learned(made: Rollout, gae_lambda: float = 1.0) -> Batch:
     return made.batch(lambda: EVERYWHERE_8, gae_lambda)
 
 
-def play(steps: Sequence[Step], finals: Sequence[np.ndarray | None] = ()) -> Batch:
+def play(steps: Sequence[StepOutcome], finals: Sequence[np.ndarray | None] = ()) -> Batch:
     made = rollout(len(steps))
     fill(made, steps, finals)
     return learned(made)

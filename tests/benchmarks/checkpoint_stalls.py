@@ -22,9 +22,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.cli.bench.figures import percentile
-from relaax.parameters.base import Registration
+from relaax.cli.bench.results import percentile
 from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import Registration
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from relaax.cli.bench.command import ENDLESS
 from relaax.cli.bench.emulator import Form, forms
-from relaax.cli.bench.service import Service, Window
+from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan, make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +31,11 @@ def plan_of(config: str, clients: int, environments: int, keys: Sequence[str] = 
 
 
 @contextmanager
-def service(plan: Plan) -> Iterator[Service]:
+def service(plan: Plan) -> Iterator[MeasuredService]:
     """The servers, with nobody connected; they end with the block. Raises StartError."""
     with (
         tempfile.TemporaryDirectory(prefix="relaax-study-", ignore_cleanup_errors=True) as folder,
-        Service(plan, Path(folder)) as started,
+        MeasuredService(plan, Path(folder)) as started,
     ):
         yield started
 

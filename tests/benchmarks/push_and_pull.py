@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.cli.bench.figures import percentile
+from relaax.cli.bench.results import percentile
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes
 

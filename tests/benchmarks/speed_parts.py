@@ -11,7 +11,7 @@ from ours import alone, fastest_alone, learned, plan_of, service, training
 from theirs import Peer, run
 
 from relaax.cli.bench.emulator import Form
-from relaax.cli.bench.figures import percentile
+from relaax.cli.bench.results import percentile
 from relaax.cli.run.plan import Plan
 
 BOXING, CARTPOLE = "da3c_ale_boxing", "da3c_gym_cartpole"

@@ -10,11 +10,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from relaax import rlx
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves
-from relaax.algorithm_base import Step as AgentStep
+from relaax.algorithm_base import StepOutcome as AgentStep
 from relaax.client import VectorClient
 from relaax.rlx.codecs import Codec, codec_named
 from relaax.rlx.transitions import Sender
-from relaax.server.rlx_server.session import Session
+from relaax.server.rlx_server.session import AgentSession
 from support.offline_client import OfflineClient
 from support.rlx_pair import Pair, batch
 from support.rlx_peer import RlxPeer, serve
@@ -139,7 +139,7 @@ def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
         parameters=bridge,
         metrics=bridge.metrics,
     )
-    session = Session(hello, Idle(None, context), bridge.metrics)
+    session = AgentSession(hello, Idle(None, context), bridge.metrics)
     step = step_of(*SHAPES[shape])
     session.init(rlx.Init(step.observation))
     assert isinstance(benchmark(session.step, step), rlx.Actions)

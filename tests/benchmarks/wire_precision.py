@@ -27,8 +27,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from relaax.parameters.base import Registration
 from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import Registration
 from relaax.parameters.precision import PRECISIONS
 from support.long_vector import configuration, fingerprint_of
 from support.processes import Processes

@@ -18,10 +18,10 @@ import relaax.checkpoint.lease as lease_module
 from relaax.checkpoint import (
     CheckpointManager,
     Conflict,
-    Interrupted,
     Lease,
     LeaseHeld,
     LeaseLost,
+    LeaseWaitInterrupted,
     LocalStore,
     StoreError,
     highest_fence,
@@ -207,7 +207,7 @@ def test_of_two_that_come_at_once_one_gets_it() -> None:
 
 def test_who_waits_can_be_told_to_end() -> None:
     store = MemoryStore()
-    with held(store), pytest.raises(Interrupted, match="while waiting for the lease on memory"):
+    with held(store), pytest.raises(LeaseWaitInterrupted, match="while waiting for the lease on memory"):
         Lease(store).acquire(wait=lambda seconds: True)
 
 

@@ -16,12 +16,12 @@ import psutil
 import pytest
 from rich.console import Console
 
-from relaax.cli.bench import figures, machine
+from relaax.cli.bench import machine, results
 from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
 from relaax.cli.bench.command import _promise
 from relaax.cli.bench.emulator import ale_vector_form, cores, forms
 from relaax.cli.bench.programs import Measurements, Programs
-from relaax.cli.bench.service import Service
+from relaax.cli.bench.service import MeasuredService
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
@@ -45,31 +45,31 @@ FIGURES = {
 
 def test_percentiles_are_values_that_were_measured() -> None:
     values = [float(i) for i in range(100, 0, -1)]
-    assert figures.percentile(values, 0.5) == 50
-    assert figures.percentile(values, 0.99) == 99
-    assert figures.percentile(values, 0.0) == 1
-    assert figures.percentile(values, 1.0) == 100
-    assert figures.percentile([7.0], 0.99) == 7
-    assert figures.p50_p99(values) == {"p50": 50, "p99": 99, "count": 100}
+    assert results.percentile(values, 0.5) == 50
+    assert results.percentile(values, 0.99) == 99
+    assert results.percentile(values, 0.0) == 1
+    assert results.percentile(values, 1.0) == 100
+    assert results.percentile([7.0], 0.99) == 7
+    assert results.p50_p99(values) == {"p50": 50, "p99": 99, "count": 100}
     with pytest.raises(ValueError, match="no values"):
-        figures.percentile([], 0.5)
+        results.percentile([], 0.5)
 
 
 def test_ratios_are_taken_window_by_window() -> None:
-    assert figures.ratios([100.0, 50.0, 90.0], [200.0, 100.0, 100.0]) == [0.5, 0.5, 0.9]
-    assert figures.median([0.5, 0.5, 0.9], 4) == 0.5
-    assert math.isnan(figures.ratios([1.0], [0.0])[0])
+    assert results.ratios([100.0, 50.0, 90.0], [200.0, 100.0, 100.0]) == [0.5, 0.5, 0.9]
+    assert results.median([0.5, 0.5, 0.9], 4) == 0.5
+    assert math.isnan(results.ratios([1.0], [0.0])[0])
 
 
 def test_windows_that_lie_far_apart_are_told() -> None:
-    (sentence,) = figures.unsteady({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
+    (sentence,) = results.unsteady({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
     assert "training lie 30% apart" in sentence
-    assert figures.unsteady({"training": [0.0, 0.0, 0.0]}) == []
+    assert results.unsteady({"training": [0.0, 0.0, 0.0]}) == []
 
 
 def test_the_table_says_what_each_figure_means() -> None:
     console = Console(file=io.StringIO(), width=120)
-    console.print(figures.table(FIGURES, "da3c_ale_boxing"))
+    console.print(results.table(FIGURES, "da3c_ale_boxing"))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     for words in (
@@ -84,8 +84,8 @@ def test_the_table_says_what_each_figure_means() -> None:
     ):
         assert words in " ".join(text.split()), words
     assert "ale_vector_env_steps_per_second" not in text, "no row for what was not measured"
-    assert figures.MEANING.keys() >= FIGURES.keys()
-    assert all(meaning.endswith(".") for meaning in figures.MEANING.values())
+    assert results.MEANING.keys() >= FIGURES.keys()
+    assert all(meaning.endswith(".") for meaning in results.MEANING.values())
 
 
 def test_a_machine_that_was_not_idle_is_told() -> None:
@@ -158,7 +158,7 @@ def test_a_program_of_atari_is_stepped_with_and_without_its_preprocessing(tmp_pa
 @pytest.mark.slow
 def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=2", "run.connections_per_client=3", "run.envs_per_client=1"])
-    with Service(plan, tmp_path) as service:
+    with MeasuredService(plan, tmp_path) as service:
         window = service.window(2.0)
     assert len(window.of_connections) == 6
     assert all(window.of_connections)
@@ -168,7 +168,7 @@ def test_connections_of_one_program_are_measured_one_by_one(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_server_that_has_died_is_a_sentence(tmp_path: Path) -> None:
     plan = make_plan("da3c_gym_cartpole", ["run.clients=1"])
-    with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), Service(plan, tmp_path) as service:
+    with pytest.raises(StartError, match=r"rlx-server has ended \(-9\)"), MeasuredService(plan, tmp_path) as service:
         server = service._supervisor.rlx_server
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
@@ -203,7 +203,7 @@ def test_a_program_that_cannot_start_is_a_sentence(tmp_path: Path) -> None:
         (["da3c_gym_cartpole", "--seconds", "0"], "--seconds 0: a number of seconds above 0"),
         (["da3c_gym_cartpole", "--seconds", "nan"], "--seconds nan"),
         (["da3c_gym_cartpole", "--clients", "0"], "clients"),
-        (["da3c_gym_cartpole", "--json", "/proc/none/figures.json"], "--json /proc/none/figures.json"),
+        (["da3c_gym_cartpole", "--json", "/proc/none/results.json"], "--json /proc/none/results.json"),
         (["da3c_gym_cartpole", "--set", "run.name=CartPol-v1", "--seconds", "1"], "'CartPole-v1'"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from relaax.client.address import parse_address
-from relaax.conformance.adapted import Settings
+from relaax.conformance.adaptation import Settings
 from relaax.conformance.report import Report, Verdict
 from relaax.conformance.server import check_server, server_checks
 from relaax.rlx import Box, Dict, Discrete, MultiDiscrete

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from relaax.cli.doctor import machine, storage
 from relaax.cli.doctor.command import checks, examined, line
-from relaax.cli.doctor.finding import Finding, Level, Patient, warning
+from relaax.cli.doctor.finding import Finding, Severity, Subject, warning
 from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import segments
 from relaax.parameters.frames import Frame, FrameSocket
@@ -57,7 +57,7 @@ def written(folder: Path, **sections: dict[str, Any]) -> Path:
 
 def found(config: Path, name: str) -> list[Finding]:
     """What one check finds, after those of configuration and algorithm."""
-    patient = Patient(str(config))
+    patient = Subject(str(config))
     findings: list[Finding] = []
     for check in checks():
         if check.name in ("configuration", name) or (check.name, name) == ("algorithm", "parameter server"):
@@ -69,7 +69,7 @@ def found(config: Path, name: str) -> list[Finding]:
     return findings
 
 
-def only(findings: list[Finding], level: Level) -> str:
+def only(findings: list[Finding], level: Severity) -> str:
     """The one sentence of this level, with its way out."""
     chosen = [finding for finding in findings if finding.level is level]
     assert len(chosen) == 1, findings
@@ -144,61 +144,61 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 def test_a_configuration_that_cannot_be(tmp_path: Path) -> None:
     findings = found(written(tmp_path, rlx={"max_wrokers": 3}), "configuration")
-    assert "max_wrokers" in only(findings, Level.WRONG)
-    assert "did you mean" in only(findings, Level.WRONG)
+    assert "max_wrokers" in only(findings, Severity.WRONG)
+    assert "did you mean" in only(findings, Severity.WRONG)
 
 
 def test_a_port_for_everybody_is_asked_for(tmp_path: Path) -> None:
     findings = found(written(tmp_path, rlx={"status_bind": "0.0.0.0:0"}), "configuration")
-    assert "status_bind 0.0.0.0:0 can be reached from other machines" in only(findings, Level.WRONG)
+    assert "status_bind 0.0.0.0:0 can be reached from other machines" in only(findings, Severity.WRONG)
 
 
 def test_environments_are_made_where_that_can_be(tmp_path: Path) -> None:
     gym = {"environment": "OpenAI_Gym", "name": "CartPole-v1"}
-    assert "CartPole-v1 can be made: obs" in only(found(written(tmp_path, run=gym), "environment"), Level.OK)
+    assert "CartPole-v1 can be made: obs" in only(found(written(tmp_path, run=gym), "environment"), Severity.OK)
     findings = found(written(tmp_path, run={**gym, "name": "CartPoel-v1"}), "environment")
-    assert "'CartPoel-v1'; the nearest is 'CartPole-v1'" in only(findings, Level.WARNING)
+    assert "'CartPoel-v1'; the nearest is 'CartPole-v1'" in only(findings, Severity.WARNING)
     (tmp_path / "mine.py").write_text("open('started', 'w')")
     findings = found(written(tmp_path, run={"environment": "mine.py", "name": "any"}), "environment")
-    assert "mine.py is a program of your own, and was not started" in only(findings, Level.OK)
+    assert "mine.py is a program of your own, and was not started" in only(findings, Severity.OK)
     assert found(written(tmp_path), "environment") == []
 
 
 def test_versions_are_those_that_it_was_tried_with(tmp_path: Path) -> None:
     findings = found(written(tmp_path), "versions")
-    assert {finding.level for finding in findings} <= {Level.OK, Level.WARNING}
+    assert {finding.level for finding in findings} <= {Severity.OK, Severity.WARNING}
     assert "tensorflow" in findings[-1].sentence
 
 
 def test_an_algorithm_with_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('half written')")
-    sentence = only(found(written(tmp_path, algorithm={"path": "./mine.py"}), "configuration"), Level.WRONG)
+    sentence = only(found(written(tmp_path, algorithm={"path": "./mine.py"}), "configuration"), Severity.WRONG)
     assert "mine.py" in sentence and "half written" in sentence
 
 
 @pytest.mark.parametrize(
     ("secret", "mode", "level", "sentence"),
     [
-        (SECRET, 0o600, Level.OK, "a token is there"),
-        (SECRET, 0o640, Level.WARNING, "(mode 640). Chmod 600"),
-        ("short", 0o600, Level.WRONG, "from 16 to 4096 characters"),
-        ("", 0o600, Level.WRONG, "is empty"),
+        (SECRET, 0o600, Severity.OK, "a token is there"),
+        (SECRET, 0o640, Severity.WARNING, "(mode 640). Chmod 600"),
+        ("short", 0o600, Severity.WRONG, "from 16 to 4096 characters"),
+        ("", 0o600, Severity.WRONG, "is empty"),
     ],
 )
-def test_tokens(tmp_path: Path, secret: str, mode: int, level: Level, sentence: str) -> None:
+def test_tokens(tmp_path: Path, secret: str, mode: int, level: Severity, sentence: str) -> None:
     config = written(tmp_path, rlx={"token_file": token(tmp_path, "token", secret, mode)})
     assert sentence in only(found(config, "tokens"), level)
 
 
 def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
     config = written(tmp_path, server={"token_file": str(tmp_path / "none")})
-    assert "cannot be read" in only(found(config, "tokens"), Level.WRONG)
+    assert "cannot be read" in only(found(config, "tokens"), Severity.WRONG)
 
 
 def test_workers_with_another_token(tmp_path: Path) -> None:
     ours, theirs = token(tmp_path, "ours"), token(tmp_path, "theirs", OTHER)
     config = written(tmp_path, server={"token_file": ours}, rlx={"parameter_server_token_file": theirs})
-    assert "workers would show another or none" in only(found(config, "tokens"), Level.WRONG)
+    assert "workers would show another or none" in only(found(config, "tokens"), Severity.WRONG)
 
 
 def test_certificates_that_are_fine(tmp_path: Path, authority: Authority) -> None:
@@ -209,7 +209,7 @@ def test_certificates_that_are_fine(tmp_path: Path, authority: Authority) -> Non
         rlx={"parameter_server_ca": authority.file},
     )
     findings = found(config, "certificates")
-    assert [finding.level for finding in findings] == [Level.OK, Level.OK], findings
+    assert [finding.level for finding in findings] == [Severity.OK, Severity.OK], findings
     assert "is valid for 99 days" in findings[0].sentence
     assert "has signed" in findings[1].sentence
 
@@ -217,13 +217,13 @@ def test_certificates_that_are_fine(tmp_path: Path, authority: Authority) -> Non
 @pytest.mark.parametrize(
     ("days", "host", "level", "sentence"),
     [
-        (-1, "127.0.0.1", Level.WRONG, "has expired"),
-        (5, "127.0.0.1", Level.WARNING, "expires in 4 days"),
-        (100, "elsewhere.example", Level.WARNING, "is for elsewhere.example, the server binds 127.0.0.1"),
+        (-1, "127.0.0.1", Severity.WRONG, "has expired"),
+        (5, "127.0.0.1", Severity.WARNING, "expires in 4 days"),
+        (100, "elsewhere.example", Severity.WARNING, "is for elsewhere.example, the server binds 127.0.0.1"),
     ],
 )
 def test_certificates(
-    tmp_path: Path, authority: Authority, days: float, host: str, level: Level, sentence: str
+    tmp_path: Path, authority: Authority, days: float, host: str, level: Severity, sentence: str
 ) -> None:
     certificate, key = authority.pair("server", host, days)
     config = written(tmp_path, rlx={"tls_certificate": certificate, "tls_key": key})
@@ -234,7 +234,7 @@ def test_a_key_of_another_certificate(tmp_path: Path, authority: Authority) -> N
     certificate, _ = authority.pair("server")
     _, key = authority.pair("another")
     config = written(tmp_path, rlx={"tls_certificate": certificate, "tls_key": key})
-    assert "is not the key of the certificate" in only(found(config, "certificates"), Level.WRONG)
+    assert "is not the key of the certificate" in only(found(config, "certificates"), Severity.WRONG)
 
 
 def test_an_authority_that_has_not_signed(tmp_path: Path, authority: Authority) -> None:
@@ -243,7 +243,7 @@ def test_an_authority_that_has_not_signed(tmp_path: Path, authority: Authority) 
     config = written(
         tmp_path, server={"tls_certificate": certificate, "tls_key": key}, rlx={"parameter_server_ca": other.file}
     )
-    assert "has not signed" in only(found(config, "certificates"), Level.WRONG)
+    assert "has not signed" in only(found(config, "certificates"), Severity.WRONG)
 
 
 @pytest.mark.parametrize(
@@ -264,18 +264,18 @@ def test_keys_that_need_another_one(
     keys = Keys(tmp_path / "keys")
     all_keys = {**keys.parameter_server(), **keys.rlx_server(), "shards": 2}
     config = written(tmp_path, server={key: all_keys[key] for key in server}, rlx={key: all_keys[key] for key in rlx})
-    assert sentence in only(found(config, "certificates"), Level.WRONG)
+    assert sentence in only(found(config, "certificates"), Severity.WRONG)
 
 
 def test_shards_that_workers_are_not_told_of(tmp_path: Path) -> None:
     config = written(tmp_path, server={"shards": 3}, rlx={"parameter_server": ["127.0.0.1:0", "127.0.0.1:0"]})
     assert "shards is 3, relaax-rlx-server.parameter_server names 2" in only(
-        found(config, "parameter server"), Level.WARNING
+        found(config, "parameter server"), Severity.WARNING
     )
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
-    sentence = only(found(written(tmp_path, rlx={"bind": "192.0.2.1:7001"}), "ports"), Level.WRONG)
+    sentence = only(found(written(tmp_path, rlx={"bind": "192.0.2.1:7001"}), "ports"), Severity.WRONG)
     assert sentence.endswith("Cannot assign requested address. Another address, or port 0 for a free one")
 
 
@@ -283,10 +283,10 @@ def test_a_port_of_another_program(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         taken.settimeout(0)  # it accepts nobody and says nothing
-        status = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Level.WRONG)
+        status = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Severity.WRONG)
     assert f"{address} is taken by" in status
     assert f"(process {os.getpid()})" in status
-    assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Level.OK).endswith("is free")
+    assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Severity.OK).endswith("is free")
 
 
 def test_a_port_of_a_program_that_speaks_something_else(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_port_of_a_program_that_speaks_something_else(tmp_path: Path) -> None:
                 connected.sendall(b"220 not of the web\r\n" * 2)
 
         threading.Thread(target=greet, daemon=True).start()
-        sentence = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Level.WRONG)
+        sentence = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Severity.WRONG)
     assert f"{address} is taken by" in sentence
 
 
@@ -313,30 +313,30 @@ def test_a_parameter_server_that_only_workers_can_reach(tmp_path: Path, processe
     )
     findings = found(config, "ports")
     assert f"a RELAAX parameter server, at global step 0, answers at {address} already" in line("", findings[0])
-    assert findings[0].level is Level.OK
+    assert findings[0].level is Severity.OK
 
 
 def test_a_port_of_a_running_server(tmp_path: Path, processes: Processes) -> None:
     _, address = start_offline_server(processes, tmp_path)
     findings = found(written(tmp_path, rlx={"bind": address}), "ports")
     assert f"an RLX server answers at {address} already" in line("", findings[-1])
-    assert findings[-1].level is Level.OK
+    assert findings[-1].level is Severity.OK
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     config = written(tmp_path, server={"checkpoint_dir": "/proc/relaax/checkpoints"})
-    assert "/proc/relaax/checkpoints cannot be made" in only(found(config, "store"), Level.WRONG)
+    assert "/proc/relaax/checkpoints cannot be made" in only(found(config, "store"), Severity.WRONG)
     config = written(tmp_path, server={"checkpoint_dir": "/proc"})
-    assert "/proc" in only(found(config, "store"), Level.WRONG)
+    assert "/proc" in only(found(config, "store"), Severity.WRONG)
 
 
 def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
-    assert "can be written, read" in only(found(written(tmp_path), "store"), Level.OK)
+    assert "can be written, read" in only(found(written(tmp_path), "store"), Severity.OK)
     assert [path for path in (tmp_path / "checkpoints").rglob("*") if path.stat().st_size] == []
     (tmp_path / "checkpoints").rename(tmp_path / "gone")
-    assert "can be made" in only(found(written(tmp_path), "store"), Level.OK)
+    assert "can be made" in only(found(written(tmp_path), "store"), Severity.OK)
     assert not (tmp_path / "checkpoints").exists()
 
 
@@ -344,11 +344,11 @@ def test_s3(tmp_path: Path, s3: S3Server) -> None:
     keys = {"checkpoint_dir": None, "aws_keys": str(keys_file(tmp_path)), "aws_endpoint": f"http://{s3.address}"}
     bucket = s3.bucket()
     config = written(tmp_path, server={**keys, "checkpoint_aws_s3": [bucket, "run"]})
-    assert f"s3://{bucket}/run can be written" in only(found(config, "store"), Level.OK)
+    assert f"s3://{bucket}/run can be written" in only(found(config, "store"), Severity.OK)
     assert "contents" not in s3.client.list_objects_v2(Bucket=bucket)
-    assert "differ by" in only(found(config, "clock"), Level.OK)
+    assert "differ by" in only(found(config, "clock"), Severity.OK)
     config = written(tmp_path, server={**keys, "checkpoint_aws_s3": ["no-such-bucket", "run"]})
-    assert "no-such-bucket" in only(found(config, "store"), Level.WRONG)
+    assert "no-such-bucket" in only(found(config, "store"), Severity.WRONG)
 
 
 def test_a_clock_that_is_wrong(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,22 +358,22 @@ def test_a_clock_that_is_wrong(tmp_path: Path, s3: S3Server, monkeypatch: pytest
         tmp_path,
         server={"checkpoint_dir": None, "checkpoint_aws_s3": ["b", "k"], "aws_endpoint": f"http://{s3.address}"},
     )
-    assert "differ by 36" in only(found(config, "clock"), Level.WRONG)
+    assert "differ by 36" in only(found(config, "clock"), Severity.WRONG)
 
 
 def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = written(tmp_path, rlx={"memory_reserve": 10**9})
-    assert "room for about 0 workers" in only(found(config, "memory"), Level.WRONG)
+    assert "room for about 0 workers" in only(found(config, "memory"), Severity.WRONG)
     monkeypatch.setattr("resource.getrlimit", lambda which: (1024, 4096))
     config = written(tmp_path, rlx={"max_workers": 10**6})
-    assert "too few for 1000000 workers" in only(found(config, "open files"), Level.WARNING)
+    assert "too few for 1000000 workers" in only(found(config, "open files"), Severity.WARNING)
     assert "GB are free" in found(config, "disk")[0].sentence
 
 
 def test_memory_that_is_shared(tmp_path: Path) -> None:
     for bridge in ("auto", "shared_memory", "hogwild"):
         findings = found(written(tmp_path, rlx={"bridge": bridge}), "shared memory")
-        assert f"can share memory (bridge: {bridge})" in only(findings, Level.OK)
+        assert f"can share memory (bridge: {bridge})" in only(findings, Severity.OK)
     assert found(written(tmp_path, rlx={"bridge": "grpc"}), "shared memory") == []
 
 
@@ -395,24 +395,24 @@ def test_memory_that_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.Monkey
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, value)
-            usual = only(found(by_itself, "shared memory"), Level.WARNING)
-            needed = only(found(always, "shared memory"), Level.WRONG)
+            usual = only(found(by_itself, "shared memory"), Severity.WARNING)
+            needed = only(found(always, "shared memory"), Severity.WRONG)
         assert f"workers reach a parameter server by gRPC: {why}" in usual
         assert f"bridge is hogwild, and processes cannot share memory on this machine: {why}" in needed
 
 
 def test_an_algorithm_that_cannot_do_with_the_bridge(tmp_path: Path) -> None:
     config = written(tmp_path, rlx={"bridge": "hogwild"}, algorithm={"optimizer": "adam"})
-    assert "adam is none of rms_prop, momentum, adagrad" in only(found(config, "algorithm"), Level.WRONG)
+    assert "adam is none of rms_prop, momentum, adagrad" in only(found(config, "algorithm"), Severity.WRONG)
 
 
 def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(patient: Patient) -> Iterator[Finding]:
+    def broken(patient: Subject) -> Iterator[Finding]:
         raise RuntimeError("a mistake")
         yield warning("", "")
 
     monkeypatch.setattr(machine, "memory", broken)
-    names = dict(examined(Patient(str(written(tmp_path)))))
+    names = dict(examined(Subject(str(written(tmp_path)))))
     assert "RuntimeError: a mistake" in names["memory"].sentence
     assert "GB are free" in names["disk"].sentence
 
@@ -438,7 +438,7 @@ def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes
     assert sentences["fork"].startswith("workers can be forked")
 
     wrong_token = written(tmp_path, rlx={"parameter_server": [address], "parameter_server_token_file": theirs})
-    assert "token" in only(found(wrong_token, "parameter server"), Level.WRONG)
+    assert "token" in only(found(wrong_token, "parameter server"), Severity.WRONG)
 
     other = written(
         tmp_path,
@@ -447,17 +447,17 @@ def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes
     )
     findings = found(other, "parameter server")
     assert "is set up otherwise: configuration.rewards_gamma: 0.99 at the server, 0.5 in this configuration" in only(
-        findings, Level.WRONG
+        findings, Severity.WRONG
     )
     server.stop()
-    assert "is away: Connection refused" in only(found(other, "parameter server"), Level.WARNING)
+    assert "is away: Connection refused" in only(found(other, "parameter server"), Severity.WARNING)
 
 
 @pytest.mark.parametrize(
     ("text", "level", "says"),
-    [("{}", Level.OK, "0 clients with names"), ("lab: {token: x}", Level.WRONG, "did you mean 'token_file'")],
+    [("{}", Severity.OK, "0 clients with names"), ("lab: {token: x}", Severity.WRONG, "did you mean 'token_file'")],
 )
-def test_a_file_of_clients_with_names(tmp_path: Path, text: str, level: Level, says: str) -> None:
+def test_a_file_of_clients_with_names(tmp_path: Path, text: str, level: Severity, says: str) -> None:
     (tmp_path / "clients.yaml").write_text(text)
     config = written(tmp_path, rlx={"clients_file": str(tmp_path / "clients.yaml")})
     assert any(finding.level is level and says in finding.sentence for finding in found(config, "tokens"))

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from relaax.cli.app import app
 from relaax.configuration import ParameterServerSection, RlxServerSection
-from relaax.server.rlx_server.clients import Clients
-from relaax.server.rlx_server.gate import Gate, Identity
+from relaax.server.rlx_server.authentication import Authentication, Identity
+from relaax.server.rlx_server.client_accounts import ClientAccounts
 from support.keys import Keys
 
 FILES = {
@@ -105,9 +105,9 @@ def test_a_token_for_a_client_with_a_name_of_its_own(tmp_path: Path) -> None:
     begin = lines.index("lab:")
     file = tmp_path / "clients.yaml"
     file.write_text("\n".join(lines[begin : lines.index("", begin)]))
-    gate = Gate(names={})
-    Clients(str(file), gate)
-    assert {name: gate.identified(token) for name, token in tokens.items()} == {
+    authentication = Authentication(names={})
+    ClientAccounts(str(file), authentication)
+    assert {name: authentication.identified(token) for name, token in tokens.items()} == {
         name: Identity(name, hashlib.sha256(token.encode()).hexdigest()) for name, token in tokens.items()
     }
     assert f"--token-file {folder}/lab.token" in made.output

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from relaax.cli.run import panel
-from relaax.cli.run.panel import View, _panel, step_limit, time_left
+from relaax.cli.run.panel import ProgressView, _panel, step_limit, time_left
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
 from support.processes import Processes, wait_until
@@ -110,11 +110,11 @@ def test_the_nearer_limit_ends_the_run() -> None:
 
 def test_where_nobody_looks_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     plan = make_plan("da3c_gym_cartpole", [])
-    with View(plan, enabled=False) as view:
+    with ProgressView(plan, enabled=False) as view:
         view.say("hello")
         view.show(PROGRESS)
     assert capsys.readouterr().out == ""
-    with View(plan, enabled=True) as view:
+    with ProgressView(plan, enabled=True) as view:
         view.say("hello")
         view.show(PROGRESS)
         view.show(PROGRESS)
@@ -134,7 +134,7 @@ def test_a_step_of_the_start_that_takes_long_is_told_once(
         said += capsys.readouterr().out
         return "\n" in said
 
-    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+    with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         view.step("starting the parameter server")
         wait_until(is_told, "it is told")
         view.show(Progress())
@@ -148,7 +148,7 @@ def test_steps_of_a_quick_start_are_not_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panel, "STEP_SECONDS", 600)
-    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+    with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         view.step("starting the parameter server")
         view.step("starting the RLX server")
         view.show(PROGRESS)
@@ -163,11 +163,11 @@ def test_a_terminal_shows_each_step_in_the_panels_place(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+    with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         view.step("starting the RLX server")
         view.show(Progress())
     assert "starting the RLX server ..." in capsys.readouterr().out
-    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+    with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         view.step("starting the RLX server")
         view.show(PROGRESS)
     shown = capsys.readouterr().out
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_late_stands_in_the_panel() -> None:
 
 
 def test_a_checkpoint_that_is_late_is_said_once_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with View(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
+    with ProgressView(make_plan("da3c_gym_cartpole", []), enabled=True) as view:
         for error in ("", LATE, LATE.replace("12000", "15000"), LATE.replace("No space left on device", "Broken"), ""):
             view.show(dataclasses.replace(PROGRESS, checkpoint_error=error))
     said = [line for line in capsys.readouterr().out.splitlines() if "checkpoint" in line]
@@ -209,10 +209,10 @@ import os, pty, sys
 reading, writing = pty.openpty() if {terminal} else os.pipe()
 os.dup2(writing, 1)
 os.close(writing)
-from relaax.cli.run.panel import View
+from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
-with View(make_plan("da3c_gym_cartpole", []), True) as view:
+with ProgressView(make_plan("da3c_gym_cartpole", []), True) as view:
     assert (view._live is not None) == {terminal}
     view.say("hello")
     os.close(reading)

@@ -13,7 +13,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.cli.plot import Run, draw
+from relaax.cli.plot import PlottedRun, draw
 
 SCALAR = "episode/mean_return_100"
 CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
@@ -72,7 +72,7 @@ def test_runs_of_one_name_in_two_places_are_both_there(tmp_path):
 
 
 def test_a_group_has_one_colour_and_one_entry_in_the_legend():
-    runs = [Run(f"{name}/{seed}", CURVE, name) for name in ("LSTM", "feed-forward") for seed in range(3)]
+    runs = [PlottedRun(f"{name}/{seed}", CURVE, name) for name in ("LSTM", "feed-forward") for seed in range(3)]
     (axes,) = draw(runs, SCALAR, references={"paper": 2.0}).axes
     colours = [matplotlib.colors.to_hex(line.get_color()) for line in axes.get_lines()]
     assert len(set(colours[:3])) == len(set(colours[3:6])) == 1
@@ -81,7 +81,9 @@ def test_a_group_has_one_colour_and_one_entry_in_the_legend():
 
 
 def test_references_are_dotted_the_target_is_dashed():
-    (axes,) = draw([Run("one", CURVE)], SCALAR, x="minutes", target=4.0, references={"A2C": 2.5, "random": -1}).axes
+    (axes,) = draw(
+        [PlottedRun("one", CURVE)], SCALAR, x="minutes", target=4.0, references={"A2C": 2.5, "random": -1}
+    ).axes
     curve, target, *references = axes.get_lines()
     assert list(curve.get_xdata()) == [0.0, 1.0]
     assert list(curve.get_ydata()) == [1.0, 3.0]
@@ -92,7 +94,7 @@ def test_references_are_dotted_the_target_is_dashed():
 
 
 def test_one_run_alone_needs_no_legend():
-    (axes,) = draw([Run("one", CURVE)], SCALAR).axes
+    (axes,) = draw([PlottedRun("one", CURVE)], SCALAR).axes
     assert axes.get_legend() is None
 
 

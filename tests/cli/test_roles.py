@@ -15,11 +15,11 @@ import pytest
 
 from relaax.bundled import bundled_folder
 from relaax.cli.doctor.command import examined
-from relaax.cli.doctor.finding import Level, Patient
+from relaax.cli.doctor.finding import Severity, Subject
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import SECTIONS, ConfigurationError, roles
 from support.echo_role import ECHO, with_echo
@@ -92,9 +92,9 @@ def test_its_section_is_checked(config: Path) -> None:
 
 
 def test_doctor_looks_at_its_address(config: Path) -> None:
-    findings = [finding for name, finding in examined(Patient(str(config), ())) if name == "ports"]
+    findings = [finding for name, finding in examined(Subject(str(config), ())) if name == "ports"]
     (finding,) = (each for each in findings if each.sentence.startswith("relaax-echo.bind"))
-    assert finding.level is Level.OK
+    assert finding.level is Severity.OK
 
 
 @pytest.mark.parametrize("procfile", sorted(bundled_folder("config").glob("*.Procfile")), ids=lambda path: path.stem)

@@ -9,7 +9,7 @@ import pytest
 
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
 from relaax.server.parameter_server import checkpointing
@@ -85,7 +85,7 @@ from pathlib import Path
 from relaax.cli.run import experiment
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 experiment.IMPATIENCE_SECONDS = 0
 plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"])

@@ -1,7 +1,7 @@
 import pytest
 
 from relaax.client.backoff import FIRST_WAIT, LONGEST_WAIT, Backoff
-from relaax.client.failure import Failure, Interrupted
+from relaax.client.failure import ConnectionInterrupted, Failure
 from relaax.rlx import ErrorCode
 
 
@@ -26,7 +26,7 @@ def test_waits_double_up_to_a_bound():
     clock = Clock()
     tried = backoff(None, clock)
     for _ in range(12):
-        tried.failed(Interrupted("gone"))
+        tried.failed(ConnectionInterrupted("gone"))
         tried.wait()
     assert clock.slept[:4] == [FIRST_WAIT, 2 * FIRST_WAIT, 4 * FIRST_WAIT, 8 * FIRST_WAIT]
     assert clock.slept[-1] == LONGEST_WAIT
@@ -35,7 +35,7 @@ def test_waits_double_up_to_a_bound():
 
 def test_jitter_halves_a_wait_at_most():
     clock = Clock()
-    assert backoff(None, clock, min).failed(Interrupted("gone")) == FIRST_WAIT / 2
+    assert backoff(None, clock, min).failed(ConnectionInterrupted("gone")) == FIRST_WAIT / 2
 
 
 def test_nothing_to_wait_for_without_a_failure():
@@ -47,7 +47,7 @@ def test_nothing_to_wait_for_without_a_failure():
 def test_a_wait_is_slept_once():
     clock = Clock()
     tried = backoff(None, clock)
-    tried.failed(Interrupted("gone"))
+    tried.failed(ConnectionInterrupted("gone"))
     tried.wait()
     tried.wait()
     assert clock.slept == [FIRST_WAIT]
@@ -55,19 +55,19 @@ def test_a_wait_is_slept_once():
 
 def test_the_servers_wait_is_honoured_and_never_shortened():
     clock = Clock()
-    assert backoff(None, clock, min).failed(Interrupted("full", retry_after=5.0)) == 5.0
-    assert backoff(None, clock, max).failed(Interrupted("full", retry_after=5.0)) == pytest.approx(6.0)
+    assert backoff(None, clock, min).failed(ConnectionInterrupted("full", retry_after=5.0)) == 5.0
+    assert backoff(None, clock, max).failed(ConnectionInterrupted("full", retry_after=5.0)) == pytest.approx(6.0)
 
 
 def test_success_begins_again():
     clock = Clock()
     tried = backoff(10.0, clock)
     for _ in range(3):
-        tried.failed(Interrupted("gone"))
+        tried.failed(ConnectionInterrupted("gone"))
     clock.now += 9.0
     tried.succeeded()
     clock.now += 9.0
-    assert tried.failed(Interrupted("gone")) == FIRST_WAIT
+    assert tried.failed(ConnectionInterrupted("gone")) == FIRST_WAIT
 
 
 def test_gives_up_when_the_time_is_over_and_says_why():
@@ -75,7 +75,7 @@ def test_gives_up_when_the_time_is_over_and_says_why():
     tried = backoff(3.0, clock)
     with pytest.raises(Failure, match=r"no route.*3 s") as gave_up:
         for _ in range(20):
-            tried.failed(Interrupted("no route", code=ErrorCode.UNAVAILABLE))
+            tried.failed(ConnectionInterrupted("no route", code=ErrorCode.UNAVAILABLE))
             tried.wait()
     assert clock.now - 1000.0 == pytest.approx(3.0)  # the last attempt is made at the very end
     assert gave_up.value.code is ErrorCode.UNAVAILABLE
@@ -84,13 +84,13 @@ def test_gives_up_when_the_time_is_over_and_says_why():
 def test_does_not_wait_for_a_server_that_asks_for_longer_than_there_is():
     clock = Clock()
     with pytest.raises(Failure, match="full"):
-        backoff(3.0, clock).failed(Interrupted("full", retry_after=60.0))
+        backoff(3.0, clock).failed(ConnectionInterrupted("full", retry_after=60.0))
     assert clock.slept == []
 
 
 def test_zero_seconds_mean_one_attempt():
     with pytest.raises(Failure):
-        backoff(0.0, Clock()).failed(Interrupted("gone"))
+        backoff(0.0, Clock()).failed(ConnectionInterrupted("gone"))
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from relaax import rlx
-from relaax.client.failure import Interrupted
-from relaax.client.wire import Wire
+from relaax.client.failure import ConnectionInterrupted
+from relaax.client.wire import ClientWire
 
 WIDE = 8_000_000  # bytes of an observation: more than sockets hold
 
@@ -24,11 +24,11 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
-def wire_to(listener: socket.socket, silence: float) -> Wire:
-    return Wire("127.0.0.1", listener.getsockname()[1], codec="protobuf", connect_timeout=20.0, silence=silence)
+def wire_to(listener: socket.socket, silence: float) -> ClientWire:
+    return ClientWire("127.0.0.1", listener.getsockname()[1], codec="protobuf", connect_timeout=20.0, silence=silence)
 
 
-def begin(wire: Wire, near: socket.socket) -> None:
+def begin(wire: ClientWire, near: socket.socket) -> None:
     """Hello and welcome."""
     hello = rlx.Hello(rlx.Box(0, 255, (WIDE,), np.uint8), rlx.Discrete(2))
     wire.tell(hello)
@@ -43,7 +43,7 @@ def begin(wire: Wire, near: socket.socket) -> None:
 def test_a_server_that_says_nothing_is_waited_for_so_long(listener: socket.socket, silence: float) -> None:
     wire = wire_to(listener, silence)
     near, _ = listener.accept()
-    with near, pytest.raises(Interrupted, match=f"said nothing for {silence:g} s"):
+    with near, pytest.raises(ConnectionInterrupted, match=f"said nothing for {silence:g} s"):
         wire.hear()
     wire.close()
 
@@ -66,7 +66,7 @@ def test_signals_do_not_put_the_end_of_waiting_off(listener: socket.socket) -> N
     disturber = threading.Thread(target=disturb)
     near, _ = listener.accept()
     try:
-        with near, pytest.raises(Interrupted, match="said nothing for 1 s"):
+        with near, pytest.raises(ConnectionInterrupted, match="said nothing for 1 s"):
             disturber.start()
             wire.hear()
         assert len(heard) < 40
@@ -107,7 +107,7 @@ def test_a_server_that_takes_nothing_in_is_left(listener: socket.socket) -> None
     near, _ = listener.accept()
     with near:
         begin(wire, near)
-        with pytest.raises(Interrupted, match=r"the connection broke \(timed out\)"):
+        with pytest.raises(ConnectionInterrupted, match=r"the connection broke \(timed out\)"):
             wire.tell(rlx.Init([np.zeros((1, WIDE), np.uint8)]))
     wire.close()
 

@@ -15,11 +15,11 @@ from relaax.client import base, scalars
 from relaax.configuration import ParameterServerSection, RlxServerSection, RunSection
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
-from relaax.rlx import Limits, arrays, elementary, framing, handshake, messages, space_wire
+from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
 from relaax.server import status, strikes, tokens
-from relaax.server.parameter_server import checkpointing, connections, core, guard, reading, requests
+from relaax.server.parameter_server import checkpointing, connections, core, guard, request_reader, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
-from relaax.server.rlx_server import children, claims, clients, listener, meters, peer, vanishing
+from relaax.server.rlx_server import children, claims, client_accounts, dead_peers, listener, meters, peer
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
@@ -31,18 +31,18 @@ SECTIONS = {
 }
 CONSTANTS: dict[str, float] = {
     "MAX_AXES": arrays.MAX_AXES,
-    "MAX_ELEMENTS": elementary.MAX_ELEMENTS,
-    "MAX_LEAVES": space_wire.MAX_LEAVES,
-    "MAX_DEPTH": space_wire.MAX_DEPTH,
+    "MAX_ELEMENTS": array_spaces.MAX_ELEMENTS,
+    "MAX_LEAVES": space_encoding.MAX_LEAVES,
+    "MAX_DEPTH": space_encoding.MAX_DEPTH,
     "MAX_WAITING": listener.MAX_WAITING,
     "SEND_SECONDS": peer.SEND_SECONDS,
-    "VANISHED_SECONDS": vanishing.VANISHED_SECONDS,
-    "THREADS": reading.THREADS,
-    "MESSAGE_SECONDS": reading.MESSAGE_SECONDS,
-    "OPEN_SECONDS": reading.OPEN_SECONDS,
-    "UNFINISHED": reading.UNFINISHED,
-    "OPEN_UNFINISHED": reading.OPEN_UNFINISHED,
-    "JAM_SECONDS": reading.JAM_SECONDS,
+    "VANISHED_SECONDS": dead_peers.VANISHED_SECONDS,
+    "THREADS": request_reader.THREADS,
+    "MESSAGE_SECONDS": request_reader.MESSAGE_SECONDS,
+    "OPEN_SECONDS": request_reader.OPEN_SECONDS,
+    "UNFINISHED": request_reader.UNFINISHED,
+    "OPEN_UNFINISHED": request_reader.OPEN_UNFINISHED,
+    "JAM_SECONDS": request_reader.JAM_SECONDS,
     "MAX_CONNECTIONS": connections.MAX_CONNECTIONS,
     "MAX_STRANGERS": connections.MAX_STRANGERS,
     "STRANGER_SECONDS": connections.STRANGER_SECONDS,
@@ -58,7 +58,7 @@ CONSTANTS: dict[str, float] = {
     "_MAX_ENV_STEPS": requests._MAX_ENV_STEPS,
     "MIN_TOKEN_BYTES": tokens.MIN_TOKEN_BYTES,
     "MAX_ADDRESSES": strikes.MAX_ADDRESSES,
-    "MAX_CLIENTS": clients.MAX_CLIENTS,
+    "MAX_CLIENTS": client_accounts.MAX_CLIENTS,
     "BURST_SECONDS": meters.BURST_SECONDS,
     "STUCK_SECONDS": claims.STUCK_SECONDS,
     "MAX_STALLED": children.MAX_STALLED,

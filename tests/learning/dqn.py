@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, Step
+from relaax.algorithm_base import (
+    AgentBase,
+    AgentContext,
+    ConfigBase,
+    Discrete,
+    Leaves,
+    ParameterServerBase,
+    StepOutcome,
+)
 from relaax.algorithm_base.network import NetworkConfig, network_for, network_refusal
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.nn.engine import make_engine
@@ -83,7 +91,7 @@ class Agent(AgentBase):
     def reset(self, observations: Leaves) -> Leaves:
         return self._act(self._encoder.reset(observations))
 
-    def step(self, step: Step) -> Leaves:
+    def step(self, step: StepOutcome) -> Leaves:
         after = self._encoder.push(step.observations, step.restart)
         if not self.context.exploit:
             followed = after if step.final_observations is None else self._encoder.peek(step.final_observations)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from relaax.metrics import Aggregator, check_name
-from relaax.metrics.complaints import Complaints
+from relaax.metrics.rate_limited_log import RateLimitedLog
 
 
 def test_scalars_are_averaged_over_samples_until_they_are_drained() -> None:
@@ -88,7 +88,7 @@ def test_samples_that_have_no_sum_are_left_out_and_nothing_ends(caplog: pytest.L
 
 def test_complaints_come_a_minute_apart_and_say_how_many_were_kept_back(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    complain = Complaints(logging.getLogger("tested"), lambda: now[0])
+    complain = RateLimitedLog(logging.getLogger("tested"), lambda: now[0])
     for time in (0.0, 1.0, 59.0, 60.0, 61.0, 200.0):
         now[0] = time
         complain("too large: %d", time)

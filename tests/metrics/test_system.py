@@ -5,7 +5,7 @@ import os
 import psutil
 import pytest
 
-from relaax.metrics.system import ProcessFigures, Sampler
+from relaax.metrics.system import ProcessUsage, Sampler
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 def test_memory_and_processor_of_this_process() -> None:
     clock = Clock()
-    figures = ProcessFigures(clock=clock)
+    figures = ProcessUsage(clock=clock)
     before = sum(os.times()[:2])
     while sum(os.times()[:2]) - before < 0.2:
         pass

@@ -9,8 +9,8 @@ from concurrent import futures
 import grpc
 import pytest
 
-from relaax.parameters.base import ParameterServerUnauthenticated
 from relaax.parameters.channel import Target, authentication_error, open_channel
+from relaax.parameters.interfaces import ParameterServerUnauthenticated
 from relaax.server.certificates import LOCAL, Authority
 from support.nobody import nobody
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.client import Way
+from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.termination import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
 from support.parameter_servers import SIZE, Models, bridge_to, fingerprint, gradient, registration, running

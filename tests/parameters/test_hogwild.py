@@ -20,21 +20,21 @@ import pytest
 from relaax.algorithm_base import ConfigBase
 from relaax.algorithm_base.schedule import Schedule
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.nn.recycled import own_memory
+from relaax.nn.recycled_memory import own_memory
 from relaax.optim.optimizers import AdaGrad, Adam, Momentum, OptimizerSpec, RMSProp
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
-from relaax.parameters.base import (
+from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import (
     FlatVector,
     ParameterServerError,
     ParameterServerUnavailable,
     ParameterServerUnusable,
     TrainingEnded,
 )
-from relaax.parameters.client import ParameterClient
 from relaax.parameters.moments import Moments
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
-from relaax.server.configured import check_bridge
+from relaax.server.command_configuration import check_bridge
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.shard import Push, PushRefused, Shard
@@ -186,11 +186,11 @@ def test_trouble_of_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
         assert server.version == 0
         memory = SharedMemory(bridge._links[0]._offered[0], bridge._worker_id, SIZE)  # type: ignore[index]
         with closing(memory):
-            server.core.gate.close("shards are away")
+            server.core.access.close("shards are away")
             with pytest.raises(NoSharedMemory, match="shards are away") as why:
                 memory.live(0, pb.PullRequest(worker_id=bridge._worker_id, incarnation=bridge._incarnation))
             assert why.value.trouble is Trouble.MOMENTARY
-            server.core.gate.open()
+            server.core.access.open()
         assert bridge.push(gradient(1), 1).version == 1
 
 

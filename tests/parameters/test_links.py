@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters import received
-from relaax.parameters.base import ParameterServerError
+from relaax.parameters import received_state
 from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.shard_client import shard_range
 from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration
 from support.shards import Shards, sharded
@@ -104,7 +104,7 @@ class FilledNumpy:
 def test_of_shards_some_are_modified_and_others_not(
     way: Way, changed: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(received, "np", FilledNumpy())
+    monkeypatch.setattr(received_state, "np", FilledNumpy())
     with (
         sharded(3) as shards,
         bridge_to(shards.addresses, way=way) as bridge,

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.nn.recycled import own_memory
+from relaax.nn.recycled_memory import own_memory
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
-from relaax.parameters.base import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
+from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
 from relaax.parameters.moments import Moments
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory
-from relaax.server.parameter_server import local
+from relaax.server.parameter_server import local_server
 from relaax.server.parameter_server.local_connection import LocalConnection
 from relaax.server.parameter_server.shard import Shard
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
@@ -231,11 +231,11 @@ def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monk
 
     def then_go_on(self: ShardClient, why: NoSharedMemory) -> None:
         lost(self, why)
-        server.core.gate.release()
+        server.core.access.release()
 
     monkeypatch.setattr(ShardClient, "_lost", then_go_on)
     with running() as server, sharing(server) as bridge:
-        assert server.core.gate.hold(60.0)
+        assert server.core.access.hold(60.0)
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)
         assert bridge.push(gradient(1), 5).version == 1
         assert not bridge.shares_memory
@@ -248,10 +248,10 @@ def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, 1)
         assert bridge.pull().version == 0
-        server.core.gate.close("shards are away")
+        server.core.access.close("shards are away")
         with pytest.raises(ParameterServerUnavailable, match=r"was away for 0\.2 s: shards are away"):
             bridge.pull()
-        server.core.gate.open()
+        server.core.access.open()
         assert bridge.pull().version == 0
         assert bridge.shares_memory
 
@@ -299,9 +299,9 @@ def test_a_server_without_more_descriptors_or_threads_offers_nothing(
 ) -> None:
     with monkeypatch.context() as scarce:
         if what == "sockets":
-            scarce.setattr(local, "socket", Without())
+            scarce.setattr(local_server, "socket", Without())
         else:
-            scarce.setattr(local.LocalServer, "_start", no_thread)
+            scarce.setattr(local_server.LocalServer, "_start", no_thread)
         with running() as server, bridge_to(server.address, way="auto") as bridge:
             bridge.register(registration())
             assert bridge.push(None, 1).global_step == 1
@@ -442,7 +442,7 @@ def test_who_answers_must_prove_to_be_the_shard() -> None:
 
 
 def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_HANDSHAKE_SECONDS", 60.0)
+    monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 60.0)
     with running() as server:
         name = b"\0" + server.server._local._offers.socket
         silent = []
@@ -471,12 +471,12 @@ def test_those_who_say_nothing_take_a_bounded_number_of_places(monkeypatch: pyte
 def test_who_says_nothing_has_a_bounded_time_and_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as server:
         name = b"\0" + server.server._local._offers.socket
-        monkeypatch.setattr(local, "_HANDSHAKE_SECONDS", 0.1)
+        monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 0.1)
         with closing(socket.socket(socket.AF_UNIX)) as silent:
             silent.settimeout(10.0)
             silent.connect(name)
             assert silent.recv(1) == b"", "it was closed"
-        monkeypatch.setattr(local, "_HANDSHAKE_SECONDS", 60.0)
+        monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 60.0)
         with closing(socket.socket(socket.AF_UNIX)) as silent:
             silent.connect(name)
             wait_until(lambda: server.server._local._strangers, "it is waited for")
@@ -637,15 +637,15 @@ def test_a_server_that_ends_answers_what_it_was_asked(monkeypatch: pytest.Monkey
 
     def then_go_on(self: LocalConnection) -> None:
         ask_no_more(self)
-        server.core.gate.release()
+        server.core.access.release()
 
     monkeypatch.setattr(LocalConnection, "ask_no_more", then_go_on)
     with running() as server, sharing(server) as bridge:
-        assert server.core.gate.hold(30.0)
+        assert server.core.access.hold(30.0)
         pushed = []
         thread = threading.Thread(target=lambda: pushed.append(bridge.push(gradient(1), 5)))
         thread.start()
-        wait_until(lambda: server.core.gate._changed._waiters, "the push waits")
+        wait_until(lambda: server.core.access._changed._waiters, "the push waits")
         server.server._local.stop(10.0)
         thread.join(30)
         assert pushed[0].version == 1

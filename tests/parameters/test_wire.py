@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.wire import ALIGNMENT, PULL_RESPONSE, PUSH_REQUEST, PUSH_RESPONSE, Carrier, Wire, float32_of
+from relaax.parameters.wire import (
+    ALIGNMENT,
+    PULL_RESPONSE,
+    PUSH_REQUEST,
+    PUSH_RESPONSE,
+    Carrier,
+    LongMessageWire,
+    float32_of,
+)
 
 UINT64 = st.integers(0, 2**64 - 1)
 VECTORS = st.lists(st.floats(width=32, allow_nan=False), max_size=40).map(lambda numbers: np.array(numbers, np.float32))
@@ -133,7 +141,7 @@ def test_lengths_that_cannot_be_are_refused(data: bytes) -> None:
         (PULL_RESPONSE, pb.PullResponse(version=3, finished=True)),
     ],
 )
-def test_answers_go_the_same_way(wire: Wire, message: pb.PushResponse | pb.PullResponse) -> None:
+def test_answers_go_the_same_way(wire: LongMessageWire, message: pb.PushResponse | pb.PullResponse) -> None:
     vector = np.arange(5, dtype=np.float32)
     written = wire.write(Carrier(message, vector))
     assert type(message).FromString(written).parameters == vector.tobytes()

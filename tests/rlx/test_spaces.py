@@ -19,7 +19,7 @@ from relaax.rlx import (
     space_from_dict,
     space_to_dict,
 )
-from relaax.rlx.space_wire import MAX_DEPTH, MAX_LEAVES
+from relaax.rlx.space_encoding import MAX_DEPTH, MAX_LEAVES
 from support.rlx_pair import Pair
 from support.rlx_strategies import leaves, spaces
 

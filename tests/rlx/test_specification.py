@@ -43,12 +43,12 @@ from relaax.rlx import (
     space_from_dict,
     space_to_dict,
 )
+from relaax.rlx.array_spaces import MAX_ELEMENTS
 from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array
-from relaax.rlx.elementary import MAX_ELEMENTS
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
-from relaax.rlx.json_reading import MAX_NESTING
+from relaax.rlx.json_decoding import MAX_NESTING
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
-from relaax.rlx.space_wire import MAX_DEPTH, MAX_LEAVES
+from relaax.rlx.space_encoding import MAX_DEPTH, MAX_LEAVES
 from support.rlx_vector_files import SPECIFICATION, with_generated_parts
 from support.rlx_vectors import message_to_json
 

@@ -10,9 +10,9 @@ import pytest
 from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
 from relaax.server.address import AddressError
 from relaax.server.certificates import LOCAL, Authority
-from relaax.server.configured import require_private_ports
+from relaax.server.command_configuration import require_private_ports
 from relaax.server.parameter_server.credentials import read_credentials
-from relaax.server.rlx_server.gate import NO_TOKEN, NOBODY, read_gate
+from relaax.server.rlx_server.authentication import NO_TOKEN, NOBODY, read_authentication
 from relaax.server.targets import shard_target, targets
 from relaax.server.tokens import Token, read_token
 from support.keys import OTHER_TOKEN, Keys
@@ -103,17 +103,21 @@ def test_what_the_command_makes_is_taken_by_both_servers(keys: Keys) -> None:
     assert credentials.token is not None and credentials.token.matches(keys.parameter_server_token)
     assert shard_target(parameter_server).token == keys.parameter_server_token
     rlx_server = RlxServerSection(parameter_server=["a:1", "b:2"], **keys.rlx_server())
-    gate = read_gate(rlx_server)
-    assert gate.asks and gate.identified(keys.token) == NOBODY and gate.identified("") == NO_TOKEN
+    authentication = read_authentication(rlx_server)
+    assert (
+        authentication.asks
+        and authentication.identified(keys.token) == NOBODY
+        and authentication.identified("") == NO_TOKEN
+    )
     first, second = targets(rlx_server)
     assert (first.address, second.address) == ("a:1", "b:2")
     assert first.token == second.token == keys.parameter_server_token
-    assert keys.token not in repr(gate) + repr(credentials)
+    assert keys.token not in repr(authentication) + repr(credentials)
 
 
 def test_without_keys_nothing_is_asked() -> None:
     assert not read_credentials(ParameterServerSection()).authenticate
-    assert not read_gate(RlxServerSection()).asks
+    assert not read_authentication(RlxServerSection()).asks
     (target,) = targets(RlxServerSection())
     assert (target.token, target.ca) == ("", None)
 
@@ -134,7 +138,7 @@ def test_certificates_that_cannot_be_used_are_refused_by_key(
 ) -> None:
     given = {name: None if file is None else keys.path(file) for name, file in wrong.items()}
     with pytest.raises(ConfigurationError) as refused:
-        read_gate(RlxServerSection(**{**keys.rlx_port(), **given}))
+        read_authentication(RlxServerSection(**{**keys.rlx_port(), **given}))
     assert says in str(refused.value)
     assert keys.token not in str(refused.value)
 
@@ -146,10 +150,10 @@ def test_an_expired_certificate_is_refused_and_one_that_soon_is_warned_of(
     authority = Authority(30)
     certificate, key = keys.put("expired", authority.issue("server", LOCAL, days=-1))
     with pytest.raises(ConfigurationError, match="has expired on .*; make a new one"):
-        read_gate(RlxServerSection(tls_certificate=certificate, tls_key=key))
+        read_authentication(RlxServerSection(tls_certificate=certificate, tls_key=key))
     assert not caplog.records
     certificate, key = keys.put("soon", authority.issue("server", LOCAL, days=5))
-    read_gate(RlxServerSection(tls_certificate=certificate, tls_key=key))
+    read_authentication(RlxServerSection(tls_certificate=certificate, tls_key=key))
     assert "expires on" in caplog.text
 
 

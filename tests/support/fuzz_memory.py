@@ -28,7 +28,7 @@ from relaax.rlx import (
     ServerConnection,
     Welcome,
 )
-from relaax.server.rlx_server.session import Session
+from relaax.server.rlx_server.session import AgentSession
 from support.fuzz_algorithm import Agent, Config
 from support.fuzz_cases import Case
 from support.fuzz_talks import golden
@@ -60,7 +60,7 @@ class Expected:
 def expected(case: Case) -> Expected:
     """A server's side in memory, with the worker's own session and agent. Raises whatever a worker would."""
     connection, found = ServerConnection(LIMITS), Expected()
-    session: Session | None = None
+    session: AgentSession | None = None
     for data in (*case.frames, b""):
         connection.receive_data(data)
         assert connection.buffered <= 4 + LIMITS.max_frame_bytes + len(data)
@@ -90,7 +90,7 @@ def expected(case: Case) -> Expected:
     raise AssertionError("a stream that has ended is a connection that is closed")
 
 
-def _answer(connection: ServerConnection, session: Session | None, event: Any, found: Expected) -> None:
+def _answer(connection: ServerConnection, session: AgentSession | None, event: Any, found: Expected) -> None:
     assert session is not None or isinstance(event, Ping | Pong)
     if isinstance(event, Hello):
         _say(connection, found, Welcome("", "fuzz", connection.limits))
@@ -105,7 +105,7 @@ def _answer(connection: ServerConnection, session: Session | None, event: Any, f
         _say(connection, found, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
 
 
-def _session(hello: Hello) -> Session:
+def _session(hello: Hello) -> AgentSession:
     bridge = OfflineClient()
     context = AgentContext(
         hello.observation_space,
@@ -117,7 +117,7 @@ def _session(hello: Hello) -> Session:
         parameters=bridge,
         metrics=bridge.metrics,
     )
-    return Session(hello, Agent(Config(path="fuzz"), context), bridge.metrics)
+    return AgentSession(hello, Agent(Config(path="fuzz"), context), bridge.metrics)
 
 
 def _say(connection: ServerConnection, found: Expected, message: Any) -> None:

@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 
-from relaax.parameters.base import Registration
 from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import Registration
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from relaax.algorithm_base import (
     ConfigBase,
     Leaves,
     ParameterServerBase,
-    Step,
+    StepOutcome,
     fingerprint,
     load_algorithm,
 )
@@ -69,5 +69,5 @@ class Agent(AgentBase):
     def reset(self, observations: Leaves) -> Leaves:
         raise NotImplementedError
 
-    def step(self, step: Step) -> Leaves:
+    def step(self, step: StepOutcome) -> Leaves:
         raise NotImplementedError

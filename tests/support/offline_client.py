@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.parameters.base import (
-    ClientBase,
+from relaax.parameters.interfaces import (
     FlatVector,
-    Metrics,
+    MetricsRecorder,
+    ParameterClientBase,
     Parameters,
     Pulled,
     Pushed,
@@ -17,7 +17,7 @@ from relaax.parameters.base import (
 from relaax.parameters.moments import Moments
 
 
-class OfflineMetrics(Metrics):
+class OfflineMetrics(MetricsRecorder):
     def __init__(self) -> None:
         self.episodes: list[tuple[float, int]] = []
         self.scalars: list[tuple[str, float]] = []
@@ -33,7 +33,7 @@ class OfflineMetrics(Metrics):
         self.episodes.append((episode_return, length))
 
 
-class OfflineClient(ClientBase, Parameters):
+class OfflineClient(ParameterClientBase, Parameters):
     def __init__(self) -> None:
         self.metrics = OfflineMetrics()
         self.registration: Registration | None = None

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import fingerprint, load_algorithm
 from relaax.configuration import load_configuration
-from relaax.parameters.base import Registration
 from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import Registration
 from relaax.rlx import Box, Discrete
 from support.processes import Processes, Running
 

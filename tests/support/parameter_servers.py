@@ -18,14 +18,14 @@ from relaax.algorithm_base.schedule import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
 from relaax.optim.vector import Vector
-from relaax.parameters.base import Registration
 from relaax.parameters.client import ParameterClient
+from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.checkpointing import Checkpointer
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelSpec
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.server import Server, Timing
+from relaax.server.parameter_server.termination import EndRequests, Reason
 
 SIZE = 8
 
@@ -89,8 +89,8 @@ class Running:
     def __init__(
         self, models: Models, directory: Path | None, address: str, interval: float, status_bind: str | None
     ) -> None:
-        self._ends = Ends()
-        self.core = ParameterServer(models, first_difference, on_finished=lambda: self._ends.put(Reason.FINISHED))
+        self._ends = EndRequests()
+        self.core = ParameterServerCore(models, first_difference, on_finished=lambda: self._ends.put(Reason.FINISHED))
         checkpointer = None
         if directory is not None:
             self.manager = CheckpointManager(LocalStore(directory))

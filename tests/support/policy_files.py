@@ -17,10 +17,10 @@ from relaax.algorithm_base import (
     parse_fingerprint,
 )
 from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.atomic_file import write_whole
 from relaax.bundled import bundled_folder
 from relaax.checkpoint import Checkpoint
 from relaax.policy import exporting
-from relaax.whole_file import write_whole
 
 
 def write(

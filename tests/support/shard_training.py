@@ -9,7 +9,7 @@ import numpy as np
 
 from relaax.algorithm_base import AgentBase, AgentContext, Algorithm, fingerprint
 from relaax.algorithm_base.gradient_filters import agent_parameters
-from relaax.parameters.base import ClientBase, FlatVector, Pulled, Pushed, Registered, Registration
+from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Pulled, Pushed, Registered, Registration
 from relaax.policy.fixed_parameters import NoMetrics
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.ledger import Discard
@@ -17,7 +17,7 @@ from relaax.server.parameter_server.shard import Push, Shard
 from support.training import World
 
 
-class ShardInProcess(ClientBase):
+class ShardInProcess(ParameterClientBase):
     """A worker's way to a shard without a network. Metrics go nowhere."""
 
     metrics = NoMetrics()

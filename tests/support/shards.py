@@ -19,11 +19,11 @@ from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelSpec
-from relaax.server.parameter_server.place import Place
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.server import Server, Timing
+from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.termination import EndRequests, Reason
 from support.parameter_servers import Models
 from support.processes import wait_until
 
@@ -40,7 +40,7 @@ class OneShard:
 
     def __init__(
         self,
-        place: Place,
+        position: ShardPosition,
         models: Factory,
         directory: Path | None,
         first: str,
@@ -49,15 +49,15 @@ class OneShard:
         fingerprints: Callable[[Mapping[str, Any]], str] = same_fingerprint,
         parameters: int = 2**20,
     ) -> None:
-        self.ends = Ends()
-        self.core = ParameterServer(
-            models, first_difference, on_finished=lambda: self.ends.put(Reason.FINISHED), place=place
+        self.ends = EndRequests()
+        self.core = ParameterServerCore(
+            models, first_difference, on_finished=lambda: self.ends.put(Reason.FINISHED), position=position
         )
         self.manager = None if directory is None else CheckpointManager(LocalStore(directory))
-        own = introduction(place, description, "" if directory is None else str(directory))
+        own = introduction(position, description, "" if directory is None else str(directory))
         self.checkpointer = None
         self.shards: Leader | Follower
-        if place.index:
+        if position.index:
             self.shards = Follower(self.core, own, Target(first), fingerprints, self.manager, self.ends)
         else:
             self.shards = leader = Leader(self.core, own, fingerprints, self.manager)
@@ -142,7 +142,7 @@ class Shards:
 
     def wait_serving(self) -> None:
         """Until all are there."""
-        wait_until(lambda: all(not shard.core.gate.closed for shard in self.all), "the shards serve")
+        wait_until(lambda: all(not shard.core.access.closed for shard in self.all), "the shards serve")
 
     def again(self, index: int) -> None:
         """Start a shard that has gone, at the address that it had."""
@@ -163,7 +163,9 @@ class Shards:
 
     def _start(self, index: int, address: str) -> OneShard:
         first = self.all[0].address if self.all else ""
-        return OneShard(Place(index, self.count), self._models, self._directory, first, address, **self._options)
+        return OneShard(
+            ShardPosition(index, self.count), self._models, self._directory, first, address, **self._options
+        )
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relaax.parameters.base import (
-    ClientBase,
+from relaax.parameters.interfaces import (
     FlatVector,
-    Metrics,
+    MetricsRecorder,
+    ParameterClientBase,
     Parameters,
     Pulled,
     Pushed,
@@ -46,7 +46,7 @@ class RecordedPush:
     loss: float | None = None
 
 
-class FakeParameters(ClientBase, Parameters):
+class FakeParameters(ParameterClientBase, Parameters):
     """Holds the parameters itself and applies gradients by plain gradient descent, in numpy.
 
     Raises ContractBroken for a call out of order, a gradient of another dtype or shape or with NaN in it, a push or a
@@ -218,7 +218,7 @@ class FakeParameters(ClientBase, Parameters):
         return Pulled(frozen, version, self._global_step, MappingProxyType(self._merged))
 
 
-class FakeMetrics(Metrics):
+class FakeMetrics(MetricsRecorder):
     """Records what it is given in `FakeParameters`, and raises ContractBroken as that does."""
 
     def __init__(self, parameters: FakeParameters) -> None:

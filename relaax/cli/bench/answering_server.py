@@ -11,7 +11,7 @@ import socket
 import numpy as np
 
 from relaax import rlx
-from relaax.server.rlx_server.endings import PeerGone
+from relaax.server.rlx_server.disconnects import PeerGone
 from relaax.server.rlx_server.peer import Peer
 
 PATIENCE_SECONDS = 60.0

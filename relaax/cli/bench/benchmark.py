@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from relaax.algorithm_base import parse_fingerprint
-from relaax.cli.bench import figures, machine
+from relaax.cli.bench import machine, results
 from relaax.cli.bench.client_overhead import client_overhead
 from relaax.cli.bench.emulator import Form, ale_vector_form, forms
 from relaax.cli.bench.exchange import exchange
-from relaax.cli.bench.service import Service, Window
+from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan
 
 ROUNDS = 3
@@ -55,7 +55,7 @@ class Benchmark:
             self.say(f"warning: {warning}")
         form = self._fastest_form()
         self.begin("starting the servers")
-        with Service(self.plan, self.folder) as service:
+        with MeasuredService(self.plan, self.folder) as service:
             self._rounds(service, form)
             self._single_client(service)
             self.begin("a worker's exchange with the parameter server, beside bare gRPC")
@@ -78,7 +78,7 @@ class Benchmark:
         self.result["emulator_form"] = best.name
         return best
 
-    def _rounds(self, service: Service, form: Form) -> None:
+    def _rounds(self, service: MeasuredService, form: Form) -> None:
         """Windows of each kind in turn, so that what slows the machine for a while slows all of them."""
         ale = ale_vector_form(self.plan)
         windows: dict[str, list[float]] = {"emulator_only": [], "ale_vector_env": [], "training": []}
@@ -108,20 +108,20 @@ class Benchmark:
 
     def _speeds(self, windows: dict[str, list[float]]) -> None:
         for key, values in windows.items():
-            self.result[f"{key}_steps_per_second"] = figures.median(values)
-        shares = {"training_over_emulator": figures.ratios(windows["training"], windows["emulator_only"])}
+            self.result[f"{key}_steps_per_second"] = results.median(values)
+        shares = {"training_over_emulator": results.ratios(windows["training"], windows["emulator_only"])}
         if "ale_vector_env" in windows:
-            shares["emulator_over_ale_vector_env"] = figures.ratios(windows["emulator_only"], windows["ale_vector_env"])
+            shares["emulator_over_ale_vector_env"] = results.ratios(windows["emulator_only"], windows["ale_vector_env"])
         for key, values in shares.items():
-            self.result[key] = figures.median(values, 4)
+            self.result[key] = results.median(values, 4)
         self.result["windows"] = windows | shares
         self.result["window_seconds"] = round(self._window, 3)
-        self.result["warnings"] += figures.unsteady(windows)
+        self.result["warnings"] += results.unsteady(windows)
 
-    def _single_client(self, service: Service) -> None:
+    def _single_client(self, service: MeasuredService) -> None:
         self.begin("how long an action takes, one environment")
         act_ms, first = service.latencies(self._window)
-        self.result["act_latency_ms"] = figures.p50_p99(act_ms)
+        self.result["act_latency_ms"] = results.p50_p99(act_ms)
         starts = [first]
         for number in range(1, STARTS):
             self.begin(f"how long a worker takes to start, {number} of {STARTS - 1}")
@@ -129,7 +129,7 @@ class Benchmark:
         self.result["worker_start_s"] = round(statistics.median(starts), 3)
         self.result["worker_starts_s"] = [round(value, 3) for value in starts]
         self.say(
-            f"an action: {figures.shown('act_latency_ms', self.result['act_latency_ms'])}; "
+            f"an action: {results.shown('act_latency_ms', self.result['act_latency_ms'])}; "
             f"a worker starts in {self.result['worker_start_s']:.2f} s"
         )
 
@@ -141,12 +141,12 @@ class Benchmark:
         self.result["client_us_per_step"] = found["us_per_step"]
         self.result["client_us_per_message"] = found["us_per_message"]
 
-    def _exchange(self, service: Service) -> None:
+    def _exchange(self, service: MeasuredService) -> None:
         times = exchange(service, self.folder, seconds=min(self._window, 10.0))
-        sync, raw = (figures.p50_p99(times[key]) for key in ("sync_ms", "raw_grpc_ms"))
+        sync, raw = (results.p50_p99(times[key]) for key in ("sync_ms", "raw_grpc_ms"))
         shared = times["shared_memory_ms"]  # none where server and worker do not share their host's memory
         if shared:
-            self.result["shared_memory_ms"] = figures.p50_p99(shared)
+            self.result["shared_memory_ms"] = results.p50_p99(shared)
         configured = self.plan.configuration.rlx_server.bridge
         self.result["bridge"] = configured if configured != "auto" else "shared_memory" if shared else "grpc"
         self.result |= {

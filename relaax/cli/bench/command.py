@@ -88,7 +88,7 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     """All figures, shown and returned. Raises StartError."""
     from rich.console import Console
 
-    from relaax.cli.bench import figures
+    from relaax.cli.bench import results
     from relaax.cli.bench.benchmark import Benchmark
     from relaax.cli.bench.emulator import counted
 
@@ -122,7 +122,7 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
     table = Console()
     if not table.is_terminal:
         table.width = TABLE_WIDTH
-    table.print(figures.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}"))
+    table.print(results.table(result, f"{plan.name}, {shape}, {counted(result['machine']['cores'], 'core', 'cores')}"))
     for warning in result["warnings"]:
         print(f"warning: {warning}")
     return result

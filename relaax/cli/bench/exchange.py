@@ -8,13 +8,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.bench.service import Service
+from relaax.cli.bench.service import MeasuredService
 from relaax.cli.run.process import Process, StartError
 
 START_SECONDS = 60.0
 
 
-def exchange(service: Service, folder: Path, seconds: float) -> dict[str, Any]:
+def exchange(service: MeasuredService, folder: Path, seconds: float) -> dict[str, Any]:
     """See `sync.compare`. `service` has trained and was stopped. Raises StartError."""
     fingerprint, parameters = service.fingerprint()
     description, output = folder / "fingerprint.json", folder / "sync.json"

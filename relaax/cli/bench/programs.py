@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from relaax.cli.run.process import Process, StartError
-from relaax.client.side_by_side import measure_file
+from relaax.client.parallel_connections import measure_file
 
 START_SECONDS = 90.0
 EACH_START_SECONDS = 2.0

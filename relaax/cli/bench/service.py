@@ -19,7 +19,7 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER
 from relaax.metrics.system import MEGABYTE
@@ -66,7 +66,7 @@ class Window:
     act_ms: tuple[float, ...]
 
 
-class Service:
+class MeasuredService:
     """A parameter server and an RLX server with nobody connected, until the block is left."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
@@ -79,7 +79,7 @@ class Service:
         self._supervisor = Supervisor(plan, self._directory, self._tokens)
         self._reader = ProgressReader(self._tokens.status)
 
-    def __enter__(self) -> Service:
+    def __enter__(self) -> MeasuredService:
         try:
             self._supervisor.start_servers()
             self._without_clients = self._below()

@@ -19,10 +19,10 @@ import numpy as np
 from relaax.cli.bench.raw_server import METHOD
 from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import Registration
 from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.options import client_options
+from relaax.parameters.grpc_options import client_options
+from relaax.parameters.interfaces import Registration
 from relaax.server.tokens import read_token
 
 WARM_UP = 20

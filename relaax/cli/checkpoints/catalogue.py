@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, Store, StoreError, manifest_key
-from relaax.checkpoint.opening import open_location
+from relaax.checkpoint.location import open_location
 from relaax.configuration import unknown
 
 
-class Refused(Exception):
+class CatalogueError(Exception):
     """What was asked for cannot be done. The message says why."""
 
 
@@ -37,22 +37,22 @@ class Entry:
 def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: bool = False) -> Store:
     """The store at a folder, in a run directory or in S3. A folder has to be there unless it is a `new` one.
 
-    Raises Refused, StoreError and ConfigurationError.
+    Raises CatalogueError, StoreError and ConfigurationError.
     """
     if location.startswith("s3://"):
         try:
             return open_location(location, aws_keys, aws_endpoint)
         except StoreError as error:  # S3 has not been asked yet: what was written is wrong
-            raise Refused(str(error)) from None
+            raise CatalogueError(str(error)) from None
     if "://" in location or not location.strip():
-        raise Refused(f"{location!r} is no location: a folder, a run directory or s3://BUCKET/KEY is one")
+        raise CatalogueError(f"{location!r} is no location: a folder, a run directory or s3://BUCKET/KEY is one")
     folder = Path(location)
     if (folder / "checkpoints").is_dir() or (folder / "configuration.yaml").is_file():  # a run directory
         folder /= "checkpoints"
     if folder.exists() and not folder.is_dir():
-        raise Refused(f"{location} is no folder")
+        raise CatalogueError(f"{location} is no folder")
     if not folder.exists() and not new:
-        raise Refused(f"{location}: no such folder")
+        raise CatalogueError(f"{location}: no such folder")
     return open_location(str(folder))
 
 
@@ -103,22 +103,22 @@ def best(found: Sequence[Entry]) -> Entry | None:
 
 
 def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool) -> list[Entry]:
-    """Those that are named, the newest or the best; all where nothing is said. Raises Refused, also where none is."""
+    """Return the named entries, the newest, the best, or all. Raises CatalogueError if there is none."""
     if sum([bool(ids), only_newest, only_best]) > 1:
-        raise Refused("name checkpoints, or take --newest, or --best: one of the three")
+        raise CatalogueError("name checkpoints, or take --newest, or --best: one of the three")
     found = entries(store)
     if not found:
-        raise Refused(f"there are no checkpoints in {store.location}")
+        raise CatalogueError(f"there are no checkpoints in {store.location}")
     if only_newest or only_best:
         one = newest(found) if only_newest else best(found)
         if one is None:
             what = "is whole" if only_newest else "has a mean return: no episode had ended"
-            raise Refused(f"none of the checkpoints in {store.location} {what}")
+            raise CatalogueError(f"none of the checkpoints in {store.location} {what}")
         return [one]
     by_id = {entry.checkpoint_id: entry for entry in found}
     for wanted in ids:
         if wanted not in by_id:
-            raise Refused(f"{store.location}: {unknown('checkpoint', wanted, by_id)}")
+            raise CatalogueError(f"{store.location}: {unknown('checkpoint', wanted, by_id)}")
     return [by_id[wanted] for wanted in dict.fromkeys(ids)] if ids else found
 
 

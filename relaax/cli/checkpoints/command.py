@@ -13,9 +13,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.core
 
+from relaax.atomic_file import write_whole
 from relaax.configuration import ConfigurationError, nearest
 from relaax.server.options import command_app
-from relaax.whole_file import write_whole
 
 LIST = "list"
 LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
@@ -27,7 +27,7 @@ EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="Of an S
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-class Commands(typer.core.TyperGroup):
+class CheckpointCommands(typer.core.TyperGroup):
     """`relaax checkpoints LOCATION` is `relaax checkpoints list LOCATION`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -40,7 +40,7 @@ class Commands(typer.core.TyperGroup):
 
 
 checkpoints = command_app(
-    cls=Commands,
+    cls=CheckpointCommands,
     no_args_is_help=True,
     help="Look at checkpoints, on disk or in S3; verify, copy, export and remove them. `relaax checkpoints LOCATION` "
     "lists them. A server may go on writing meanwhile. Exit code 0: done; 1: damaged, or the store failed; 2: cannot "
@@ -175,9 +175,9 @@ def export(
 
     with _sentences():
         if checkpoint_id is not None and best:
-            raise catalogue.Refused("--id or --best: one of the two")
+            raise catalogue.CatalogueError("--id or --best: one of the two")
         if file.exists() and not force:
-            raise catalogue.Refused(f"{file} is there already: --force replaces it")
+            raise catalogue.CatalogueError(f"{file} is there already: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         ids = [] if checkpoint_id is None else [checkpoint_id]
         (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
@@ -200,12 +200,12 @@ def _sentences() -> Iterator[None]:
     """Errors that a person can act on end the command with one sentence."""
     from relaax.checkpoint import Damaged, StoreError
     from relaax.checkpoint.lease import LeaseLost
-    from relaax.cli.checkpoints.catalogue import Refused
+    from relaax.cli.checkpoints.catalogue import CatalogueError
 
     logging.basicConfig(level="WARNING", format="relaax checkpoints: %(message)s", stream=sys.stderr)
     try:
         yield
-    except (Refused, ConfigurationError) as error:
+    except (CatalogueError, ConfigurationError) as error:
         _give_up(str(error), 2)
     except Damaged as error:
         _give_up(f"damaged: {error}", 1)

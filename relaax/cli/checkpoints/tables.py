@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from relaax.cli.checkpoints.catalogue import Entry, best, newest
-from relaax.digits import shown
+from relaax.number_format import shown
 
 _WIDTH = 130  # where there is no terminal
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from relaax.checkpoint import CheckpointManager, Damaged, Store, copying, highest_fence
 from relaax.checkpoint.copying import Advance
 from relaax.checkpoint.lease import Lease
-from relaax.cli.checkpoints.catalogue import Entry, Refused, is_gone
+from relaax.cli.checkpoints.catalogue import CatalogueError, Entry, is_gone
 
 
 def damages(store: Store, wanted: Sequence[Entry], advance: Advance) -> dict[str, str | None]:
@@ -27,15 +27,17 @@ def damages(store: Store, wanted: Sequence[Entry], advance: Advance) -> dict[str
 def copy(source: Store, target: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]:
     """Write checkpoints to another store: parts, read back, and then the manifest. Nothing there is overwritten.
 
-    The ids of those that were copied; what is deleted from the source meanwhile is left out.
-    No server may write there meanwhile, so the lease of the target is taken; that of the source is not. Raises Refused,
-    Damaged, StoreError and LeaseLost; then the checkpoint that was under way is not there, and those before it are.
+    Returns the ids of the copied ones; those that are deleted from the source meanwhile are left out. Takes the lease
+    of the target, so that no server writes there meanwhile, but not that of the source. Raises CatalogueError,
+    Damaged, StoreError and LeaseLost; then the checkpoint being copied is not there, and those before it are.
     """
     manager = CheckpointManager(target)
     present = {*manager.published(), *manager.aside()}
     there = [entry.checkpoint_id for entry in wanted if entry.checkpoint_id in present]
     if there:
-        raise Refused(f"{', '.join(there)} in {target.location} would be overwritten: name others, or another location")
+        raise CatalogueError(
+            f"{', '.join(there)} in {target.location} would be overwritten: name others, or another location"
+        )
     copied: list[str] = []
     with _leased(target) as lease:
         for entry in reversed(wanted):  # the oldest first: what is there at any time is a history without gaps
@@ -52,12 +54,12 @@ def copy(source: Store, target: Store, wanted: Sequence[Entry], advance: Advance
 def remove(store: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]:
     """Delete checkpoints that no server can use; each of the others is a reason to delete none. Their ids.
 
-    Raises Refused and StoreError.
+    Raises CatalogueError and StoreError.
     """
     found = damages(store, [entry for entry in wanted if not entry.set_aside], advance)
     whole = [checkpoint_id for checkpoint_id, damage in found.items() if damage is None]
     if whole:
-        raise Refused(
+        raise CatalogueError(
             f"{', '.join(whole)} in {store.location}: whole, and was not set aside. What is removed is what no server "
             "can use; how many others are kept is parameter-server.checkpoints_kept"
         )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from relaax.cli.doctor.finding import Check, Finding, Level, Patient, Unusable, wrong
+from relaax.cli.doctor.finding import Check, Finding, Severity, Subject, Unusable, wrong
 from relaax.server.options import SetOption
 
 
@@ -30,11 +30,11 @@ def doctor(
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     found = []
-    for name, finding in examined(Patient(config, set_ or ())):
+    for name, finding in examined(Subject(config, set_ or ())):
         found.append((name, finding))
         if not as_json:
             print(line(name, finding), flush=True)
-    healthy = all(finding.level is not Level.WRONG for _, finding in found)
+    healthy = all(finding.level is not Severity.WRONG for _, finding in found)
     if as_json:
         findings = [
             {"check": name, "level": finding.level.value, "sentence": finding.sentence, "way_out": finding.way_out}
@@ -44,7 +44,7 @@ def doctor(
     raise typer.Exit(0 if healthy else 1)
 
 
-def examined(patient: Patient) -> Iterator[tuple[str, Finding]]:
+def examined(patient: Subject) -> Iterator[tuple[str, Finding]]:
     """What each check finds, in order."""
     for check in checks():
         try:
@@ -66,7 +66,16 @@ def line(name: str, finding: Finding) -> str:
 
 def checks() -> tuple[Check, ...]:
     """All of them, in order: what those after it need comes first, and forking before anything starts a thread."""
-    from relaax.cli.doctor import environments, installation, machine, one_host, parameter_server, ports, storage, trust
+    from relaax.cli.doctor import (
+        certificates,
+        environments,
+        installation,
+        machine,
+        parameter_server,
+        ports,
+        shared_host,
+        storage,
+    )
 
     return (
         Check("configuration", installation.configuration),
@@ -76,9 +85,9 @@ def checks() -> tuple[Check, ...]:
         Check("environment", environments.environment),
         Check("memory", machine.memory),
         Check("open files", ports.descriptors),
-        Check("shared memory", one_host.shared_memory),
-        Check("tokens", trust.tokens),
-        Check("certificates", trust.certificates),
+        Check("shared memory", shared_host.shared_memory),
+        Check("tokens", certificates.tokens),
+        Check("certificates", certificates.certificates),
         Check("ports", ports.ports),
         Check("parameter server", parameter_server.parameter_server),
         Check("store", storage.store),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relaax.cli.doctor.finding import Finding, Patient, ok, warning
+from relaax.cli.doctor.finding import Finding, Subject, ok, warning
 from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck
 from relaax.cli.run.plan import plan_of
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
 
 
-def environment(patient: Patient) -> Iterator[Finding]:
+def environment(patient: Subject) -> Iterator[Finding]:
     """Whether one can be made, where the configuration names any.
 
     Never worse than a warning: servers do without, and theirs may be on other machines.

@@ -10,7 +10,7 @@ from typing import Any
 from relaax.configuration import Configuration
 
 
-class Level(enum.Enum):
+class Severity(enum.Enum):
     """How bad it is."""
 
     OK = "ok"
@@ -22,24 +22,24 @@ class Level(enum.Enum):
 class Finding:
     """`sentence` says what is, `way_out` what to do where something is to be done. Neither quotes a secret."""
 
-    level: Level
+    level: Severity
     sentence: str
     way_out: str = ""
 
 
 def ok(sentence: str) -> Finding:
     """All is well."""
-    return Finding(Level.OK, sentence)
+    return Finding(Severity.OK, sentence)
 
 
 def warning(sentence: str, way_out: str) -> Finding:
     """It may work, or will not for long."""
-    return Finding(Level.WARNING, sentence, way_out)
+    return Finding(Severity.WARNING, sentence, way_out)
 
 
 def wrong(sentence: str, way_out: str) -> Finding:
     """It cannot work."""
-    return Finding(Level.WRONG, sentence, way_out)
+    return Finding(Severity.WRONG, sentence, way_out)
 
 
 class Unusable(Exception):
@@ -47,7 +47,7 @@ class Unusable(Exception):
 
 
 @dataclass
-class Patient:
+class Subject:
     """What is looked at. The check of the configuration fills in what those after it need."""
 
     name: str
@@ -69,4 +69,4 @@ class Check:
     """`look` gives findings, none where there is nothing to look at. It may raise Unusable."""
 
     name: str
-    look: Callable[[Patient], Iterable[Finding]]
+    look: Callable[[Subject], Iterable[Finding]]

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from packaging.requirements import Requirement
 
 from relaax import __version__
-from relaax.cli.doctor.finding import Finding, Patient, Unusable, ok, warning, wrong
+from relaax.cli.doctor.finding import Finding, Subject, Unusable, ok, warning, wrong
 from relaax.configuration import ConfigurationError
 
 _OLDEST_PYTHON, _FIRST_UNTRIED_PYTHON = (3, 10), (3, 14)
 _SHOWN = ("tensorflow", "grpcio", "protobuf", "numpy")
 
 
-def versions(patient: Patient) -> Iterator[Finding]:
+def versions(patient: Subject) -> Iterator[Finding]:
     """Python and what the servers need, against the ranges that this installation declares."""
     extras = {"", "server"}
     if patient.found is not None and patient.found.parameter_server.checkpoint_aws_s3:
@@ -46,10 +46,10 @@ def versions(patient: Patient) -> Iterator[Finding]:
         yield ok(f"relaax {__version__}, Python {platform.python_version()}, {libraries}")
 
 
-def configuration(patient: Patient) -> Iterator[Finding]:
+def configuration(patient: Subject) -> Iterator[Finding]:
     """The file, variables and overrides together, and the rule for ports that other machines reach."""
     from relaax.server.address import AddressError
-    from relaax.server.configured import configured, require_private_ports
+    from relaax.server.command_configuration import configured, require_private_ports
 
     try:
         patient.found = configured(patient.name, patient.overrides)
@@ -64,10 +64,10 @@ def configuration(patient: Patient) -> Iterator[Finding]:
         yield ok(f"{patient.name} can be used")
 
 
-def algorithm(patient: Patient) -> Iterator[Finding]:
+def algorithm(patient: Subject) -> Iterator[Finding]:
     """Whether the algorithm can be imported, takes its section, and can do with the bridge."""
     from relaax.algorithm_base import ConfigBase, load_algorithm
-    from relaax.server.configured import check_bridge
+    from relaax.server.command_configuration import check_bridge
     from relaax.server.native_messages import load_tensorflow_quietly
     from relaax.server.rlx_server.planning import device_of
 
@@ -85,7 +85,7 @@ def algorithm(patient: Patient) -> Iterator[Finding]:
         yield ok(f"{patient.algorithm.name} from {patient.algorithm.source}")
 
 
-def forking(patient: Patient) -> Iterator[Finding]:
+def forking(patient: Subject) -> Iterator[Finding]:
     """Whether workers can be forked after all that was imported. Looked at right after the algorithm's import."""
     from relaax.server.rlx_server.spawner import thread_count
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import psutil
 
-from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 
 _SERVER_BYTES = 600e6
 """What TensorFlow takes in a server, once (docs/operating.md)."""
 
 
-def memory(patient: Patient) -> Iterator[Finding]:
+def memory(patient: Subject) -> Iterator[Finding]:
     """How many workers fit beside a server, by what the RLX server assumes of one."""
     from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from relaax import __version__
-from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import ConfigurationError
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
@@ -28,7 +28,7 @@ def who_is_at(target: Target) -> str | None:
         return "a server that asks for another token" if strange else None
 
 
-def parameter_server(patient: Patient) -> Iterator[Finding]:
+def parameter_server(patient: Subject) -> Iterator[Finding]:
     """Each shard that workers are told of."""
     from relaax.server.targets import targets
 
@@ -46,7 +46,7 @@ def parameter_server(patient: Patient) -> Iterator[Finding]:
         yield from _one(patient, target)
 
 
-def _one(patient: Patient, target: Target) -> Iterator[Finding]:
+def _one(patient: Subject, target: Target) -> Iterator[Finding]:
     from relaax.parameters.channel import authentication_error
 
     where = f"parameter server {target.address}"
@@ -69,7 +69,7 @@ def _one(patient: Patient, target: Target) -> Iterator[Finding]:
         yield warning(f"{where} does not serve now", "its log says why: it stops, or waits for another shard")
 
 
-def _agreement(patient: Patient, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
+def _agreement(patient: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
     from relaax.algorithm_base import first_difference
     from relaax.server.description import description
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import psutil
 
 from relaax import rlx
-from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.configuration.roles import servers
 from relaax.server.address import AddressError, listen, split_address
@@ -24,7 +24,7 @@ _NO_HELLO = b"\xff\xff\xff\xff"
 """A length that no hello has: an RLX server answers it at once, and lets nobody in."""
 
 
-def ports(patient: Patient) -> Iterator[Finding]:
+def ports(patient: Subject) -> Iterator[Finding]:
     """Look at every address that the servers would listen at."""
     found = patient.configuration
     for role in servers():
@@ -121,7 +121,7 @@ def _holder(port: int) -> str | None:
     return None
 
 
-def descriptors(patient: Patient) -> Iterator[Finding]:
+def descriptors(patient: Subject) -> Iterator[Finding]:
     """Open files: each connection of an RLX server is one, and some more."""
     import resource
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from relaax.cli.doctor.finding import Finding, Patient, ok, warning, wrong
+from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection
 
 _GIGABYTE = 1e9
@@ -24,11 +24,11 @@ _SIGNATURE_SECONDS = 15 * 60
 _SKEW_SECONDS = 60
 
 
-def store(patient: Patient) -> Iterator[Finding]:
+def store(patient: Subject) -> Iterator[Finding]:
     """What a parameter server does there, with a value of its own that is removed again."""
     from relaax.checkpoint import Store, StoreError
     from relaax.checkpoint.local import LocalStore
-    from relaax.checkpoint.opening import open_store
+    from relaax.checkpoint.location import open_store
 
     section = patient.configuration.parameter_server
     try:
@@ -113,7 +113,7 @@ def _lease(opened: object) -> Iterator[Finding]:
         yield warning(f"{holder} holds the lease on {opened.location}", way_out)
 
 
-def disk(patient: Patient) -> Iterator[Finding]:
+def disk(patient: Subject) -> Iterator[Finding]:
     """Room for checkpoints: for all that are kept, by the size of the largest that is there."""
     section = patient.configuration.parameter_server
     if section.checkpoint_dir is None:
@@ -134,7 +134,7 @@ def disk(patient: Patient) -> Iterator[Finding]:
         yield ok(sentence)
 
 
-def clock(patient: Patient) -> Iterator[Finding]:
+def clock(patient: Subject) -> Iterator[Finding]:
     """The clock of this machine, against the store's; nothing else compares clocks but the validity of certificates."""
     section = patient.configuration.parameter_server
     if section.checkpoint_aws_s3 is None and section.metrics_aws_s3 is None:

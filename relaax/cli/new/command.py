@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, Refused, check_name, copied, filled, write
+from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, ScaffoldError, check_name, copied, filled, write
 
 new = typer.Typer(
     no_args_is_help=True,
@@ -47,7 +47,7 @@ def algorithm(
         else:
             where = f"{name}/"
             write(copied(source, name))
-    except Refused as refused:
+    except ScaffoldError as refused:
         _refuse("algorithm", refused)
     print(f"wrote {where}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
@@ -72,13 +72,13 @@ def environment(name: Annotated[str, typer.Argument(help="What it is called: my_
         files = {folder / "main.py": filled(ENVIRONMENT, ".py", name)}
         files |= {Path(f"{name}{suffix}"): filled(ENVIRONMENT, suffix, name) for suffix in (".yaml", ".Procfile")}
         write(files, executables=[folder / "main.py"], links={folder / "main": "main.py"})
-    except Refused as refused:
+    except ScaffoldError as refused:
         _refuse("environment", refused)
     print(f"wrote {name}/main.py, {name}.yaml and {name}.Procfile")
     _say_next(name, "the environment", f"{name}/main.py")
 
 
-def _refuse(what: str, reason: Refused) -> NoReturn:
+def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
     print(f"relaax new {what}: {reason}", file=sys.stderr)
     raise typer.Exit(2)
 

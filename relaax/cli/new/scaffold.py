@@ -23,16 +23,16 @@ EXAMPLES = {"da3c": "da3c_gym_cartpole", "da3c_cont": "da3cc_gym_pendulum"}
 """Each bundled algorithm, with the bundled configuration that a copy of it begins with."""
 
 
-class Refused(Exception):
+class ScaffoldError(Exception):
     """Nothing was written. The message says why, and what to do instead."""
 
 
 def check_name(name: str, kind: str) -> None:
-    """`kind`: algorithms or environments. Raises Refused where `name` cannot or should not be one of them."""
+    """`kind`: algorithms or environments. Raises ScaffoldError where `name` cannot or should not be one of them."""
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         guess = re.sub(r"\W", "_", name, flags=re.ASCII).lstrip("_0123456789")
         hint = f"; try {guess!r}" if guess and not keyword.iskeyword(guess) else ""
-        raise Refused(
+        raise ScaffoldError(
             f"{name!r} cannot be a name: it is made of letters, digits and _, begins with no digit and is no keyword"
             f" of Python{hint}"
         )
@@ -40,12 +40,12 @@ def check_name(name: str, kind: str) -> None:
         copy = f"`relaax new algorithm my_{name} --from {name}`"
         if kind == "environments":
             copy = f"`cp -r {bundled_folder(kind) / name} .`"
-        raise Refused(
+        raise ScaffoldError(
             f"{name!r} is one of the bundled {kind}, which the new one would hide: choose another name, or take a copy"
             f" of it with {copy}"
         )
     if name in sys.stdlib_module_names or _is_installed(name):
-        raise Refused(f"{name!r} is a module of Python, which the new file would hide: choose another name")
+        raise ScaffoldError(f"{name!r} is a module of Python, which the new file would hide: choose another name")
 
 
 def filled(template: str, suffix: str, name: str) -> str:
@@ -57,12 +57,12 @@ def filled(template: str, suffix: str, name: str) -> str:
 def copied(algorithm: str, name: str) -> dict[Path, str]:
     """The files of a bundled algorithm in a directory `name`, and a configuration and a Procfile that train the copy.
 
-    Raises Refused where there is no such algorithm, or something has the directory's place.
+    Raises ScaffoldError where there is no such algorithm, or something has the directory's place.
     """
     if algorithm not in EXAMPLES:
-        raise Refused(unknown("bundled algorithm", algorithm, EXAMPLES))
+        raise ScaffoldError(unknown("bundled algorithm", algorithm, EXAMPLES))
     if Path(name).exists():
-        raise Refused(f"there is already {name}, and nothing is overwritten: choose another name")
+        raise ScaffoldError(f"there is already {name}, and nothing is overwritten: choose another name")
     source = bundled_folder("algorithms") / algorithm
     paths = sorted(path for path in source.rglob("*") if path.suffix in (".py", ".md"))
     files = {Path(name) / path.relative_to(source): path.read_text(encoding="utf-8") for path in paths}
@@ -77,11 +77,11 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
 
 
 def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Mapping[Path, str] | None = None) -> None:
-    """Write new files and links. Raises Refused, before the first, where one of them is there already."""
+    """Write new files and links. Raises ScaffoldError, before the first, where one of them is there already."""
     links = links or {}
     taken = [str(path) for path in (*files, *links) if path.exists() or path.is_symlink()]
     if taken:
-        raise Refused(f"there is already {' and '.join(taken)}, and nothing is overwritten: choose another name")
+        raise ScaffoldError(f"there is already {' and '.join(taken)}, and nothing is overwritten: choose another name")
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Ma
         for path, target in links.items():
             path.symlink_to(target)
     except OSError as error:
-        raise Refused(f"cannot write {error.filename}: {error.strerror}") from None
+        raise ScaffoldError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 def _is_installed(name: str) -> bool:

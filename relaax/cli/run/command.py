@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
-from relaax.cli.run.lasting import lasting
+from relaax.cli.run.resilient_output import lasting
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.server.address import AddressError
 from relaax.server.options import CheckConfigOption, PrintConfigOption
@@ -93,7 +93,7 @@ def run(
 def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
     """What a run would be started with. Raises ConfigurationError and AddressError."""
     from relaax.cli.run.run_directory import RunDirectory
-    from relaax.server.configured import show, whole
+    from relaax.server.command_configuration import show, whole
 
     show(config, whole(RunDirectory(place).settled(plan)), print_config)
 

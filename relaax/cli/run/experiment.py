@@ -12,15 +12,15 @@ from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError, manifest_key
 from relaax.cli.run.environment_check import EnvironmentCheck
-from relaax.cli.run.panel import View
+from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
-from relaax.cli.run.secrets import run_tokens
+from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
-from relaax.digits import shown
+from relaax.number_format import shown
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ EXIT_CODES = {"target_reached": 0, "max_steps": 0, "max_time": 0, "interrupted":
 MISSED_TARGET = 3
 
 
-class Interrupted:
+class SignalWatch:
     """Remembers the first SIGINT, SIGTERM or SIGHUP. Another one, some seconds later, kills.
 
     Not at once: wrappers such as `timeout` pass on a signal that the terminal has sent to everybody already, and that
@@ -65,7 +65,7 @@ def experiment(
     """
     tokens = run_tokens(plan)
     refused = None
-    with View(plan, progress) as view:
+    with ProgressView(plan, progress) as view:
         view.step(f"making one {plan.environment_name}, to see that it can be made")
         check.wait()
         if summary is not None:
@@ -73,7 +73,7 @@ def experiment(
         view.say(directory.open(fresh, plan.max_steps, plan.task))
         directory.write_configuration(plan)
         supervisor = Supervisor(plan, directory, tokens)
-        interrupted = Interrupted(supervisor)
+        interrupted = SignalWatch(supervisor)
         reader = ProgressReader(tokens.status)
         try:
             view.step("starting the servers (the first time on a machine they compile their kernels)")
@@ -153,7 +153,9 @@ def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-def _watch(plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupted: Interrupted, view: View) -> str:
+def _watch(
+    plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupted: SignalWatch, view: ProgressView
+) -> str:
     """Until there is a reason to stop, which is returned. Raises StartError."""
     while not interrupted.event.wait(POLL_SECONDS):
         progress = reader.poll(supervisor.parameter_server_address)

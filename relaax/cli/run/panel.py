@@ -15,17 +15,17 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from relaax.cli.run.lasting import lasting
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
-from relaax.digits import shown
+from relaax.cli.run.resilient_output import lasting
+from relaax.number_format import shown
 
 LINE_SECONDS = 10.0
 STEP_SECONDS = 2.0
 """A step of the start that takes longer is told of where there is no terminal."""
 
 
-class View:
+class ProgressView:
     """A live panel on a terminal, a line now and then elsewhere, nothing where `enabled` is false."""
 
     def __init__(self, plan: Plan, enabled: bool) -> None:
@@ -39,7 +39,7 @@ class View:
         self._late: threading.Timer | None = None
         self._trouble = ""
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> ProgressView:
         if self._live:
             self._live.start()
         return self

@@ -19,7 +19,7 @@ from relaax.configuration import (
     find_configuration,
     unknown,
 )
-from relaax.server.configured import configured
+from relaax.server.command_configuration import configured
 
 _GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
 _PORTS = "`relaax run` chooses the ports by itself, and starts every shard"

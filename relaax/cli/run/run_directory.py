@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from relaax.atomic_file import write_whole
 from relaax.checkpoint import lease
 from relaax.cli.run.plan import Plan, made_of
 from relaax.configuration import (
@@ -30,7 +31,6 @@ from relaax.configuration import (
 )
 from relaax.configuration.roles import servers
 from relaax.configuration.yaml_file import read_yaml
-from relaax.whole_file import write_whole
 
 ORIGIN = "relaax run"
 _TLS_KEYS = (

@@ -11,7 +11,7 @@ import time
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.secrets import RunTokens
+from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, RLX_SERVER, Restart, Role
 from relaax.server.address import name_of, reserve

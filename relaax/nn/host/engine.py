@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from relaax.nn.engine import Engine, Loss
 from relaax.nn.host.network import Activations, HostNetwork
-from relaax.nn.recycled import Recycled, own_memory
+from relaax.nn.recycled_memory import Recycled, own_memory
 from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]

@@ -20,29 +20,29 @@ from relaax.algorithm_base import Algorithm, ConfigBase, first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, sequence
 from relaax.configuration import Configuration, redacted
 from relaax.metrics import MetricsWriter
-from relaax.metrics.preface import RunPreface
+from relaax.metrics.run_description import RunDescription
 from relaax.nn.tensorflow_loading import is_loaded, tf
-from relaax.parameters.options import MAX_PARAMETERS
+from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.server.description import description
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.credentials import read_credentials
 from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.place import Place
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.resharding import parts_for
 from relaax.server.parameter_server.server import Server
+from relaax.server.parameter_server.shard_position import ShardPosition
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool, patiently
+from relaax.server.parameter_server.termination import EndRequests, Reason
 from relaax.server.targets import shard_target
 
 _log = logging.getLogger(__name__)
 
 
-def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, closing: ExitStack) -> Server:
+def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
     """A parameter server of this algorithm with its port bound and its checkpoint restored, ready to start.
 
     It runs until `ends` has a reason. What `closing` ends is ended after it, also where this raises.
@@ -51,30 +51,30 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
     """
     section = configuration.parameter_server
     credentials = read_credentials(section)
-    place = Place(section.shard, section.shards)
+    position = ShardPosition(section.shard, section.shards)
     config = algorithm.configure(configuration.algorithm)
     models = AlgorithmModels(algorithm, config)
-    core = ParameterServer(
+    core = ParameterServerCore(
         models,
         first_difference,
         facts={"configuration": redacted(configuration.as_dict()), "seed": config.seed, "versions": _versions()},
         on_finished=lambda: ends.put(Reason.FINISHED),
-        place=place,
+        position=position,
     )
     core.description = description(algorithm.name, config)
-    manager = open_manager(section, ends, closing, leads=place.index == 0)
+    manager = open_manager(section, ends, closing, leads=position.index == 0)
     if manager is None:
         _log.warning("no place for checkpoints is configured: what is learned is lost when this process ends")
     made, spool = 0, None
-    if manager is not None and place.index == 0:
+    if manager is not None and position.index == 0:
         spool = open_spool(section, manager, ends)
         made = _resume(core, models, manager, ends)
     described = json.dumps({**json.loads(core.description), "seed": config.seed})
-    own = introduction(place, described, manager.store.location if manager else "")
+    own = introduction(position, described, manager.store.location if manager else "")
     coordinator: Coordinator
-    if place.index:
+    if position.index:
         coordinator = Follower(core, own, shard_target(section), models.for_checkpoint, manager, ends)
-    elif place.count > 1:
+    elif position.count > 1:
         coordinator = Leader(core, own, models.for_checkpoint, manager)
     else:
         coordinator = Alone(core, manager)
@@ -86,9 +86,9 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
         made=made,
     )
     metrics = None
-    folder = metrics_folder(section, closing) if place.index == 0 else None
+    folder = metrics_folder(section, closing) if position.index == 0 else None
     if folder is not None:
-        preface = RunPreface(configuration.as_dict(), _hyperparameters(configuration, config))
+        preface = RunDescription(configuration.as_dict(), _hyperparameters(configuration, config))
         metrics = MetricsWriter(folder, core.scalars, preface=preface)
     longest = core.model.shard.size if core.model else MAX_PARAMETERS
     server = Server(
@@ -102,7 +102,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, clo
         credentials=credentials,
         coordinator=coordinator,
     )
-    if manager is not None and place.index == 0:
+    if manager is not None and position.index == 0:
         manager.clean()
     return server
 
@@ -120,9 +120,9 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
     }
 
 
-def _resume(core: ParameterServer, models: AlgorithmModels, manager: CheckpointManager, ends: Ends) -> int:
+def _resume(core: ParameterServerCore, models: AlgorithmModels, manager: CheckpointManager, ends: EndRequests) -> int:
     """Go on from the newest checkpoint, if there is one. How many have been made at its location so far."""
-    parts = partial(parts_for, place=core.place)
+    parts = partial(parts_for, position=core.position)
 
     def use(checkpoint: Checkpoint) -> None:
         core.resume(checkpoint, models.for_checkpoint(checkpoint.manifest))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from relaax.server.parameter_server.complaints import Complaints
+from relaax.server.parameter_server.disconnection_log import DisconnectionLog
 from relaax.server.strikes import network_of
 
 MAX_CONNECTIONS = 16_384
@@ -40,7 +40,7 @@ class _End(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Connection:
+class _GrpcConnection:
     descriptor: int
     since: float
     heard: float
@@ -57,7 +57,7 @@ class Connections:
 
     def __init__(
         self,
-        complaints: Complaints,
+        complaints: DisconnectionLog,
         lost: Callable[[str], None] = lambda worker_id: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,7 +71,7 @@ class Connections:
         self._lock = threading.Lock()
         self._workers: dict[_End, deque[str]] = {}  # by the connection over which they came
         self._heard: dict[str, bool] = {}  # peers, in gRPC's words, since the last look: whether one is proven
-        self._known: dict[_End, _Connection] = {}
+        self._known: dict[_End, _GrpcConnection] = {}
         self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0})
 
     @property
@@ -117,7 +117,7 @@ class Connections:
             with_workers = list(self._workers)  # before the look: who comes meanwhile is there
         known = {}
         for descriptor, end in _connected(port):
-            connection = self._known.get(end) or _Connection(descriptor, now, now)
+            connection = self._known.get(end) or _GrpcConnection(descriptor, now, now)
             connection.descriptor = descriptor
             known[end] = connection
         for peer, proven in heard.items():
@@ -140,7 +140,7 @@ class Connections:
         proven = {end: each for end, each in grown.items() if each.proven}
         return [*going, *_first(proven, beyond - len(going))]
 
-    def _close(self, end: _End, connection: _Connection, port: int, why: str, what: str) -> None:
+    def _close(self, end: _End, connection: _GrpcConnection, port: int, why: str, what: str) -> None:
         """To gRPC it is as if the other side had ended it. It may be another's meanwhile, and then stays."""
         with contextlib.suppress(OSError):
             own = os.dup(connection.descriptor)
@@ -161,7 +161,7 @@ def _shut(descriptor: int) -> None:
         sock.detach()
 
 
-def _first(connections: dict[_End, _Connection], count: int) -> list[_End]:
+def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
     """So many: of the network with the most, the longest silent."""
     if count <= 0:
         return []

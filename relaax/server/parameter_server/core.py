@@ -17,10 +17,10 @@ from relaax.metrics import Aggregator
 from relaax.parameters.segments import Segments
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.counters import Counters
-from relaax.server.parameter_server.figures import Figures
-from relaax.server.parameter_server.gate import Gate
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
+from relaax.server.parameter_server.model_access import ModelAccess
 from relaax.server.parameter_server.model_creation import Model, make_model
+from relaax.server.parameter_server.periodic_metrics import PeriodicMetrics
 from relaax.server.parameter_server.persistence import (
     as_written,
     check_origin,
@@ -28,11 +28,11 @@ from relaax.server.parameter_server.persistence import (
     restore_shard,
     shard_arrays,
 )
-from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.progress import Status
 from relaax.server.parameter_server.rates import Rates
-from relaax.server.parameter_server.registry import Registry, Worker
+from relaax.server.parameter_server.registry import RegisteredWorker, Registry
 from relaax.server.parameter_server.shard import Applied, Push
+from relaax.server.parameter_server.shard_position import ShardPosition
 
 _log = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ CUT = 30.0
 """Seconds that the one shard of a model may take to stop and to copy what it has, before the checkpoint is late."""
 
 
-class ParameterServer:
+class ParameterServerCore:
     """What the gRPC service speaks for. Thread-safe.
 
-    `place` says which shard of the model this is. `gate` is passed by whoever calls on behalf of a worker.
+    `position` says which shard of the model this is. `access` is passed by whoever calls on behalf of a worker.
     `facts` go into every checkpoint's manifest as they are: configuration, seed, versions of libraries.
     `on_finished` is called once, by whichever thread applies the update that ends training.
     """
@@ -58,17 +58,17 @@ class ParameterServer:
         on_finished: Callable[[], None] = lambda: None,
         registry: Registry | None = None,
         clock: Callable[[], float] = time.monotonic,
-        place: Place = Place(),  # noqa: B008 - it is a value
-        gate: Gate | None = None,
+        position: ShardPosition = ShardPosition(),  # noqa: B008 - it is a value
+        access: ModelAccess | None = None,
     ) -> None:
-        self.place = place
-        self.gate = gate or Gate()
+        self.position = position
+        self.access = access or ModelAccess()
         # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
         self.segments = Segments()
         """Where snapshots lie, so that workers of this host can read them."""
         self.metrics = Aggregator()
-        self.figures = Figures(clock)
+        self.figures = PeriodicMetrics(clock)
         self.registry = registry or Registry()
         self.description = ""
         """Algorithm and configuration for whoever asks how training goes; set by who made this."""
@@ -128,16 +128,16 @@ class ParameterServer:
         """Return to a checkpoint, or to before the first worker where there is none, under another incarnation.
 
         All workers are forgotten and must register again. Called while no update can be applied: before the first, or
-        while the gate is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
+        while the access is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
         """
         model = None
         if checkpoint is not None:
             require_model(checkpoint.manifest)
             check_origin(checkpoint, fingerprint)
-            model = make_model(self._model_factory, fingerprint, self.place, self.segments.empty)
-            restore_shard(model.shard, self.place, model.parameters, checkpoint)
+            model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
+            restore_shard(model.shard, self.position, model.parameters, checkpoint)
         with self._lock:
-            if checkpoint is not None and self.place.index == 0:
+            if checkpoint is not None and self.position.index == 0:
                 with as_written("actors"):
                     self.registry.restore_actors(checkpoint.manifest["actors"])
                 with as_written("returns"):
@@ -152,12 +152,12 @@ class ParameterServer:
 
     def register(
         self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
-    ) -> tuple[Model, Worker]:
+    ) -> tuple[Model, RegisteredWorker]:
         """Let a worker in. Raises ModelRefused where it is set up otherwise than the model."""
         with self._lock:
             model = self._model
             if model is None:
-                model = make_model(self._model_factory, fingerprint, self.place, self.segments.empty)
+                model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
                 self._model = model
                 _log.info("new model: %d parameters", model.shard.size)
             if self._begun is None:
@@ -275,11 +275,11 @@ class ParameterServer:
         """
         self.prepare()
         try:
-            unbroken = self.gate.hold(CUT)
+            unbroken = self.access.hold(CUT)
             try:
                 state = self.state()
             finally:
-                unbroken &= self.gate.release()
+                unbroken &= self.access.release()
         finally:
             self.let_go()
         if not unbroken:
@@ -303,14 +303,14 @@ class ParameterServer:
             "fingerprint": fingerprint,
             "frames": counters.frames,
             "updates": counters.version,
-            "shards": [describe_shard(self.place, model.shard, snapshot)],
+            "shards": [describe_shard(self.position, model.shard, snapshot)],
             "actors": self.registry.actors_as_json(),
             "returns": self.metrics.returns_as_json(),
             "mean_return": mean,
             "best_mean_return": best,
         }
         return ModelState(
-            counters.env_steps, {self.place.part: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics)
+            counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics)
         )
 
     def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> Applied | None:

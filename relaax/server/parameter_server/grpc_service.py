@@ -17,7 +17,7 @@ from relaax.server.parameter_server.errors import (
     TryAgain,
     UnknownWorker,
 )
-from relaax.server.parameter_server.service import Service
+from relaax.server.parameter_server.service import ParameterService
 
 _CODES: dict[type[ServiceError], grpc.StatusCode] = {
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
@@ -34,9 +34,14 @@ def status_code(error: ServiceError) -> grpc.StatusCode:
 
 
 class GrpcService:
-    """Pass each gRPC call to a `Service`. Long vectors travel beside their messages: see `relaax.parameters.wire`."""
+    """Pass each gRPC call to a `ParameterService`.
 
-    def __init__(self, service: Service, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None) -> None:
+    Long vectors travel beside their messages: see `relaax.parameters.wire`.
+    """
+
+    def __init__(
+        self, service: ParameterService, on_pulled: Callable[[str, str], None] = lambda peer, worker_id: None
+    ) -> None:
         """`on_pulled` is told the peer and the id of each worker that fetches parameters."""
         self._service = service
         self._on_pulled = on_pulled

@@ -12,10 +12,9 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax.nn.recycled import Recycled
+from relaax.nn.recycled_memory import Recycled
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
-from relaax.parameters.base import FlatVector
 from relaax.parameters.frames import (
     ENDS,
     HELLO,
@@ -28,13 +27,14 @@ from relaax.parameters.frames import (
     Frame,
     FrameSocket,
 )
+from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.call_counter import CallCounter
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.errors import ServiceError
 from relaax.server.parameter_server.grpc_service import status_code
-from relaax.server.parameter_server.service import Service
-from relaax.server.parameter_server.shared_memory_offers import Offers
+from relaax.server.parameter_server.service import ParameterService
+from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 
 _log = logging.getLogger(__name__)
 _NUMBER_BYTES = 4
@@ -47,7 +47,9 @@ class _Refusal(NamedTuple):
     sentence: str
 
 
-def shake_hands(frames: FrameSocket, core: ParameterServer, offers: Offers, deadline: float) -> tuple[str, FlatVector]:
+def shake_hands(
+    frames: FrameSocket, core: ParameterServerCore, offers: SharedMemoryOffers, deadline: float
+) -> tuple[str, FlatVector]:
     """Let a worker in: its id, and the memory that it writes gradients to, as long as the shard's vector.
 
     It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame where it is not a registered worker
@@ -93,8 +95,8 @@ class LocalConnection:
         self,
         frames: FrameSocket,
         memory: FlatVector,
-        service: Service,
-        core: ParameterServer,
+        service: ParameterService,
+        core: ParameterServerCore,
         calls: CallCounter,
     ) -> None:
         """`memory`: where the worker writes its gradients; what is in it counts when the worker says so."""

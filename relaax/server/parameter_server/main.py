@@ -21,12 +21,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import typer
 
 from relaax.algorithm_base import Algorithm, load_algorithm
-from relaax.checkpoint import Interrupted, NoneUsable, StoreError
+from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
-from relaax.server.configured import configured, require_private_ports, show, whole
+from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.options import (
@@ -42,8 +42,8 @@ from relaax.server.options import (
     VersionOption,
     command_app,
 )
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.storage import location_overrides
+from relaax.server.parameter_server.termination import EndRequests, Reason
 
 if TYPE_CHECKING:
     from relaax.server.parameter_server.server import Server
@@ -144,7 +144,7 @@ def _run(configuration: Configuration) -> int:
     """Serve until the end; the exit code."""
     allow_descriptors()
     algorithm = _load(configuration)  # may take seconds, in which a signal simply ends the process
-    ends = Ends()
+    ends = EndRequests()
     reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
         reasons[signal.SIGHUP] = Reason.TERMINATED  # its terminal has gone
@@ -187,7 +187,7 @@ def _load(configuration: Configuration) -> Algorithm:
         _give_up(error, 2)
 
 
-def _assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, closing: ExitStack) -> Server:
+def _assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
     """The server, or the end of the process with one sentence."""
     from relaax.server.parameter_server.assembly import assemble
     from relaax.server.parameter_server.model import ModelRefused
@@ -198,7 +198,7 @@ def _assemble(configuration: Configuration, algorithm: Algorithm, ends: Ends, cl
         _give_up(error, 2)
     except StoreError as error:
         _give_up(error, 1)
-    except Interrupted as interruption:
+    except LeaseWaitInterrupted as interruption:
         _give_up(interruption, 130 if ends.get() is Reason.INTERRUPTED else 0)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from relaax.nn.devices import computes_on_gpu
-from relaax.nn.recycled import Empty, own_memory
-from relaax.parameters.memory import keep_freed_memory
-from relaax.parameters.options import MAX_PARAMETERS
+from relaax.nn.recycled_memory import Empty, own_memory
+from relaax.parameters.grpc_options import MAX_PARAMETERS
+from relaax.parameters.message_memory import keep_freed_memory
 from relaax.server.parameter_server.model import ModelFactory, ModelRefused, ModelSpec
-from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.shard import Shard
+from relaax.server.parameter_server.shard_position import ShardPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +26,24 @@ class Model:
     parameters: int
 
 
-def make_model(factory: ModelFactory, fingerprint: str, place: Place, empty: Empty = own_memory) -> Model:
+def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:
     """The model before its first update: of its vector, the range that the shard owns. Raises ModelRefused.
 
     `empty` makes the memory of snapshots.
     """
     spec = factory(fingerprint)
     parameters = len(spec.initial)
-    if parameters < place.count:
-        raise ModelRefused(f"the model has {parameters} parameters: too few for {place.count} shards")
-    start, end = place.range(parameters)
+    if parameters < position.count:
+        raise ModelRefused(f"the model has {parameters} parameters: too few for {position.count} shards")
+    start, end = position.range(parameters)
     if end - start > MAX_PARAMETERS:
         raise ModelRefused(
             f"the model has {parameters} parameters: one shard holds up to {MAX_PARAMETERS}, so at least "
             f"{-(-parameters // MAX_PARAMETERS)} are needed"
         )
     keep_freed_memory(4 * (end - start))
-    if place.count > 1:  # what other shards own is not kept; statistics are shard 0's
-        own = spec.statistics if place.index == 0 else {}
+    if position.count > 1:  # what other shards own is not kept; statistics are shard 0's
+        own = spec.statistics if position.index == 0 else {}
         spec = replace(spec, initial=spec.initial[start:end].copy(), statistics=own)
     shard = Shard(
         spec.initial,

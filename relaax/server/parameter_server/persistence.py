@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import without_bounds
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
-from relaax.checkpoint.whole import check_parts, cut, length
+from relaax.checkpoint.flat_vectors import check_parts, cut, length
 from relaax.parameters.moments import Moments, from_arrays, to_arrays
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Ledger
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.resharding import SLOT, recut
 from relaax.server.parameter_server.shard import Shard, Snapshot
+from relaax.server.parameter_server.shard_position import ShardPosition
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
 """Slots of optimizers that take the root of these, or divide by a power of them."""
@@ -34,10 +34,10 @@ def shard_arrays(snapshot: Snapshot) -> Arrays:
     return arrays | to_arrays(snapshot.statistics)
 
 
-def describe_shard(place: Place, shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
+def describe_shard(position: ShardPosition, shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
     """What the manifest says of a shard."""
     return {
-        "part": place.part,
+        "part": position.part,
         "start": shard.start,
         "end": shard.start + shard.size,
         "version": snapshot.counters.version,
@@ -46,7 +46,7 @@ def describe_shard(place: Place, shard: Shard, snapshot: Snapshot) -> dict[str, 
     }
 
 
-def restore_shard(shard: Shard, place: Place, parameters: int, checkpoint: Checkpoint) -> None:
+def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkpoint: Checkpoint) -> None:
     """Bring parameters, slots, statistics, counters and ledger back; `parameters` is the length of the whole vector.
 
     A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
@@ -58,10 +58,10 @@ def restore_shard(shard: Shard, place: Place, parameters: int, checkpoint: Check
     try:
         if length(manifest) != parameters:
             raise ValueError(f"the model has {parameters} parameters, the checkpoint {length(manifest)}")
-        if len(manifest["shards"]) == place.count:
-            snapshot = _snapshot(manifest["shards"][place.index], place.range(parameters), checkpoint)
+        if len(manifest["shards"]) == position.count:
+            snapshot = _snapshot(manifest["shards"][position.index], position.range(parameters), checkpoint)
         else:
-            snapshot = _recut_snapshot(place, checkpoint)
+            snapshot = _recut_snapshot(position, checkpoint)
         shard.restore(snapshot)
     except ValueError as error:
         raise ModelRefused(
@@ -106,12 +106,12 @@ def _statistics(arrays: Arrays) -> Mapping[str, Moments]:
         return from_arrays(arrays)
 
 
-def _recut_snapshot(place: Place, checkpoint: Checkpoint) -> Snapshot:
+def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot:
     shards = checkpoint.manifest["shards"]
-    parameters, slots = recut(checkpoint, place)
+    parameters, slots = recut(checkpoint, position)
     _check(slots)
     version = max(shard["version"] for shard in shards)
-    if place.index:
+    if position.index:
         return Snapshot(parameters, slots, Counters(version=version), {})
     counters = Counters.from_json({**shards[0]["counters"], "version": version})
     first = checkpoint.parts.get(shards[0]["part"], {})

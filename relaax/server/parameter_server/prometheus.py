@@ -10,19 +10,19 @@ from typing import Any
 
 from relaax import __version__
 from relaax.server.address import listen
-from relaax.server.families import Families, Family, registry_of
+from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.checkpointing import Checkpointer
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.health import Health
-from relaax.server.parameter_server.keeper import Keeper
+from relaax.server.parameter_server.port_protection import PortProtection
 from relaax.server.parameter_server.progress import Status
-from relaax.server.parameter_server.shared_memory_offers import Offers
+from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.status import StatusServer
 
 
 @dataclass(frozen=True)
-class View:
+class StatusSample:
     """What is read at one scrape."""
 
     status: Status
@@ -43,7 +43,7 @@ def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
     return {(label,): count for label, count in counts.items()}
 
 
-_FAMILIES: tuple[Family[View], ...] = (
+_FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("serving", "1 where workers are served, else 0", lambda v: v.serving),
     Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
     Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
@@ -107,12 +107,12 @@ FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") 
 
 def status_server(
     address: str,
-    core: ParameterServer,
+    core: ParameterServerCore,
     health: Health,
     calls: Mapping[str, CallCounter],
-    offers: Offers,
+    offers: SharedMemoryOffers,
     checkpointer: Checkpointer | None,
-    keeper: Keeper,
+    keeper: PortProtection,
 ) -> StatusServer:
     """Bound to `address`, not started. `calls`: by the ways they come. Raises AddressError."""
     begun = time.monotonic()
@@ -120,9 +120,9 @@ def status_server(
     def serving() -> bool:
         return health.serving and not keeper.reading.jammed
 
-    def view() -> View:
+    def view() -> StatusSample:
         failures = checkpointer.failures if checkpointer else 0
-        return View(
+        return StatusSample(
             core.status(),
             serving(),
             sum((Counter(counter.calls) for counter in calls.values()), Counter()),

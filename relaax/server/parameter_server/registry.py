@@ -13,7 +13,7 @@ from relaax.server.parameter_server.actors import ActorTable, Indices
 
 
 @dataclass(slots=True)
-class Worker:
+class RegisteredWorker:
     """A registered worker. `last_report` is the number of its last report that was counted."""
 
     worker_id: str
@@ -49,13 +49,15 @@ class Registry:
         self._forget_after = forget_after
         self._capacity = capacity
         self._clock = clock
-        self._workers: OrderedDict[str, Worker] = OrderedDict()
+        self._workers: OrderedDict[str, RegisteredWorker] = OrderedDict()
         self._lock = threading.Lock()  # of the workers; every push takes it
         self._actors = ActorTable(capacity, forget_after, clock)
         self._speakers: dict[str, set[str]] = {}  # the workers of each session
         self._actors_lock = threading.Lock()  # of the two above, never taken within the other
 
-    def register(self, worker_id: str, session: str, environments: int, exploit: bool, frame_skip: int) -> Worker:
+    def register(
+        self, worker_id: str, session: str, environments: int, exploit: bool, frame_skip: int
+    ) -> RegisteredWorker:
         """Let a worker in; the same worker again changes nothing. A worker without a session is its own."""
         with self._lock:
             worker = self._workers.get(worker_id)
@@ -69,7 +71,7 @@ class Registry:
             speakers = self._speakers.setdefault(session, set())
             before = speakers - {worker_id}
             speakers.add(worker_id)
-        newcomer = Worker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
+        newcomer = RegisteredWorker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
         with self._lock:
             worker = self._workers.setdefault(worker_id, newcomer)  # it may say the same twice at the same time
             self._touch(worker)
@@ -77,7 +79,7 @@ class Registry:
                 self._workers[other].is_lost = True
             return worker
 
-    def hear(self, worker_id: str, leaves: bool = False) -> Worker | None:
+    def hear(self, worker_id: str, leaves: bool = False) -> RegisteredWorker | None:
         """The worker, who just called; None where it is not known. `leaves`: to say that it leaves."""
         with self._lock:
             worker = self._workers.get(worker_id)
@@ -86,7 +88,7 @@ class Registry:
                 self._touch(worker)
             return worker
 
-    def leave(self, worker_id: str) -> Worker | None:
+    def leave(self, worker_id: str) -> RegisteredWorker | None:
         """The worker, for the last time; None where it is not known."""
         with self._lock:
             worker = self._workers.pop(worker_id, None)
@@ -101,7 +103,7 @@ class Registry:
             if worker is not None:
                 worker.is_lost = True
 
-    def new_report(self, worker: Worker, report_id: int) -> bool:
+    def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
         """Whether a report is to be counted: not where it is one that was counted before."""
         with self._lock:
             new = report_id > worker.last_report
@@ -150,7 +152,7 @@ class Registry:
         with self._actors_lock:
             self._actors.restore(sessions)
 
-    def _depart(self, worker: Worker, for_good: bool = False) -> None:
+    def _depart(self, worker: RegisteredWorker, for_good: bool = False) -> None:
         """Its session goes with the last of its workers.
 
         One that came and did nothing keeps no indices: else a crowd of such would have all of them.
@@ -166,7 +168,7 @@ class Registry:
             else:
                 self._actors.goes(worker.session)
 
-    def _touch(self, worker: Worker) -> None:
+    def _touch(self, worker: RegisteredWorker) -> None:
         worker.heard = self._clock()
         worker.is_lost = False
         self._workers.move_to_end(worker.worker_id)

@@ -9,7 +9,7 @@ from relaax.metrics.histogram import HIGHEST, LOWEST
 from relaax.metrics.names import CLIENTS
 from relaax.metrics.returns import is_return
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.options import MESSAGE_OVERHEAD
+from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
 from relaax.parameters.precision import check_precision, widened
 from relaax.parameters.statistics import statistics_from_messages
 from relaax.parameters.wire import Carrier

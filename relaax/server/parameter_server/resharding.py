@@ -9,26 +9,26 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.checkpoint import Checkpoint
-from relaax.checkpoint.whole import cut, length, overlapping
-from relaax.server.parameter_server.place import Place
+from relaax.checkpoint.flat_vectors import cut, length, overlapping
+from relaax.server.parameter_server.shard_position import ShardPosition
 
 Array = npt.NDArray[Any]
 SLOT = "slots/"
 
 
-def parts_for(manifest: Mapping[str, Any], place: Place) -> list[str]:
+def parts_for(manifest: Mapping[str, Any], position: ShardPosition) -> list[str]:
     """The parts of a checkpoint that a shard reads: its own, or those that its range overlaps. Raises Damaged."""
-    start, end = place.range(length(manifest))
+    start, end = position.range(length(manifest))
     return [shard["part"] for shard in overlapping(manifest, start, end)]
 
 
-def recut(checkpoint: Checkpoint, place: Place) -> tuple[npt.NDArray[np.float32], dict[str, Array]]:
+def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[np.float32], dict[str, Array]]:
     """Parameters and slots of the shard's range. Raises Damaged.
 
     A slot with one float32 for each element of its part is cut like the parameters. Any other, such as Adam's count of
     updates, is the largest of those that the parts have.
     """
-    start, end = place.range(length(checkpoint.manifest))
+    start, end = position.range(length(checkpoint.manifest))
     shards = overlapping(checkpoint.manifest, start, end)
     names = sorted({name for shard in shards for name in checkpoint.parts[shard["part"]] if name.startswith(SLOT)})
     slots: dict[str, Array] = {}

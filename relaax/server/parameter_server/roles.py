@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.server.parameter_server.reading import JOIN
+from relaax.server.parameter_server.request_reader import JOIN
 
 CERTIFICATE = "x509_pem_cert"
 """gRPC's name of the certificate that the other side has shown, in the context of a call."""

@@ -11,24 +11,24 @@ from functools import partial
 import grpc
 
 from relaax.metrics import MetricsWriter
-from relaax.parameters.options import server_options
+from relaax.parameters.grpc_options import server_options
 from relaax.parameters.wire import add_to_server
 from relaax.server.address import AddressError, require_free, split_address
 from relaax.server.parameter_server.call_counter import ANY, CallCounter
 from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.credentials import Credentials
 from relaax.server.parameter_server.grpc_service import GrpcService
 from relaax.server.parameter_server.guard import Refusals
 from relaax.server.parameter_server.health import Health
-from relaax.server.parameter_server.keeper import Keeper
-from relaax.server.parameter_server.local import LocalServer
+from relaax.server.parameter_server.local_server import LocalServer
+from relaax.server.parameter_server.port_protection import PortProtection
 from relaax.server.parameter_server.prometheus import status_server
-from relaax.server.parameter_server.reading import THREADS
-from relaax.server.parameter_server.reason import Ends, Reason
-from relaax.server.parameter_server.service import Service
-from relaax.server.parameter_server.shared_memory_offers import Offers
+from relaax.server.parameter_server.request_reader import THREADS
+from relaax.server.parameter_server.service import ParameterService
+from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
+from relaax.server.parameter_server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 _CONNECTIONS = "grpc.max_allowed_incoming_connections"
@@ -54,10 +54,10 @@ class Server:
 
     def __init__(
         self,
-        core: ParameterServer,
+        core: ParameterServerCore,
         address: str,
         parameters: int,
-        ends: Ends,
+        ends: EndRequests,
         checkpointer: Checkpointer | None = None,
         metrics: MetricsWriter | None = None,
         timing: Timing | None = None,
@@ -75,14 +75,14 @@ class Server:
         parameters = max(parameters, coordinator.message_parameters)
         calls = CallCounter()
         refusals = Refusals(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
-        self.keeper = Keeper(calls.count, partial(self._credentials.admit, refusals), core.registry.lost)
+        self.keeper = PortProtection(calls.count, partial(self._credentials.admit, refusals), core.registry.lost)
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(THREADS + coordinator.threads, thread_name_prefix="rpc"),
             interceptors=[self.keeper.reading, calls, *self._credentials.guards(refusals)],
             options=[*server_options(parameters), (_CONNECTIONS, self.keeper.connections.most)],
         )
-        offers, local_calls = Offers(), CallCounter()
-        service = Service(core, offers)
+        offers, local_calls = SharedMemoryOffers(), CallCounter()
+        service = ParameterService(core, offers)
         add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
         self._local = LocalServer(service, core, offers, local_calls)
         coordinator.add_to_server(self._grpc)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from relaax import __version__
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.base import FlatVector
+from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.precision import Narrower
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.errors import (
     InvalidRequest,
     MemoryExhausted,
@@ -20,10 +20,10 @@ from relaax.server.parameter_server.errors import (
     TryAgain,
     UnknownWorker,
 )
-from relaax.server.parameter_server.gate import Away
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.registry import Worker
+from relaax.server.parameter_server.model_access import ModelUnavailable
+from relaax.server.parameter_server.registry import RegisteredWorker
 from relaax.server.parameter_server.requests import (
     MAX_TEXT,
     check_asked,
@@ -33,21 +33,21 @@ from relaax.server.parameter_server.requests import (
     push_of,
 )
 from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
-from relaax.server.parameter_server.shared_memory_offers import Offers
+from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 
 _log = logging.getLogger(__name__)
 
 
-class Service:
-    """Answer requests for a `ParameterServer`. Each method raises ServiceError for what it refuses.
+class ParameterService:
+    """Answer requests for a `ParameterServerCore`. Each method raises ServiceError for what it refuses.
 
     Long vectors come and go beside their messages: see `relaax.parameters.wire`.
     """
 
     def __init__(
         self,
-        core: ParameterServer,
-        offers: Offers | None = None,
+        core: ParameterServerCore,
+        offers: SharedMemoryOffers | None = None,
     ) -> None:
         """`offers`: of a way through memory, made to each worker that registers."""
         self._core = core
@@ -129,9 +129,9 @@ class Service:
     def _passing(self, update: bool = False) -> Iterator[None]:
         """Keep the model from being replaced while inside. Raises TryAgain if it cannot be used now."""
         try:
-            with self._core.gate.passing(update=update):
+            with self._core.access.passing(update=update):
                 yield
-        except Away as away:
+        except ModelUnavailable as away:
             raise TryAgain(str(away)) from None
 
     def _register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
@@ -151,8 +151,8 @@ class Service:
         shard = model.shard
         return pb.RegisterResponse(
             incarnation=self._core.incarnation,
-            shard=self._core.place.index,
-            shards=self._core.place.count,
+            shard=self._core.position.index,
+            shards=self._core.position.count,
             range_start=shard.start,
             range_end=shard.start + shard.size,
             parameters=model.parameters,
@@ -229,7 +229,7 @@ class Service:
             self._take_in(request.report, worker)
         return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.exploit))
 
-    def _worker(self, worker_id: str, incarnation: int) -> Worker | None:
+    def _worker(self, worker_id: str, incarnation: int) -> RegisteredWorker | None:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
 
     def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
@@ -258,7 +258,7 @@ class Service:
             return Carrier(response)
         return Carrier(response, self._narrowed(applied.parameters, request.precision))
 
-    def _take_in(self, report: pb.MetricsReport, worker: Worker, env_steps: int = 0) -> None:
+    def _take_in(self, report: pb.MetricsReport, worker: RegisteredWorker, env_steps: int = 0) -> None:
         self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base.schedule import Schedule
-from relaax.metrics.complaints import Complaints
-from relaax.nn.recycled import Empty, own_memory
+from relaax.metrics.rate_limited_log import RateLimitedLog
+from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim import host_optimizers
 from relaax.optim.flat_variable import FlatVariable
 from relaax.optim.host_optimizers import Fused
@@ -26,7 +26,7 @@ from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.delay_compensation import Compensator, DelayCompensation
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
-from relaax.server.parameter_server.snapshot_memory import Copies
+from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
 
 Statistics = Mapping[str, Moments]
 
@@ -136,9 +136,9 @@ class Shard:
         self._statistics: Statistics = MappingProxyType({name: Moments.zeros(n) for name, n in statistics.items()})
         self.dropped_samples = 0
         """Samples of statistics that could not be merged, in this process's life."""
-        self._complain = Complaints(_log)
+        self._complain = RateLimitedLog(_log)
         self._shared = False
-        self._prepared: Copies | None = None
+        self._prepared: SnapshotMemory | None = None
         self._lock = threading.Lock()
 
     @property
@@ -266,9 +266,9 @@ class Shard:
             self._ledger.restore(snapshot.ledger)
             self._statistics = MappingProxyType({name: _usable(name, snapshot.statistics[name]) for name in ours})
 
-    def _copies(self) -> Copies:
+    def _copies(self) -> SnapshotMemory:
         with self._lock:
-            copies = Copies(self._arrays())
+            copies = SnapshotMemory(self._arrays())
         copies.touch()
         return copies
 

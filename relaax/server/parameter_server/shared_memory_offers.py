@@ -10,7 +10,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.frames import PROOF_BYTES
 
 
-class Offers:
+class SharedMemoryOffers:
     """Names the socket, and derives what worker and shard show each other there from a secret of this process.
 
     The socket's name can be read by every user of the host, the proofs by nobody: they go to a worker that was let in,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-class Copies:
+class SnapshotMemory:
     """Memory for copies of arrays like these, whose pages the kernel has given already.
 
     Touching fresh pages costs several times what copying costs: measured for 200 MB, 165 ms instead of 25. So it is

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from relaax.checkpoint import (
     CheckpointManager,
-    Interrupted,
     Lease,
+    LeaseWaitInterrupted,
     LocalStore,
     Store,
     StoreAway,
@@ -22,8 +22,8 @@ from relaax.checkpoint import (
 )
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.metrics.copying import MetricsCopy
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.spool import Spool, default_folder
+from relaax.server.parameter_server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -50,15 +50,15 @@ def checkpoint_store(section: ParameterServerSection, quick: bool = False) -> St
 
 
 def open_manager(
-    section: ParameterServerSection, ends: Ends, closing: ExitStack, leads: bool = True
+    section: ParameterServerSection, ends: EndRequests, closing: ExitStack, leads: bool = True
 ) -> CheckpointManager | None:
     """The checkpoints; None where the configuration has no place for them.
 
     Who `leads` writes manifests: it gets the lease, which `closing` gives back, and another server that takes it over
     is a reason to end. A shard that does not lead writes parts only. Waits up to the lease's TTL.
 
-    Raises StoreError, also where another server writes there; ConfigurationError; and Interrupted where there was a
-    reason to end meanwhile, which stays in `ends`.
+    Raises StoreError, also if another server writes there; ConfigurationError; and LeaseWaitInterrupted if there was
+    a reason to end meanwhile, which stays in `ends`.
     """
     store = checkpoint_store(section)
     if store is None:
@@ -76,11 +76,11 @@ def open_manager(
     return CheckpointManager(store, section.checkpoints_kept, section.best_checkpoints_kept, lease)
 
 
-def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: Ends) -> Spool | None:
+def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: EndRequests) -> Spool | None:
     """Where the last checkpoint waits for a store that is away; None where checkpoints are in a folder, or go to
     several shards, which keep a part each. What an earlier life has left there is brought to the store.
 
-    Raises StoreError and Interrupted.
+    Raises StoreError and LeaseWaitInterrupted.
     """
     if section.checkpoint_aws_s3 is None or section.shards > 1:
         return None
@@ -112,10 +112,10 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
     return folder
 
 
-def patiently(call: Callable[[], _Result], ends: Ends) -> _Result:
+def patiently(call: Callable[[], _Result], ends: EndRequests) -> _Result:
     """What `call` gives; while its store is away it is called again, for a bounded time.
 
-    Raises StoreError, and Interrupted where there was a reason to end meanwhile, which stays in `ends`.
+    Raises StoreError, and LeaseWaitInterrupted where there was a reason to end meanwhile, which stays in `ends`.
     """
     begun, told = time.monotonic(), False
     while True:
@@ -128,10 +128,10 @@ def patiently(call: Callable[[], _Result], ends: Ends) -> _Result:
                 _log.warning("%s; trying for up to %g s", error, STORE_PATIENCE)
                 told = True
         if _waiting(ends)(_PAUSE):
-            raise Interrupted("told to end while waiting for the store")
+            raise LeaseWaitInterrupted("told to end while waiting for the store")
 
 
-def _waiting(ends: Ends) -> Callable[[float], bool]:
+def _waiting(ends: EndRequests) -> Callable[[float], bool]:
     def wait(seconds: float) -> bool:
         reason = ends.get(seconds)
         if reason is not None:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.news import (
+from relaax.server.rlx_server.unproven_clients import UnprovenClients
+from relaax.server.rlx_server.worker_reports import (
     ADMITTED,
     CLAIMS,
     FAILED,
@@ -21,13 +22,12 @@ from relaax.server.rlx_server.news import (
     PROVEN,
     RESUMES,
     WAITS,
-    Refusal,
+    ClaimRefusal,
     answer,
     answer_claim,
     claim_at,
     revoke,
 )
-from relaax.server.rlx_server.places import Places
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Children:
         ended: Callable[[int], None] = lambda _: None,
         failed: Callable[[str], None] = lambda _: None,
         refusal: Callable[[list[int]], str | None] = lambda _: None,
-        unproven: Places | None = None,
+        unproven: UnprovenClients | None = None,
         claims: Claims | None = None,
     ) -> None:
         """`ended` is called with the process id of each worker that has ended.
@@ -65,11 +65,11 @@ class Children:
         self._host_of: dict[int, str] = {}
         self._line_of: dict[int, int] = {}  # pid -> descriptor of one that has said all, and may be told something
         self._stalled: dict[int, float] = {}  # pid -> since when; the oldest comes first
-        self._news_of: dict[int, int] = {}  # pid -> descriptor, -1 once it has said what it has to say
+        self._reports_of: dict[int, int] = {}  # pid -> descriptor, -1 once it has said what it has to say
         self._refusing: set[int] = set()
         self._leaving: dict[int, None] = {}  # the oldest comes first
         self._cut_off: set[int] = set()
-        self.unproven = Places() if unproven is None else unproven
+        self.unproven = UnprovenClients() if unproven is None else unproven
         """Workers that have let their clients in, who have yet to prove that they read."""
         self.counts: Counter[str] = Counter()
         """Of forks, admissions, handshake failures, worker failures and unproven workers that were ended so far."""
@@ -79,24 +79,26 @@ class Children:
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return list(self._news_of)
+        return list(self._reports_of)
 
     @property
     def serving(self) -> list[int]:
         """Process ids of the workers that serve a client, or may yet."""
         away = (self._refusing, self._leaving, self._stalled)
-        return [pid for pid in self._news_of if not any(pid in pids for pids in away)]
+        return [pid for pid in self._reports_of if not any(pid in pids for pids in away)]
 
     @property
     def handshakes(self) -> int:
         """How many workers do not know yet whether they let their client in, and do not just wait for it."""
         elsewhere = (self._stalled, self.unproven)
-        return sum(news >= 0 and not any(pid in pids for pids in elsewhere) for pid, news in self._news_of.items())
+        return sum(
+            reports >= 0 and not any(pid in pids for pids in elsewhere) for pid, reports in self._reports_of.items()
+        )
 
     @property
     def refusing(self) -> int:
         """How many of these are there only to tell their clients why they are not let in."""
-        return sum(self._news_of.get(pid, -1) >= 0 for pid in self._refusing if pid not in self._stalled)
+        return sum(self._reports_of.get(pid, -1) >= 0 for pid in self._refusing if pid not in self._stalled)
 
     @property
     def crowded(self) -> bool:
@@ -130,29 +132,29 @@ class Children:
 
     def revoke(self, pid: int) -> None:
         """Tell a worker that its client is let in no more."""
-        line = self._line_of.get(pid, self._news_of.get(pid, -1))
+        line = self._line_of.get(pid, self._reports_of.get(pid, -1))
         if line >= 0:
             revoke(line)
 
-    def add(self, pid: int, news: int, serves: bool = True, host: str = "") -> None:
-        """A worker was started; `news` becomes readable when its client was let in, or was not.
+    def add(self, pid: int, reports: int, serves: bool = True, host: str = "") -> None:
+        """A worker was started; `reports` becomes readable when its client was let in, or was not.
 
         One that does not serve is there to tell its client why, and takes up no room. `host`: the client's.
         """
-        self._news_of[pid] = news
+        self._reports_of[pid] = reports
         self._host_of[pid] = host
         self.counts["forks"] += 1
         if not serves:
             self._refusing.add(pid)
-        self._selector.register(news, selectors.EVENT_READ)
+        self._selector.register(reports, selectors.EVENT_READ)
 
-    def news(self, descriptor: int) -> None:
+    def reports(self, descriptor: int) -> None:
         """`descriptor` has become readable."""
-        for pid, news in self._news_of.items():
-            if news == descriptor:
+        for pid, reports in self._reports_of.items():
+            if reports == descriptor:
                 word = b""
                 with contextlib.suppress(ConnectionResetError):  # it died before it read what it was answered
-                    word = os.read(news, 1)
+                    word = os.read(reports, 1)
                 self._hear(pid, word)
                 return
 
@@ -177,8 +179,8 @@ class Children:
             self._decide(pid)
         elif word == PROVEN:
             self.unproven.leave(pid)
-            self._selector.unregister(self._news_of[pid])
-            self._line_of[pid], self._news_of[pid] = self._news_of[pid], -1
+            self._selector.unregister(self._reports_of[pid])
+            self._line_of[pid], self._reports_of[pid] = self._reports_of[pid], -1
         else:
             self.counts["handshake_failures"] += pid not in self._refusing and pid not in self.unproven
             self._leaves(pid)
@@ -190,15 +192,15 @@ class Children:
             refusal = self._refusal([other for other in self.serving if other != pid])
             if refusal is not None:
                 self._refusing.add(pid)
-        answer(self._news_of[pid], refusal)
+        answer(self._reports_of[pid], refusal)
 
     def _decide(self, pid: int) -> None:
         """Whether the client may have what it claims."""
         assert self._claims is not None
-        decision = self._claims.decide(pid, self._host_of[pid], claim_at(self._news_of[pid]), self.make_room)
-        if isinstance(decision, Refusal):
+        decision = self._claims.decide(pid, self._host_of[pid], claim_at(self._reports_of[pid]), self.make_room)
+        if isinstance(decision, ClaimRefusal):
             self._refusing.add(pid)
-        answer_claim(self._news_of[pid], decision)
+        answer_claim(self._reports_of[pid], decision)
 
     def _cut_off_stalled(self) -> None:
         pid = next(iter(self._stalled))
@@ -206,11 +208,11 @@ class Children:
         self._kill(pid)
 
     def _close(self, pid: int) -> None:
-        news = self._news_of[pid]
-        if news >= 0:
-            self._selector.unregister(news)
-            os.close(news)
-            self._news_of[pid] = -1
+        reports = self._reports_of[pid]
+        if reports >= 0:
+            self._selector.unregister(reports)
+            os.close(reports)
+            self._reports_of[pid] = -1
         line = self._line_of.pop(pid, -1)
         if line >= 0:
             os.close(line)
@@ -218,15 +220,15 @@ class Children:
     def reap(self, block: bool = False) -> bool:
         """Bury those that have ended; whether there were any."""
         any_ended = False
-        while self._news_of:
+        while self._reports_of:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(-1, 0 if block and not any_ended else os.WNOHANG)
                 if pid == 0:
                     break
                 any_ended = True
-                if pid in self._news_of:
+                if pid in self._reports_of:
                     self._close(pid)
-                    del self._news_of[pid]
+                    del self._reports_of[pid]
                     self._refusing.discard(pid)
                     self._leaving.pop(pid, None)
                     self._stalled.pop(pid, None)
@@ -235,11 +237,11 @@ class Children:
                     self._note(pid, os.waitstatus_to_exitcode(status))
                     self._bury(pid)
                 continue
-            for pid in list(self._news_of):
+            for pid in list(self._reports_of):
                 self.unproven.leave(pid)
                 self._close(pid)
                 self._bury(pid)
-            forgotten = (self._news_of, self._refusing, self._leaving, self._cut_off, self._stalled, self._host_of)
+            forgotten = (self._reports_of, self._refusing, self._leaving, self._cut_off, self._stalled, self._host_of)
             for each in forgotten:
                 each.clear()  # somebody else has reaped them
         self._cut_off_oldest()
@@ -279,6 +281,6 @@ class Children:
 
     def close_descriptors(self) -> None:
         """Close what this object holds open, without forgetting the workers."""
-        for descriptor in (*self._news_of.values(), *self._line_of.values()):
+        for descriptor in (*self._reports_of.values(), *self._line_of.values()):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server.clients import Client, Clients
-from relaax.server.rlx_server.meters import STUCK, Meters, Reading
-from relaax.server.rlx_server.news import Claim, Grant, Refusal
+from relaax.server.rlx_server.client_accounts import ClientAccount, ClientAccounts
+from relaax.server.rlx_server.meters import STUCK, MeterReading, Meters
+from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant
 from relaax.server.strikes import network_of
 
 _log = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ _SECTION = "relaax-rlx-server"
 
 
 @dataclass(slots=True)
-class _Connection:
+class _Claimant:
     client: str
     digest: str
     host: str
     environments: int
     row: int
-    before: Reading
+    before: MeterReading
     """As it was at the begin of the window."""
     left: bool = False
 
@@ -82,7 +82,7 @@ class Claims:
 
     def __init__(
         self,
-        clients: Clients,
+        clients: ClientAccounts,
         max_environments: int,
         max_environments_per_address: int,
         max_workers: int,
@@ -93,7 +93,7 @@ class Claims:
         self._most = max_environments
         self._most_of_address = max_environments_per_address
         self._clock = clock
-        self._by_pid: dict[int, _Connection] = {}
+        self._by_pid: dict[int, _Claimant] = {}
         rows = max_workers + SPARE_ROWS
         self.meters = Meters(rows, rows + 1)
         self._free = list(range(rows - 1, -1, -1))
@@ -104,7 +104,7 @@ class Claims:
 
     def decide(
         self, pid: int, host: str, claim: Claim, make_room: Callable[[], bool] = lambda: False
-    ) -> Grant | Refusal:
+    ) -> Grant | ClaimRefusal:
         """Whether the client of a worker may come in with what it claims, which is its own until `leave`.
 
         `make_room` is called where its address has too much already: whoever has proved nothing may have to leave.
@@ -114,7 +114,9 @@ class Claims:
             make_room()
         refusal = self._refusal(host, claim, client)
         if refusal is None and not self._free:
-            refusal = Refusal(ErrorCode.OVERLOADED, "this server has no room for another connection", RETRY_SECONDS)
+            refusal = ClaimRefusal(
+                ErrorCode.OVERLOADED, "this server has no room for another connection", RETRY_SECONDS
+            )
         totals = self._totals_of(claim.client)
         if refusal is not None:
             totals.refusals += 1
@@ -123,16 +125,16 @@ class Claims:
             return refusal
         row = self._free.pop()
         self.meters.clear(row)
-        self._by_pid[pid] = _Connection(claim.client, claim.digest, host, claim.environments, row, Reading())
+        self._by_pid[pid] = _Claimant(claim.client, claim.digest, host, claim.environments, row, MeterReading())
         return Grant(row, self._bucket_of(client))
 
-    def _refusal(self, host: str, claim: Claim, client: Client | None) -> Refusal | None:
+    def _refusal(self, host: str, claim: Claim, client: ClientAccount | None) -> ClaimRefusal | None:
         if claim.client and (client is None or client.digest != claim.digest):
-            return Refusal(ErrorCode.UNAUTHENTICATED, REVOKED)
+            return ClaimRefusal(ErrorCode.UNAUTHENTICATED, REVOKED)
         more, raise_it = claim.environments, "or have {} raised at the server"
         if more > self._most:
             key = f"{_SECTION}.max_environments"
-            return Refusal(
+            return ClaimRefusal(
                 ErrorCode.LIMIT_EXCEEDED,
                 f"this connection has {more} environments, and {self._most} are the most ({key}): use more "
                 f"connections with fewer each, {raise_it.format('the key')}",
@@ -151,14 +153,14 @@ class Claims:
             if there + more > most:
                 code = ErrorCode.LIMIT_EXCEEDED if more > most else ErrorCode.OVERLOADED
                 way_out = "use fewer environments" if more > most else "wait until others have left"
-                return Refusal(
+                return ClaimRefusal(
                     code,
                     f"{whose} have {there} environments, this one {more} more, and {most} are the most ({key}): "
                     f"{way_out}, {raise_it.format('that')}",
                     RETRY_SECONDS if code.retryable else 0.0,
                 )
         if client is not None and client.max_connections is not None and len(own) >= client.max_connections:
-            return Refusal(
+            return ClaimRefusal(
                 ErrorCode.OVERLOADED,
                 f"client {client.name} has {len(own)} connections, and {client.max_connections} are the most "
                 f"(max-connections in {_SECTION}.clients_file): end one, {raise_it.format('that')}",
@@ -171,7 +173,7 @@ class Claims:
         here = (each for each in self._by_pid.values() if not each.left)
         return sum(each.environments for each in here if network_of(each.host) == network)
 
-    def _bucket_of(self, client: Client | None) -> int:
+    def _bucket_of(self, client: ClientAccount | None) -> int:
         if client is None:
             return 0
         if client.name not in self._buckets:
@@ -226,7 +228,7 @@ class Claims:
             if each.client and (each.client not in known or known[each.client].digest != each.digest)
         ]
 
-    def _say_stuck(self, readings: dict[int, Reading], now: float) -> None:
+    def _say_stuck(self, readings: dict[int, MeterReading], now: float) -> None:
         for name, pids in self._by_client(pid for pid, reading in readings.items() if _is_stuck(reading, now)):
             first = min(pids, key=lambda pid: readings[pid].stuck_since)
             if self._may_say(name, "stuck", now):
@@ -239,7 +241,7 @@ class Claims:
                     f"; {others} more of its connections are stuck" if others else "",
                 )
 
-    def _say_throttled(self, readings: dict[int, Reading], seconds: float, now: float) -> None:
+    def _say_throttled(self, readings: dict[int, MeterReading], seconds: float, now: float) -> None:
         for name, pids in self._by_client(readings):
             asked, throttled = [0.0, 0.0], [0.0, 0.0]
             for pid in pids:
@@ -305,13 +307,13 @@ class Claims:
         return found
 
 
-def _add(totals: _Totals, reading: Reading) -> None:
+def _add(totals: _Totals, reading: MeterReading) -> None:
     totals.steps += reading.steps
     totals.bytes += reading.bytes
     totals.throttled_seconds += reading.throttled_by_steps + reading.throttled_by_bytes
 
 
-def _is_stuck(reading: Reading, now: float) -> bool:
+def _is_stuck(reading: MeterReading, now: float) -> bool:
     return reading.stuck_since > 0 and now - reading.stuck_since >= STUCK_SECONDS
 
 

@@ -37,14 +37,14 @@ from typing import Any
 
 from relaax.rlx import Error, ErrorCode, ServerConnection
 from relaax.server.address import is_loopback
-from relaax.server.rlx_server.arrivals import Arrival, Arrivals
+from relaax.server.rlx_server.admission_queue import AdmissionQueue
+from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.children import Children
 from relaax.server.rlx_server.claims import Claims
-from relaax.server.rlx_server.gate import OPEN, Gate
-from relaax.server.rlx_server.parts import Admitter, Spawner, StatusPort
-from relaax.server.rlx_server.places import FREE, Places
-from relaax.server.rlx_server.temporary import WorkerFolders
-from relaax.server.rlx_server.waiting import Waiting
+from relaax.server.rlx_server.interfaces import Admitter, Spawner, StatusPort
+from relaax.server.rlx_server.pending_connections import PendingConnection, PendingConnections
+from relaax.server.rlx_server.temporary_folders import WorkerFolders
+from relaax.server.rlx_server.unproven_clients import FREE, UnprovenClients
 from relaax.server.strikes import SECONDS, Strikes
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Listener:
         handshake_timeout: float,
         max_handshakes: int,
         status: StatusPort | None = None,
-        gate: Gate = OPEN,
+        authentication: Authentication = OPEN,
         max_failed_handshakes: int = 20,
     ) -> None:
         sock.setblocking(False)
@@ -84,13 +84,13 @@ class Listener:
         self._max_handshakes = max_handshakes
         self._max_wrong = max(1, max_handshakes // 4)
         self._selector = selectors.DefaultSelector()
-        self._arrivals = Arrivals(self._selector, handshake_timeout, gate.tls is not None)
-        self._gate = gate
+        self._arrivals = PendingConnections(self._selector, handshake_timeout, authentication.tls is not None)
+        self._authentication = authentication
         self._strikes = Strikes(max_failed_handshakes)
-        self._whole = Waiting()  # have said a hello
+        self._whole = AdmissionQueue()  # have said a hello
         self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        places = Places(max(FREE, max_handshakes))
+        places = UnprovenClients(max(FREE, max_handshakes))
         self._claims = claims
         self._children = Children(self._selector, folders.remove, self._note_failure, self._refusal, places, claims)
         self._wake_read, self._wake_write = socket.socketpair()
@@ -136,7 +136,7 @@ class Listener:
                 if key.fileobj in self._arrivals:  # it may have made room for another in this very turn
                     self._sort(key.fileobj, self._arrivals.look(key.fileobj))
             else:
-                self._children.news(key.fd)
+                self._children.reports(key.fd)
         if self._children.reap():
             self._quiet_since = time.monotonic()
         for sock, arrival in self._arrivals.look_again():
@@ -196,7 +196,7 @@ class Listener:
         self._counts["turned_away"] += 1
         with sock, contextlib.suppress(OSError):
             sock.setblocking(False)
-            if self._gate.tls is None:
+            if self._authentication.tls is None:
                 sock.send(TURNED_AWAY)
             sock.shutdown(socket.SHUT_WR)
 
@@ -205,14 +205,14 @@ class Listener:
 
         On loopback that counts only where there is something to guard: else a test of the protocol would end itself.
         """
-        if (self._gate.asks or not is_loopback(host)) and self._strikes.add(host):
+        if (self._authentication.asks or not is_loopback(host)) and self._strikes.add(host):
             limit = self._strikes.limit
             _log.warning("%d handshakes from %s failed in a minute: it is turned away for a minute", limit, host)
 
-    def _sort(self, sock: socket.socket, arrival: Arrival) -> None:
-        if arrival is Arrival.WHOLE:
+    def _sort(self, sock: socket.socket, arrival: PendingConnection) -> None:
+        if arrival is PendingConnection.WHOLE:
             self._whole.add(sock)
-        elif arrival is Arrival.WRONG:
+        elif arrival is PendingConnection.WRONG:
             self._wrong.append(sock)
 
     def _make_room(self) -> bool:
@@ -251,14 +251,14 @@ class Listener:
         refusal = None if wrong else self._refusal_or_place()
         finished = self._children.training_finished
         try:
-            pid, news = self._spawner.spawn(sock, refusal, finished, self._close_in_child(sock))
+            pid, reports = self._spawner.spawn(sock, refusal, finished, self._close_in_child(sock))
         except OSError as error:
             if error.errno == errno.EMFILE and self._arrivals.drop_oldest():
                 return False
             _log.error("no worker could be started (%s); trying again", error)
             time.sleep(FORK_RETRY_SECONDS)
             return False
-        self._children.add(pid, news, serves=refusal is None and not wrong, host=host)
+        self._children.add(pid, reports, serves=refusal is None and not wrong, host=host)
         self._counts["wrong"] += wrong
         self._quiet_since = time.monotonic()
         sock.close()

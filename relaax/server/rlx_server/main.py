@@ -19,7 +19,7 @@ import typer
 from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
-from relaax.server.configured import configured, require_private_ports, show, whole
+from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
 from relaax.server.options import (
     AllowAnonymousOption,
@@ -35,19 +35,19 @@ from relaax.server.options import (
     command_app,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
+from relaax.server.rlx_server.authentication import Authentication, read_authentication
 from relaax.server.rlx_server.blas import DESCRIPTIONS, StartAnew, start_anew, use_kernels
 from relaax.server.rlx_server.claims import Claims
-from relaax.server.rlx_server.clients import Clients
-from relaax.server.rlx_server.gate import Gate, read_gate
+from relaax.server.rlx_server.client_accounts import ClientAccounts
+from relaax.server.rlx_server.device_probe import device_refusal
+from relaax.server.rlx_server.interfaces import Spawner
 from relaax.server.rlx_server.listener import Listener
 from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.parts import Spawner
 from relaax.server.rlx_server.planning import device_error, plan_workers
-from relaax.server.rlx_server.probe import device_refusal
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.spawning import SpawnSpawner
 from relaax.server.rlx_server.status import StatusLine
-from relaax.server.rlx_server.temporary import WorkerFolders, remove_leftovers
+from relaax.server.rlx_server.temporary_folders import WorkerFolders, remove_leftovers
 
 _log = logging.getLogger("relaax.server.rlx_server")
 
@@ -111,10 +111,10 @@ def serve(
         require_private_ports(settings)
         remove_leftovers()
         folders = WorkerFolders()
-        gate = read_gate(settings)
-        clients = Clients(settings.clients_file, gate)
+        authentication = read_authentication(settings)
+        clients = ClientAccounts(settings.clients_file, authentication)
         claims = Claims(clients, settings.max_environments, settings.max_environments_per_address, settings.max_workers)
-        spawner = _spawner(configuration, folders, claims.meters, gate)
+        spawner = _spawner(configuration, folders, claims.meters, authentication)
         sock = listen(settings.bind)
         status_sock = listen(settings.status_bind) if settings.status_bind else None
     except (ConfigurationError, AddressError, UnsafeFork) as error:
@@ -135,7 +135,7 @@ def serve(
         handshake_timeout=settings.handshake_timeout,
         max_handshakes=settings.max_handshakes,
         status=status,
-        gate=gate,
+        authentication=authentication,
         max_failed_handshakes=settings.max_failed_handshakes,
     )
     if settings.clients_file is not None:
@@ -149,14 +149,16 @@ def serve(
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
 
 
-def _spawner(configuration: Configuration, folders: WorkerFolders, meters: Meters, gate: Gate) -> Spawner:
+def _spawner(
+    configuration: Configuration, folders: WorkerFolders, meters: Meters, authentication: Authentication
+) -> Spawner:
     """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
     if settings.worker_start == "spawn":
-        return SpawnSpawner(settings, section, path, folder, folders, meters, gate)
+        return SpawnSpawner(settings, section, path, folder, folders, meters, authentication)
     plan = plan_workers(settings, section, path, folder)
-    spawner = ForkSpawner(plan, folders, meters, gate)
+    spawner = ForkSpawner(plan, folders, meters, authentication)
     refusal = device_refusal(plan.device)
     if refusal is not None:
         raise device_error(plan, refusal)

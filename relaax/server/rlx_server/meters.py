@@ -14,7 +14,7 @@ import os
 import time
 from typing import NamedTuple
 
-from relaax.server.anonymous import anonymous_file
+from relaax.server.anonymous_file import anonymous_file
 
 BURST_SECONDS = 1.0
 """What a client has not used for so long it may still use."""
@@ -27,7 +27,7 @@ WRITING, READING = 1, 2
 STUCK = {WRITING: "does not read its answers", READING: "has said a part of a message"}
 
 
-class Reading(NamedTuple):
+class MeterReading(NamedTuple):
     """What a row holds: steps and bytes so far, seconds throttled by either quota, since when it is stuck, at what."""
 
     steps: float = 0.0
@@ -56,10 +56,10 @@ class Meters:
         """A worker's."""
         return Meter(self, (self.buckets + row) * _NUMBERS, bucket * _NUMBERS)
 
-    def read(self, row: int) -> Reading:
+    def read(self, row: int) -> MeterReading:
         """What the row's worker has written so far."""
         at = (self.buckets + row) * _NUMBERS
-        return Reading(*self.numbers[at : at + len(Reading._fields)].tolist())
+        return MeterReading(*self.numbers[at : at + len(MeterReading._fields)].tolist())
 
     def clear(self, row: int) -> None:
         """For another worker."""

@@ -29,12 +29,12 @@ from relaax.rlx import (
     ServerMessage,
 )
 from relaax.rlx.errors import ErrorCode
-from relaax.server.rlx_server import endings
-from relaax.server.rlx_server.endings import PeerGone, PeerLeft, PeerSilent, PlaceTaken, Revoked, ServerStopping
+from relaax.server.rlx_server import disconnects
+from relaax.server.rlx_server.dead_peers import notice_vanishing
+from relaax.server.rlx_server.disconnects import PeerGone, PeerLeft, PeerSilent, Revoked, ServerStopping, SlotTaken
 from relaax.server.rlx_server.meters import READING, WRITING, Meter
-from relaax.server.rlx_server.news import REVOKED
 from relaax.server.rlx_server.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
-from relaax.server.rlx_server.vanishing import notice_vanishing
+from relaax.server.rlx_server.worker_reports import REVOKED
 
 _log = logging.getLogger(__name__)
 
@@ -81,9 +81,9 @@ class Peer:
         self._readable.register(sock, select.POLLIN)
         self._stopping = select.poll()
         self._stopping.register(lifeline, select.POLLIN)
-        self._news = -1
+        self._reports = -1
         self.may_lose_place = False
-        """Whether the end of what `heed` heeds is a PlaceTaken."""
+        """Whether the end of what `heed` heeds is a SlotTaken."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._lock = threading.Lock()  # of the state machine, of sending, and of what the heartbeat has heard
         self._heard: deque[Message] = deque()  # while the worker was busy, or before an answer was sent
@@ -109,18 +109,18 @@ class Peer:
         """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
         self._stop_heartbeat = threading.Event()
 
-    def heed(self, news: int) -> None:
-        """From now on `receive` raises Revoked once the descriptor `news` says so, and PlaceTaken once it has ended."""
-        self._news, self.may_lose_place = news, True
-        os.set_blocking(news, False)  # the heartbeat may have heard what this looks for
-        self._poll.register(news, select.POLLIN)
-        self._stopping.register(news, select.POLLIN)
+    def heed(self, reports: int) -> None:
+        """Let `receive` raise Revoked if `reports` says so, and SlotTaken once its other end is closed."""
+        self._reports, self.may_lose_place = reports, True
+        os.set_blocking(reports, False)  # the heartbeat may have heard what this looks for
+        self._poll.register(reports, select.POLLIN)
+        self._stopping.register(reports, select.POLLIN)
 
     def _raise_revoked(self, ready: Container[int]) -> None:
         """Raise Revoked where the server has said so."""
-        if self._news in ready:
+        if self._reports in ready:
             with contextlib.suppress(BlockingIOError):
-                if os.read(self._news, 1) == REVOKED:
+                if os.read(self._reports, 1) == REVOKED:
                     raise Revoked
 
     def secure(self, context: ssl.SSLContext, timeout: float) -> bool:
@@ -176,15 +176,15 @@ class Peer:
             fills = True
 
     def _wait(self, deadline: float) -> None:
-        """Until there is something to be read. Raises PeerSilent, ServerStopping, PlaceTaken and Revoked."""
+        """Until there is something to be read. Raises PeerSilent, ServerStopping, SlotTaken and Revoked."""
         self._looked_at = time.monotonic()
         remaining = deadline - self._looked_at
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
             raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
         self._raise_revoked(ready)
-        if self.may_lose_place and self._news in ready and self._sock.fileno() not in ready:
-            raise PlaceTaken
+        if self.may_lose_place and self._reports in ready and self._sock.fileno() not in ready:
+            raise SlotTaken
         if not ready:
             raise PeerSilent
 
@@ -395,5 +395,5 @@ class Peer:
                     self._write(self._tls.farewell())
             more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)
-            endings.drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)
+            disconnects.drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)
         self._sock.close()

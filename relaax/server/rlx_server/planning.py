@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import ConfigBase, load_algorithm
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.server.configured import check_bridge
+from relaax.server.command_configuration import check_bridge
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.rlx_server.worker import WorkerPlan
 from relaax.server.targets import targets
 
 if TYPE_CHECKING:
-    from relaax.parameters.base import ClientBase
     from relaax.parameters.channel import Target
+    from relaax.parameters.interfaces import ParameterClientBase
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
@@ -47,7 +47,7 @@ def device_of(settings: RlxServerSection, config: ConfigBase) -> str:
     return settings.device or ("gpu" if config.gpu else "cpu")
 
 
-def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ClientBase:
+def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ParameterClientBase:
     """Make a worker's client of the parameter server, at `servers`.
 
     Called in the worker: a gRPC object does not survive a fork.

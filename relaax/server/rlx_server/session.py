@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, Leaves
-from relaax.algorithm_base import Step as AgentStep
+from relaax.algorithm_base import AgentBase, Leaves, StepOutcome
 from relaax.metrics.names import CLIENTS
-from relaax.parameters.base import Metrics as MetricsBase
+from relaax.parameters.interfaces import MetricsRecorder
 from relaax.rlx import (
     Actions,
     Autoreset,
@@ -29,11 +28,11 @@ from relaax.server.rlx_server.episodes import EpisodeCounter
 Mask = npt.NDArray[np.bool_]
 
 
-class Session:
+class AgentSession:
     """Brings both habits of ending episodes, and `reset`, into the one form that agents know, `algorithm_base.Step`."""
 
     def __init__(
-        self, hello: Hello, agent: AgentBase, metrics: MetricsBase, clock: Callable[[], float] = time.perf_counter
+        self, hello: Hello, agent: AgentBase, metrics: MetricsRecorder, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._agent = agent
         self._metrics = metrics
@@ -67,7 +66,7 @@ class Session:
         truncated = self._none if reset.truncated is None else reset.truncated
         return Actions(
             self._agent.step(
-                AgentStep(
+                StepOutcome(
                     rewards=reset.reward,
                     observations=message.observation,
                     terminated=~(truncated | between),
@@ -91,7 +90,7 @@ class Session:
             first = message.first
             self._episodes.count(message.reward, ~first)
             self._episodes.begin(first, self._clock())
-        step = AgentStep(message.reward, message.observation, terminated, truncated, first)
+        step = StepOutcome(message.reward, message.observation, terminated, truncated, first)
         self._between = step.ended & self._next_step
         self.episode_ended = bool(step.ended.any())
         if self._reports or self.episode_ended:
@@ -105,7 +104,7 @@ class Session:
         none = self._between = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
-        return Actions(self._agent.step(AgentStep(message.reward, message.observation, none, none, none)))
+        return Actions(self._agent.step(StepOutcome(message.reward, message.observation, none, none, none)))
 
     def reset(self, message: Reset) -> EpisodeReturns:
         """The episode of every environment ends."""
@@ -163,7 +162,7 @@ class Session:
         return final
 
 
-def tell_metrics(message: Metrics, metrics: MetricsBase) -> None:
+def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:
     """Add a client's scalars, under names that are theirs alone."""
     for name, value in message.scalars:
         metrics.scalar(f"{CLIENTS}{name}", value)

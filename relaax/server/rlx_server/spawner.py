@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.exit_codes import EXIT_FAILED
-from relaax.server.rlx_server.gate import OPEN, Gate
 from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.news import news_line
-from relaax.server.rlx_server.running import Lifeline, run_worker
-from relaax.server.rlx_server.temporary import WorkerFolders, own_folder
+from relaax.server.rlx_server.temporary_folders import WorkerFolders, own_folder
 from relaax.server.rlx_server.worker import WorkerPlan
+from relaax.server.rlx_server.worker_process import Lifeline, run_worker
+from relaax.server.rlx_server.worker_reports import report_line
 
 _log = logging.getLogger(__name__)
 
@@ -68,11 +68,13 @@ class ForkSpawner:
     Raises UnsafeFork where more than imports has been done.
     """
 
-    def __init__(self, plan: WorkerPlan, folders: WorkerFolders, meters: Meters, gate: Gate = OPEN) -> None:
+    def __init__(
+        self, plan: WorkerPlan, folders: WorkerFolders, meters: Meters, authentication: Authentication = OPEN
+    ) -> None:
         _import_for_workers()
         _require_one_thread(plan.algorithm.source)
         self._plan = plan
-        self._gate = gate
+        self._authentication = authentication
         self._meters = meters
         self._folders = folders
         self._lifeline = Lifeline()
@@ -89,19 +91,19 @@ class ForkSpawner:
         """
         _require_one_thread(self._plan.algorithm.source)
         folder = self._folders.made()
-        news_read, news_write = news_line()
+        report_read, report_write = report_line()
         sys.stdout.flush()
         sys.stderr.flush()
         try:
             pid = os.fork()
         except OSError:
-            os.close(news_read)
-            os.close(news_write)
+            os.close(report_read)
+            os.close(report_write)
             raise
         if pid == 0:
             code = EXIT_FAILED
             try:
-                os.close(news_read)
+                os.close(report_read)
                 self._lifeline.let_go()
                 close_in_child()
                 with own_folder(folder):
@@ -110,20 +112,20 @@ class ForkSpawner:
                         lambda: self._plan,
                         sock,
                         self._lifeline.read,
-                        news_write,
+                        report_write,
                         self._meters,
                         refusal,
                         training_finished,
-                        self._gate,
+                        self._authentication,
                     )
             except BaseException:
                 _log.exception("the worker failed")
             finally:
                 logging.shutdown()
                 os._exit(code)
-        os.close(news_write)
-        os.set_blocking(news_read, False)
-        return pid, news_read
+        os.close(report_write)
+        os.set_blocking(report_read, False)
+        return pid, report_read
 
     def stop_workers(self) -> None:
         """Tell every worker to end."""

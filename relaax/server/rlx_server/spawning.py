@@ -1,7 +1,7 @@
 """Starting workers as fresh processes, for systems where forking is unsafe: slower, and the same from outside.
 
-A worker gets its connection, its lifeline and its news by inheritance, and its orders as JSON in a file without a name:
-what is secret in a configuration stands in no process list, and the server waits for nobody to read it. The server
+A worker inherits its connection, its lifeline and its line for reports, and reads its orders as JSON from a file
+without a name: no secret of the configuration shows in a process list, and the server waits for no reader. The server
 itself loads neither TensorFlow nor the algorithm.
 """
 
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
-from relaax.server.anonymous import anonymous_file
+from relaax.server.anonymous_file import anonymous_file
+from relaax.server.rlx_server.authentication import OPEN, Authentication
+from relaax.server.rlx_server.child_process import NONE, inheritable, program_of
 from relaax.server.rlx_server.exit_codes import EXIT_DONE
-from relaax.server.rlx_server.gate import OPEN, Gate
-from relaax.server.rlx_server.inherited import NONE, inheritable, program_of
 from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.news import news_line
-from relaax.server.rlx_server.running import Lifeline
-from relaax.server.rlx_server.temporary import WorkerFolders
+from relaax.server.rlx_server.temporary_folders import WorkerFolders
+from relaax.server.rlx_server.worker_process import Lifeline
+from relaax.server.rlx_server.worker_reports import report_line
 
-PROGRAM = program_of("relaax.server.rlx_server.spawned")
+PROGRAM = program_of("relaax.server.rlx_server.spawned_worker")
 COMMAND = (sys.executable, "-c", PROGRAM)
 
 
@@ -45,9 +45,9 @@ class SpawnSpawner:
         folder: Path,
         folders: WorkerFolders,
         meters: Meters,
-        gate: Gate = OPEN,
+        authentication: Authentication = OPEN,
     ) -> None:
-        self._gate = gate
+        self._authentication = authentication
         self._meters = meters
         self._orders = {
             "settings": settings.model_dump(mode="json"),
@@ -72,7 +72,7 @@ class SpawnSpawner:
             "refusal": refusal,
             "training_finished": training_finished,
             "temporary": self._folders.made(),
-            "names": self._gate.names,  # by digests: what is secret is in no orders
+            "names": self._authentication.names,  # by digests: what is secret is in no orders
         }
         return self._start(sock.fileno(), more)
 
@@ -99,15 +99,15 @@ class SpawnSpawner:
             raise ConfigurationError(f"workers cannot start: the first process, which was to load the algorithm, {how}")
 
     def _start(self, connection: int, more: Mapping[str, Any]) -> tuple[int, int]:
-        """Process id, and the server's end of its news. Raises OSError, with nothing left open."""
+        """Process id, and the server's end of its reports. Raises OSError, with nothing left open."""
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as its_own:
-            news_read, news_write = news_line()
-            failed.callback(os.close, news_read)
-            its_own.callback(os.close, news_write)
+            report_read, report_write = report_line()
+            failed.callback(os.close, report_read)
+            its_own.callback(os.close, report_write)
             orders = its_own.enter_context(anonymous_file())
             orders.write(json.dumps(self._orders | dict(more), default=str).encode())
             orders.seek(0)
-            given = [connection, self._lifeline.read, news_write, self._meters.descriptor, orders.fileno()]
+            given = [connection, self._lifeline.read, report_write, self._meters.descriptor, orders.fileno()]
             arguments = [*COMMAND, *map(str, given)]
             environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             sys.stdout.flush()
@@ -115,6 +115,6 @@ class SpawnSpawner:
             with inheritable(given):
                 # Ctrl-C reaches the whole process group: held back until the worker is ready to ignore it.
                 pid = os.posix_spawn(arguments[0], arguments, environment, setsigmask=[signal.SIGINT])
-            os.set_blocking(news_read, False)
+            os.set_blocking(report_read, False)
             failed.pop_all()
-            return pid, news_read
+            return pid, report_read

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from relaax.server.rlx_server.inherited import inheritable, program_of
+from relaax.server.rlx_server.child_process import inheritable, program_of
 from relaax.server.tokens import without_tokens
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from typing import IO, Any
 import psutil
 
 from relaax import __version__
-from relaax.server.families import Families, Family, registry_of
 from relaax.server.logs import configure_logging
+from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.status import StatusServer
 
 SILENT_SECONDS = 10.0

@@ -31,8 +31,7 @@ from relaax.algorithm_base import (
 from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
-from relaax.parameters.base import ClientBase
-from relaax.parameters.base import Metrics as MetricsBase
+from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.rlx import (
     Actions,
     Bye,
@@ -50,22 +49,29 @@ from relaax.rlx import (
     ServerConnection,
     ServerMessage,
     Step,
-    TrainingFinished,
+    TrainingFinishedMessage,
     Welcome,
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
+from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication
 from relaax.server.rlx_server.claims import REVOKED
-from relaax.server.rlx_server.endings import PeerGone, PeerLeft, PeerSilent, PlaceTaken, Revoked, ServerStopping
-from relaax.server.rlx_server.entrance import Entrance, called
+from relaax.server.rlx_server.client_entry import ClientEntrance, called
+from relaax.server.rlx_server.disconnects import (
+    PeerGone,
+    PeerLeft,
+    PeerSilent,
+    Revoked,
+    ServerStopping,
+    SlotTaken,
+)
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_TRAINING_FINISHED
-from relaax.server.rlx_server.gate import NO_TLS, OPEN, Gate
-from relaax.server.rlx_server.measures import Measures
 from relaax.server.rlx_server.meters import Meter, Meters
-from relaax.server.rlx_server.news import News
+from relaax.server.rlx_server.number_ranges import ranges
 from relaax.server.rlx_server.peer import Peer
-from relaax.server.rlx_server.ranges import ranges
-from relaax.server.rlx_server.session import Session, tell_metrics
+from relaax.server.rlx_server.session import AgentSession, tell_metrics
+from relaax.server.rlx_server.worker_metrics import WorkerMetrics
+from relaax.server.rlx_server.worker_reports import WorkerReports
 
 _log = logging.getLogger(__name__)
 
@@ -89,11 +95,11 @@ class WorkerPlan:
     algorithm: Algorithm
     config: ConfigBase
     device: str
-    make_client: Callable[[], ClientBase]
+    make_client: Callable[[], ParameterClientBase]
 
 
 class Worker:
-    """Serves one connection, and tells by `news` whether its client has been let in.
+    """Serves one connection, and tells by `reports` whether its client has been let in.
 
     `load` gives the plan, once a client has introduced itself that is not refused: it may take seconds of importing,
     on which a worker that is only there to refuse spends none, and which do not count for the client's deadline.
@@ -105,12 +111,12 @@ class Worker:
         load: Callable[[], WorkerPlan],
         sock: socket.socket,
         lifeline: int,
-        news: News,
+        reports: WorkerReports,
         meters: Meters,
-        gate: Gate = OPEN,
+        authentication: Authentication = OPEN,
     ) -> None:
         self._settings = settings
-        self._gate = gate
+        self._authentication = authentication
         self._meters = meters
         self._load = load
         self._limits = Limits(
@@ -120,8 +126,8 @@ class Worker:
             max_environments=min(settings.max_environments, MAX_ENVIRONMENTS),
         )
         self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
-        self._news = news
-        self._entrance = Entrance(self._peer, gate, news, lifeline)
+        self._reports = reports
+        self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline)
         self._meter: Meter
         self._environments = 0
         self._works = False
@@ -144,15 +150,15 @@ class Worker:
             self._peer.refuse(ErrorCode.TIMEOUT, "nothing was heard from the client for too long")
         except ServerStopping:
             self._peer.refuse(ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
-        except PlaceTaken:
+        except SlotTaken:
             _log.info("the client has said no init since its welcome, and others wait")
             self._peer.refuse(ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
         except Revoked:
             _log.warning("the client's token lets nobody in any more")
             self._peer.refuse(ErrorCode.UNAUTHENTICATED, REVOKED)
         except RemoteProtocolError as error:
-            self._news.failed()
-            tls = self._peer.begins_with_tls and self._gate.tls is None
+            self._reports.failed()
+            tls = self._peer.begins_with_tls and self._authentication.tls is None
             wrong = (ErrorCode.MALFORMED, NO_TLS) if tls else (error.code, error.message)
             _log.warning("the client broke the protocol: %s", wrong[1])
             self._peer.refuse(*wrong)
@@ -173,7 +179,7 @@ class Worker:
             self._peer.refuse(ErrorCode.AGENT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
             return EXIT_FAILED
         finally:
-            self._news.close()  # what comes now is at the client's pace, and no place is held for it
+            self._reports.close()  # what comes now is at the client's pace, and no place is held for it
             self._peer.close()
         return EXIT_DONE
 
@@ -210,7 +216,7 @@ class Worker:
             code = ErrorCode.SPACE_MISMATCH if refused.supported else ErrorCode.UNSUPPORTED_SPACE
             self._peer.refuse(code, refused.sentence)
             return EXIT_DONE
-        self._news.admitted()
+        self._reports.admitted()
         sampler = Sampler()
         self._peer.beat = sampler.beat
         _use_device(plan.device)
@@ -220,7 +226,7 @@ class Worker:
         finally:
             client.close()
 
-    def _train(self, plan: WorkerPlan, hello: Hello, guest: str, client: ClientBase, sampler: Sampler) -> int:
+    def _train(self, plan: WorkerPlan, hello: Hello, guest: str, client: ParameterClientBase, sampler: Sampler) -> int:
         exploit = hello.mode == Mode.EXPLOIT
         session_id = hello.session_id or secrets.token_hex(16)
         registered = self._work(
@@ -252,28 +258,28 @@ class Worker:
         )
         agent = self._work(plan.algorithm.Agent, plan.config, context)
         try:
-            measures = Measures(client.metrics, sampler)
+            measures = WorkerMetrics(client.metrics, sampler)
             try:
-                session = Session(hello, agent, client.metrics)
+                session = AgentSession(hello, agent, client.metrics)
                 return self._loop(init, session, agent, measures, client if exploit else None)
             finally:
                 measures.tell()
         finally:
             agent.close()
 
-    def _proof(self, metrics: MetricsBase) -> Init | None:
+    def _proof(self, metrics: MetricsRecorder) -> Init | None:
         """The client's first init; None where it leaves before.
 
         A client that was welcomed may never read that. Until it has said init, no agent is made for it, and its place
         is another's who waits for it.
         """
-        self._news.greeted()
-        self._peer.heed(self._news.descriptor)
+        self._reports.greeted()
+        self._peer.heed(self._reports.descriptor)
         while True:
             message = self._receive(0)
             if isinstance(message, Init):
                 self._peer.may_lose_place = False
-                self._news.proven()
+                self._reports.proven()
                 return message
             if isinstance(message, Bye):
                 return None
@@ -297,7 +303,12 @@ class Worker:
         return message
 
     def _loop(
-        self, message: Message, session: Session, agent: AgentBase, measures: Measures, to_flush: ClientBase | None
+        self,
+        message: Message,
+        session: AgentSession,
+        agent: AgentBase,
+        measures: WorkerMetrics,
+        to_flush: ParameterClientBase | None,
     ) -> int:
         """Answer `message` and all that come after it. `to_flush`: the client if no push will carry what was
         gathered.
@@ -342,7 +353,7 @@ class Worker:
 
     def _finish(self, global_step: int) -> None:
         try:
-            self._peer.send(TrainingFinished(FINISHED, global_step))
+            self._peer.send(TrainingFinishedMessage(FINISHED, global_step))
         except LocalProtocolError:
             _log.info("the client has said goodbye before it could hear that training has finished")
         except PeerGone:
@@ -373,7 +384,7 @@ def _use_device(device: str) -> None:
     use_device(device)
 
 
-def _answer(session: Session, message: Message) -> ServerMessage | None:
+def _answer(session: AgentSession, message: Message) -> ServerMessage | None:
     if isinstance(message, Step):
         return session.step(message)
     if isinstance(message, Init):

@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from relaax.parameters.descriptors import allow_descriptors
-from relaax.server.parameter_server import complaints, connections
-from relaax.server.parameter_server.connections import _Connection, _End, _end_of, _first
+from relaax.server.parameter_server import connections, disconnection_log
+from relaax.server.parameter_server.connections import _End, _end_of, _first, _GrpcConnection
 from support.parameter_servers import Running, bridge_to, gradient, registration, running
 from support.processes import wait_until
 from support.raw_grpc import CHECK, RawCaller
@@ -53,7 +53,7 @@ def test_a_thousand_connections_that_say_nothing_are_closed_and_a_worker_is_not(
 ) -> None:
     allow_descriptors()
     monkeypatch.setattr(connections, "STRANGER_SECONDS", 0.5)
-    caplog.set_level(logging.WARNING, complaints.__name__)
+    caplog.set_level(logging.WARNING, disconnection_log.__name__)
     with running() as server, bridge_to(server.address) as bridge, contextlib.ExitStack() as stack:
         bridge.register(registration())
         bridge.pull()
@@ -119,11 +119,11 @@ def test_where_the_port_is_full_workers_find_a_place(monkeypatch: pytest.MonkeyP
 
 def test_who_goes_first() -> None:
     ends = {
-        _End("10.0.0.1", 1): _Connection(3, 0.0, 5.0),
-        _End("10.0.0.1", 2): _Connection(4, 0.0, 4.0),
-        _End("10.0.0.1", 3): _Connection(5, 0.0, 6.0),
-        _End("10.0.0.2", 1): _Connection(6, 0.0, 0.0),
-        _End("10.0.0.2", 2): _Connection(7, 0.0, 9.0),
+        _End("10.0.0.1", 1): _GrpcConnection(3, 0.0, 5.0),
+        _End("10.0.0.1", 2): _GrpcConnection(4, 0.0, 4.0),
+        _End("10.0.0.1", 3): _GrpcConnection(5, 0.0, 6.0),
+        _End("10.0.0.2", 1): _GrpcConnection(6, 0.0, 0.0),
+        _End("10.0.0.2", 2): _GrpcConnection(7, 0.0, 9.0),
     }
     order = [(end.host, end.port) for end in _first(ends, 5)]
     assert order == [("10.0.0.1", 2), ("10.0.0.2", 1), ("10.0.0.1", 1), ("10.0.0.1", 3), ("10.0.0.2", 2)]

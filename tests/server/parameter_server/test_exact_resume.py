@@ -20,10 +20,10 @@ from relaax.algorithm_base import (
     first_difference,
 )
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.shard import Push
+from relaax.server.parameter_server.shard_position import ShardPosition
 from support.algorithms import algorithm_of
 
 SIZE, PUSHES, WORKERS = 23, 13, ("one", "two", "three")
@@ -51,7 +51,10 @@ class Cluster:
 
     def __init__(self, shards: int, keys: Mapping[str, Any]) -> None:
         self._models, self._fingerprint, _ = models(**keys)
-        self.shards = [ParameterServer(self._models, first_difference, place=Place(i, shards)) for i in range(shards)]
+        self.shards = [
+            ParameterServerCore(self._models, first_difference, position=ShardPosition(i, shards))
+            for i in range(shards)
+        ]
 
     def register(self, worker: str) -> list[int]:
         """The worker's actors, which shard 0 gives."""
@@ -69,7 +72,7 @@ class Cluster:
         worker, push_id = WORKERS[number % len(WORKERS)], number // len(WORKERS) + 1
         samples = {"observation": Moments.of(rng.normal(3, 2, (5, 4))), "reward": Moments.of(rng.normal(size=(5, 1)))}
         for index, shard in enumerate(self.shards):
-            start, end = shard.place.range(SIZE)
+            start, end = shard.position.range(SIZE)
             assert shard.model is not None
             version = shard.model.shard.counters.version
             shard.push(

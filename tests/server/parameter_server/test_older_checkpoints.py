@@ -10,7 +10,7 @@ import pytest
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.shard import Push
@@ -19,15 +19,15 @@ from support.parameter_servers import SIZE, Models, fingerprint
 WORKER = "0" * 32
 
 
-def server(models: Models) -> ParameterServer:
-    return ParameterServer(models, first_difference)
+def server(models: Models) -> ParameterServerCore:
+    return ParameterServerCore(models, first_difference)
 
 
 def push(push_id: int, value: float) -> Push:
     return Push(WORKER, push_id, 0, np.full(SIZE, value, np.float32), 5, 5, 0)
 
 
-def stored(core: ParameterServer, folder: Path) -> Checkpoint:
+def stored(core: ParameterServerCore, folder: Path) -> Checkpoint:
     """The state of a server as it comes back from a disk."""
     manager, state = CheckpointManager(LocalStore(folder)), core.state()
     assert state is not None
@@ -37,7 +37,7 @@ def stored(core: ParameterServer, folder: Path) -> Checkpoint:
     return checkpoint
 
 
-def began(models: Models, pushes: list[Push]) -> ParameterServer:
+def began(models: Models, pushes: list[Push]) -> ParameterServerCore:
     core = server(models)
     core.register(WORKER, fingerprint(), "", 1, False, 1)
     for sent in pushes:
@@ -45,7 +45,7 @@ def began(models: Models, pushes: list[Push]) -> ParameterServer:
     return core
 
 
-def resumed(models: Models, checkpoint: Checkpoint) -> ParameterServer:
+def resumed(models: Models, checkpoint: Checkpoint) -> ParameterServerCore:
     core = server(models)
     core.resume(checkpoint, fingerprint())
     core.register(WORKER, fingerprint(), "", 1, False, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
-from relaax.parameters.base import ParameterServerError
+from relaax.parameters.interfaces import ParameterServerError
 from relaax.parameters.segments import SUPPORTED
 from relaax.server.parameter_server.prometheus import FAMILIES
 from support.metrics_page import documented_for_prometheus

@@ -8,8 +8,8 @@ import pytest
 
 from relaax.checkpoint import Checkpoint, Damaged
 from relaax.optim.optimizers import Adam
-from relaax.server.parameter_server.place import Place
 from relaax.server.parameter_server.resharding import parts_for, recut
+from relaax.server.parameter_server.shard_position import ShardPosition
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.shards import Shards, sharded
 
@@ -17,7 +17,7 @@ SIZE = 101
 
 
 def manifest_of(count: int, size: int) -> dict[str, Any]:
-    places = [Place(index, count) for index in range(count)]
+    places = [ShardPosition(index, count) for index in range(count)]
     shards = [{"part": p.part, "start": p.range(size)[0], "end": p.range(size)[1]} for p in places]
     return {"shards": shards}
 
@@ -26,7 +26,7 @@ def parts_of(count: int, size: int) -> dict[str, dict[str, np.ndarray]]:
     vector = np.arange(size, dtype=np.float32)
     parts = {}
     for index in range(count):
-        start, end = Place(index, count).range(size)
+        start, end = ShardPosition(index, count).range(size)
         updates = np.array([index + 1], np.int64)
         parts[f"shard-{index}"] = {
             "parameters": vector[start:end],
@@ -43,9 +43,9 @@ def test_every_element_finds_its_place(size: int, before: int, after: int) -> No
     manifest, parts = manifest_of(before, size), parts_of(before, size)
     found = []
     for index in range(after):
-        place = Place(index, after)
-        needed = {name: parts[name] for name in parts_for(manifest, place)}
-        parameters, slots = recut(Checkpoint("", needed, manifest), place)
+        position = ShardPosition(index, after)
+        needed = {name: parts[name] for name in parts_for(manifest, position)}
+        parameters, slots = recut(Checkpoint("", needed, manifest), position)
         np.testing.assert_array_equal(slots["mean"], -parameters)
         assert slots["updates"].shape == (1,)
         found.append(parameters)
@@ -53,7 +53,7 @@ def test_every_element_finds_its_place(size: int, before: int, after: int) -> No
 
 
 def test_of_a_slot_that_is_no_vector_the_largest_is_kept() -> None:
-    _, slots = recut(Checkpoint("", parts_of(4, 10), manifest_of(4, 10)), Place(0, 2))
+    _, slots = recut(Checkpoint("", parts_of(4, 10), manifest_of(4, 10)), ShardPosition(0, 2))
     np.testing.assert_array_equal(slots["updates"], [2])
 
 
@@ -61,7 +61,7 @@ def test_a_slot_that_one_part_does_not_have_is_damage() -> None:
     parts = parts_of(2, 4)
     del parts["shard-1"]["slots/mean"]
     with pytest.raises(Damaged, match="part shard-1 has nothing for slots/mean, not 2 elements"):
-        recut(Checkpoint("", parts, manifest_of(2, 4)), Place())
+        recut(Checkpoint("", parts, manifest_of(2, 4)), ShardPosition())
 
 
 def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: Path) -> None:
@@ -71,7 +71,9 @@ def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: 
 
     def everything(shards: Shards) -> dict[str, bytes]:
         states = [shard.core.state() for shard in shards.all]
-        arrays = [state.parts[shard.core.place.part] for state, shard in zip(states, shards.all, strict=True) if state]
+        arrays = [
+            state.parts[shard.core.position.part] for state, shard in zip(states, shards.all, strict=True) if state
+        ]
         whole = {name: np.concatenate([a[name] for a in arrays]).tobytes() for name in ("parameters", "slots/mean")}
         return {**whole, "updates": arrays[0]["slots/updates"].tobytes()}
 

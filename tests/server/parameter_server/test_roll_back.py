@@ -4,18 +4,18 @@ from pathlib import Path
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.shard import Push
 from support.parameter_servers import Models, fingerprint
 
 WORKER = "0" * 32
 
 
-def push(core: ParameterServer, push_id: int) -> None:
+def push(core: ParameterServerCore, push_id: int) -> None:
     core.push(Push(WORKER, push_id, 0, None, env_steps=10, frames=10, global_step=0))
 
 
-def saved(core: ParameterServer, manager: CheckpointManager) -> Checkpoint:
+def saved(core: ParameterServerCore, manager: CheckpointManager) -> Checkpoint:
     state = core.state()
     assert state is not None
     manager.save(state.global_step, state.parts, state.manifest)
@@ -27,13 +27,13 @@ def saved(core: ParameterServer, manager: CheckpointManager) -> Checkpoint:
 def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: Path) -> None:
     """A server that began at the end, whose newest checkpoint another shard then could not read."""
     manager, ends = CheckpointManager(LocalStore(tmp_path)), []
-    first = ParameterServer(Models(max_global_step=20), first_difference)
+    first = ParameterServerCore(Models(max_global_step=20), first_difference)
     first.register(WORKER, fingerprint(), "", 1, False, 1)
     checkpoints = []
     for push_id in (1, 2):
         push(first, push_id)
         checkpoints.append(saved(first, manager))
-    core = ParameterServer(Models(max_global_step=20), first_difference, on_finished=lambda: ends.append("told"))
+    core = ParameterServerCore(Models(max_global_step=20), first_difference, on_finished=lambda: ends.append("told"))
     core.resume(checkpoints[1], fingerprint())
     assert not core.is_over_for(exploit=True)
     core.roll_back(checkpoints[0], fingerprint(), core.incarnation + 1)
@@ -44,7 +44,7 @@ def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: 
 
 
 def test_the_push_that_ended_training_is_answered_again_and_none_after_it() -> None:
-    core = ParameterServer(Models(max_global_step=10), first_difference)
+    core = ParameterServerCore(Models(max_global_step=10), first_difference)
     core.register(WORKER, fingerprint(), "", 1, False, 1)
     last = Push(WORKER, 1, 0, None, env_steps=10, frames=10, global_step=0)
     first, again = core.push(last), core.push(last)

@@ -10,12 +10,12 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Adam, RMSProp
-from relaax.parameters.base import TrainingEnded
+from relaax.parameters.interfaces import TrainingEnded
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
 from relaax.server.parameter_server.actors import MAX_KEPT
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.termination import Reason
 from support.disks import Disk
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until

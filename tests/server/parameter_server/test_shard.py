@@ -14,7 +14,7 @@ from relaax.parameters.moments import Moments
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.shard import Push, PushRefused, Shard
-from relaax.server.parameter_server.snapshot_memory import Copies
+from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
 from support.parameter_servers import Descent
 
 
@@ -147,7 +147,7 @@ def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyP
     tested.prepare()
     tested.push(push(1, 1, 2))
     with monkeypatch.context() as patched:
-        patched.setattr(Copies, "touch", lambda copies: pytest.fail("it gets memory"))
+        patched.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory"))
         first = tested.snapshot()
     tested.push(push(2, 1, 2))
     second = tested.snapshot()
@@ -155,7 +155,7 @@ def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(second.parameters, [-2, -4])
     tested.prepare()
     tested.let_go()
-    monkeypatch.setattr(Copies, "touch", lambda copies: pytest.fail("it gets memory"))
+    monkeypatch.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory"))
     with pytest.raises(pytest.fail.Exception, match="it gets memory"):
         tested.snapshot()
 
@@ -163,7 +163,7 @@ def test_a_snapshot_takes_memory_that_was_got_before(monkeypatch: pytest.MonkeyP
 def test_a_mark_changes_with_the_state_and_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = shard()
     before = tested.snapshot()
-    monkeypatch.setattr(Copies, "__init__", lambda self, like: pytest.fail("it copies"))
+    monkeypatch.setattr(SnapshotMemory, "__init__", lambda self, like: pytest.fail("it copies"))
     assert tested.mark == (before.counters, before.statistics)
     tested.push(push(1, 1, 2))
     assert tested.mark != (before.counters, before.statistics)

@@ -1,16 +1,16 @@
-"""Copies into memory that is there already."""
+"""SnapshotMemory into memory that is there already."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from relaax.server.parameter_server.snapshot_memory import Copies
+from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
 
 
 def test_copies_stay_as_they_are() -> None:
     here = {"vector": np.arange(4, dtype=np.float32), "count": np.array([7])}
-    copies = Copies(here)
+    copies = SnapshotMemory(here)
     copies.touch()
     here["count"] += 1
     taken = copies.take(here)

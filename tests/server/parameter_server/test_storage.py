@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from relaax.checkpoint import CheckpointManager, Interrupted, LocalStore, Store, StoreError
+from relaax.checkpoint import CheckpointManager, LeaseWaitInterrupted, LocalStore, Store, StoreError
 from relaax.checkpoint.aws_keys import read_keys
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.server.parameter_server import main
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.storage import metrics_folder, open_manager
+from relaax.server.parameter_server.termination import EndRequests, Reason
 from support.parameter_server_processes import start, trained, worker, write_configuration
 from support.parameter_servers import bridge_to
 from support.processes import Processes, Running, wait_until
@@ -37,8 +37,8 @@ def proxy(s3: S3Server) -> Iterator[S3Proxy]:
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
-    made = Ends()
+def ends() -> Iterator[EndRequests]:
+    made = EndRequests()
     yield made
     made.close()
 
@@ -82,7 +82,7 @@ def test_two_locations_are_refused(tmp_path: Path) -> None:
         ("access: abc\nsecret: 5551234", "'secret' is no text; put it into quotes"),
     ],
 )
-def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: Ends, text: str | None, sentence: str) -> None:
+def test_a_file_of_keys_that_cannot_be_used(tmp_path: Path, ends: EndRequests, text: str | None, sentence: str) -> None:
     path = tmp_path / "keys.yaml"
     if text is not None:
         path.write_text(text)
@@ -99,7 +99,7 @@ def test_a_file_of_keys_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_file_of_keys_that_everybody_can_read(
-    s3: S3Server, tmp_path: Path, ends: Ends, caplog: pytest.LogCaptureFixture
+    s3: S3Server, tmp_path: Path, ends: EndRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = keys_file(tmp_path)
     path.chmod(0o644)
@@ -110,18 +110,18 @@ def test_a_file_of_keys_that_everybody_can_read(
     assert KEYS.secret not in caplog.text
 
 
-def test_who_waits_for_the_lease_ends_when_it_has_to(tmp_path: Path, ends: Ends) -> None:
+def test_who_waits_for_the_lease_ends_when_it_has_to(tmp_path: Path, ends: EndRequests) -> None:
     keys = section(checkpoint_dir=str(tmp_path))
     with ExitStack() as closing:
         assert open_manager(keys, ends, closing) is not None
         ends.put(Reason.TERMINATED)
-        with pytest.raises(Interrupted):
+        with pytest.raises(LeaseWaitInterrupted):
             open_manager(keys, ends, closing)
         assert ends.get(0) is Reason.TERMINATED
 
 
 def test_a_store_that_is_away_at_the_start_is_waited_for(
-    proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: Ends, caplog: pytest.LogCaptureFixture
+    proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: EndRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = s3.bucket()
     keys = section(checkpoint_aws_s3=[bucket, "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
@@ -137,16 +137,18 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
     healing.join()
 
 
-def test_who_waits_for_a_store_ends_when_it_has_to(proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: Ends) -> None:
+def test_who_waits_for_a_store_ends_when_it_has_to(
+    proxy: S3Proxy, s3: S3Server, tmp_path: Path, ends: EndRequests
+) -> None:
     keys = section(checkpoint_aws_s3=[s3.bucket(), "run"], aws_keys=str(keys_file(tmp_path)), aws_endpoint=proxy.url)
     proxy.fail("InternalError")
     ends.put(Reason.TERMINATED)
-    with ExitStack() as closing, pytest.raises(Interrupted):
+    with ExitStack() as closing, pytest.raises(LeaseWaitInterrupted):
         open_manager(keys, ends, closing)
     assert ends.get(0) is Reason.TERMINATED
 
 
-def test_a_shard_that_does_not_lead_needs_no_lease(tmp_path: Path, ends: Ends) -> None:
+def test_a_shard_that_does_not_lead_needs_no_lease(tmp_path: Path, ends: EndRequests) -> None:
     keys = section(checkpoint_dir=str(tmp_path))
     with ExitStack() as closing:
         leader = open_manager(keys, ends, closing)

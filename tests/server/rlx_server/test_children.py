@@ -11,15 +11,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax.server.rlx_server import children, places
+from relaax.server.rlx_server import children, unproven_clients
 from relaax.server.rlx_server.children import Children
-from relaax.server.rlx_server.news import News, news_line
-from relaax.server.rlx_server.places import Places
+from relaax.server.rlx_server.unproven_clients import UnprovenClients
+from relaax.server.rlx_server.worker_reports import WorkerReports, report_line
 from support.processes import wait_until
 
 
 class Nursery:
-    """Children whose processes are `sleep`; the other end of each one's news is here."""
+    """Children whose processes are `sleep`; the other end of each one's reports is here."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -27,17 +27,17 @@ class Nursery:
         self.failed: list[str] = []
         self.beside: list[list[int]] = []
         self.no_room: str | None = None
-        self.places = Places(free=1)
+        self.places = UnprovenClients(free=1)
         self.children = Children(self.selector, self.ended.append, self.failed.append, self._refusal, self.places)
-        self._news: dict[int, News] = {}
+        self._reports: dict[int, WorkerReports] = {}
         self._lifeline, self._server = os.pipe()
 
     def add(self, serves: bool = True, host: str = "") -> int:
-        read, write = news_line()
+        read, write = report_line()
         os.set_blocking(read, False)
         pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ)
         self.children.add(pid, read, serves, host)
-        self._news[pid] = News(write)
+        self._reports[pid] = WorkerReports(write)
         return pid
 
     def _refusal(self, workers: list[int]) -> str | None:
@@ -47,12 +47,12 @@ class Nursery:
     def resume(self, pid: int) -> str | None:
         """The worker's client has gone on; what the worker is answered."""
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(self._news[pid].resumes, self._lifeline)
+            answer = pool.submit(self._reports[pid].resumes, self._lifeline)
             wait_until(lambda: (self.turn(), answer.done())[1], "it was answered")
             return answer.result()
 
-    def news_of(self, pid: int) -> News:
-        return self._news[pid]
+    def news_of(self, pid: int) -> WorkerReports:
+        return self._reports[pid]
 
     def turn_until(self, handshakes: int) -> None:
         """A process that has just started may hold all pipes for a moment."""
@@ -65,7 +65,7 @@ class Nursery:
 
     def turn(self) -> None:
         for key, _ in self.selector.select(0):
-            self.children.news(key.fd)
+            self.children.reports(key.fd)
         self.children.reap()
 
     def close(self) -> None:
@@ -73,8 +73,8 @@ class Nursery:
             os.kill(pid, signal.SIGKILL)
         while self.children.pids:
             self.children.reap(block=True)
-        for news in self._news.values():
-            news.close()
+        for reports in self._reports.values():
+            reports.close()
         self.selector.close()
         os.close(self._lifeline)
         os.close(self._server)
@@ -193,8 +193,8 @@ def greeted(nursery: Nursery, count: int, host: str = "10.0.0.1") -> list[int]:
 
 
 def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "UNPROVEN_SECONDS", 0.0)
-    monkeypatch.setattr(places, "MORE", 1)
+    monkeypatch.setattr(unproven_clients, "UNPROVEN_SECONDS", 0.0)
+    monkeypatch.setattr(unproven_clients, "MORE", 1)
     first, second = greeted(nursery, 2)
     assert nursery.children.handshakes == 0
     assert nursery.children.serving == [first, second]
@@ -209,7 +209,7 @@ def test_who_has_proved_nothing_makes_room_and_is_told_so(nursery: Nursery, monk
 
 
 def test_who_has_proved_that_it_reads_stays(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "UNPROVEN_SECONDS", 0.0)
+    monkeypatch.setattr(unproven_clients, "UNPROVEN_SECONDS", 0.0)
     pids = greeted(nursery, 2)
     for pid in pids:
         nursery.news_of(pid).proven()

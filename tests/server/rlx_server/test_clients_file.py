@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relaax.configuration import ConfigurationError
-from relaax.server.rlx_server.clients import Clients
-from relaax.server.rlx_server.gate import NOBODY, Gate, Identity
+from relaax.server.rlx_server.authentication import NOBODY, Authentication, Identity
+from relaax.server.rlx_server.client_accounts import ClientAccounts
 from relaax.server.tokens import Token
 from support.named_clients import ClientsFile, token_of
 
@@ -23,8 +23,8 @@ def file(tmp_path: Path) -> ClientsFile:
     return ClientsFile(tmp_path)
 
 
-def gate(token: str | None = None) -> Gate:
-    return Gate(None if token is None else Token(token), names={})
+def authentication(token: str | None = None) -> Authentication:
+    return Authentication(None if token is None else Token(token), names={})
 
 
 def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
@@ -34,8 +34,8 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
         f"lab:\n  token-sha256: {LAB.upper()}\n  steps-per-second: 1e3\n  max-connections: 4\n"
         "room: {token-file: room.token, bytes-per-second: 1.5e6, max-environments: 64}\n"
     )
-    guard = gate(token="of-all-others-0123456789")
-    clients = Clients(str(file.path), guard)
+    guard = authentication(token="of-all-others-0123456789")
+    clients = ClientAccounts(str(file.path), guard)
     lab, room = clients.get("lab"), clients.get("room")
     assert lab is not None and room is not None
     assert (lab.digest, lab.steps_per_second, lab.max_connections, lab.bytes_per_second) == (LAB, 1000.0, 4, None)
@@ -66,7 +66,7 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
 def test_what_is_refused(file: ClientsFile, text: str, says: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=says.replace("(", r"\(")) as caught:
-        Clients(str(file.path), gate())
+        ClientAccounts(str(file.path), authentication())
     assert str(file.path) in str(caught.value)
     assert "the-token-itself" not in str(caught.value) and "1234567890" not in str(caught.value)
 
@@ -74,13 +74,13 @@ def test_what_is_refused(file: ClientsFile, text: str, says: str) -> None:
 def test_the_token_of_all_others_is_nobodys_own(file: ClientsFile) -> None:
     file.write(lab={})
     with pytest.raises(ConfigurationError, match="lab has the token of clients without a name"):
-        Clients(str(file.path), gate(token_of("lab")))
+        ClientAccounts(str(file.path), authentication(token_of("lab")))
 
 
 def test_whoever_may_change_it_is_warned_of(file: ClientsFile, caplog: pytest.LogCaptureFixture) -> None:
     file.write(lab={})
     file.path.chmod(0o666)
-    Clients(str(file.path), gate())
+    ClientAccounts(str(file.path), authentication())
     assert "can let clients in" in caplog.text
 
 
@@ -93,8 +93,8 @@ def test_it_is_read_again_once_it_has_changed_and_is_written_no_more(
     token.chmod(0o600)
     entry: dict[str, Any] = {"token-file": str(token)}
     file.write_text(f"lab: {entry}")
-    guard = gate()
-    clients = Clients(str(file.path), guard, lambda: clock[0])
+    guard = authentication()
+    clients = ClientAccounts(str(file.path), guard, lambda: clock[0])
 
     def look() -> bool:
         clock[0] += 1.0

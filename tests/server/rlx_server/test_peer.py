@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from relaax import rlx
-from relaax.server.rlx_server import endings
+from relaax.server.rlx_server import disconnects
 from relaax.server.rlx_server import peer as peer_module
-from relaax.server.rlx_server.endings import PeerGone, PeerLeft, PeerSilent, ServerStopping
+from relaax.server.rlx_server.disconnects import PeerGone, PeerLeft, PeerSilent, ServerStopping
 from relaax.server.rlx_server.peer import Peer
 from relaax.server.rlx_server.tls_layer import TlsFailed, TlsLayer
 from support.keys import Keys
@@ -187,7 +187,7 @@ def welcome(pair: Pair) -> None:
 @pytest.mark.parametrize("sends", [True, False], ids=["sends without end", "says nothing more"])
 def test_closing_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch, pair: Pair, sends: bool) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 0.2)
-    monkeypatch.setattr(endings, "DRAIN_BYTES", 2**40)  # the time alone must do
+    monkeypatch.setattr(disconnects, "DRAIN_BYTES", 2**40)  # the time alone must do
     welcome(pair)
     stop = threading.Event()
 
@@ -259,7 +259,7 @@ def test_a_ping_waits_for_nothing_that_is_done_beside_it(pair: Pair) -> None:
 
 def test_draining_ends_at_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
     monkeypatch.setattr(peer_module, "DRAIN_SECONDS", 20)
-    monkeypatch.setattr(endings, "DRAIN_BYTES", 1000)
+    monkeypatch.setattr(disconnects, "DRAIN_BYTES", 1000)
     pair.client.sendall(b"\0" * 2000)
     started = time.monotonic()
     pair.peer.close()

@@ -21,7 +21,7 @@ from relaax.server.rlx_server import spawner, spawning
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.spawner import ForkSpawner
 from relaax.server.rlx_server.spawning import PROGRAM, SpawnSpawner
-from relaax.server.rlx_server.temporary import WorkerFolders
+from relaax.server.rlx_server.temporary_folders import WorkerFolders
 from relaax.server.rlx_server.worker import WorkerPlan
 from support.offline import ALGORITHM, SERVER, write_config, written_as_package
 from support.offline_client import OfflineClient
@@ -123,11 +123,11 @@ def test_a_spawn_without_descriptors_leaves_none(
 # Reads its orders once its lifeline was cut, and says how many bytes they were.
 LATE = """
 import os, sys
-connection, lifeline, news, _, orders = map(int, sys.argv[-5:])
+connection, lifeline, reports, _, orders = map(int, sys.argv[-5:])
 if connection >= 0:
     os.read(lifeline, 1)
     with os.fdopen(orders, "rb") as file:
-        os.write(news, str(len(file.read())).encode())
+        os.write(reports, str(len(file.read())).encode())
 """
 
 
@@ -137,10 +137,10 @@ def test_nobody_waits_for_long_orders_to_be_read(
 ) -> None:
     monkeypatch.setattr(spawning, "COMMAND", (sys.executable, "-c", LATE))
     started = spawns(folders, {"colour": "x" * 2**20})
-    pid, news = started.spawn(ends[0], None, False, lambda: None)
+    pid, reports = started.spawn(ends[0], None, False, lambda: None)
     started.stop_workers()
-    os.set_blocking(news, True)
-    with os.fdopen(news, "rb") as said:
+    os.set_blocking(reports, True)
+    with os.fdopen(reports, "rb") as said:
         assert int(said.read()) > 2**20
     os.waitpid(pid, 0)
     os.close(started._lifeline.read)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from relaax import rlx
-from relaax.server.rlx_server.temporary import PREFIX, WorkerFolders, own_folder, remove_leftovers
+from relaax.server.rlx_server.temporary_folders import PREFIX, WorkerFolders, own_folder, remove_leftovers
 from support.offline import ALGORITHM, SERVER, write_config
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import Line

@@ -33,7 +33,15 @@ from relaax.rlx.messages import MAX_REWARD
 from relaax.server.rlx_server import worker
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.news import ADMITTED, CLAIMS, GREETED, Grant, News, answer_claim, news_line
+from relaax.server.rlx_server.worker_reports import (
+    ADMITTED,
+    CLAIMS,
+    GREETED,
+    Grant,
+    WorkerReports,
+    answer_claim,
+    report_line,
+)
 from support.offline import ALGORITHM, write_config
 from support.offline_algorithm import (
     CRASH,
@@ -159,15 +167,17 @@ def test_a_client_hears_that_work_goes_on_before_it_is_let_in(serve, tmp_path: P
 
 
 def told_by(load: Callable[[], worker.WorkerPlan]) -> tuple[rlx.Error, int, bytes]:
-    """What the client of a worker in this process is told, the worker's exit code, and its news."""
+    """What the client of a worker in this process is told, the worker's exit code, and its reports."""
     near, client = socket.socketpair()
-    (lifeline, server), (said, news) = os.pipe(), news_line()
+    (lifeline, server), (said, reports) = os.pipe(), report_line()
     answer_claim(said, Grant(0, 0))
     connection = rlx.ClientConnection()
     with client:
         client.sendall(connection.send(make_hello()))
         client.shutdown(socket.SHUT_WR)
-        code = worker.Worker(RlxServerSection(), load, near, lifeline, News(news), Meters(1, 1)).serve(None, False)
+        code = worker.Worker(RlxServerSection(), load, near, lifeline, WorkerReports(reports), Meters(1, 1)).serve(
+            None, False
+        )
         connection.receive_data(client.recv(1 << 16))
     error = connection.next_event()
     assert isinstance(error, rlx.Error)
@@ -187,10 +197,10 @@ def test_a_client_is_told_that_measuring_failed(monkeypatch: pytest.MonkeyPatch)
     plan = worker.WorkerPlan(
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", OfflineClient
     )
-    error, code, news = told_by(lambda: plan)
+    error, code, reports = told_by(lambda: plan)
     assert error.code is ErrorCode.AGENT_FAILED
     assert "nothing to measure" in error.message
-    assert (code, news) == (EXIT_FAILED, b"1")
+    assert (code, reports) == (EXIT_FAILED, b"1")
 
 
 def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +212,7 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
         RlxServerSection(), algorithm, algorithm.configure({"path": str(ALGORITHM)}), "cpu", lambda: bridge
     )
     near, client = socket.socketpair()
-    (lifeline, server), (said, news) = os.pipe(), news_line()
+    (lifeline, server), (said, reports) = os.pipe(), report_line()
     answer_claim(said, Grant(0, 0))
     connection = rlx.ClientConnection()
     heard = b""
@@ -220,9 +230,9 @@ def test_a_worker_whose_place_is_taken_tells_its_client_to_come_again(monkeypatc
     told.start()
     with client:
         client.sendall(connection.send(make_hello()))
-        code = worker.Worker(RlxServerSection(), lambda: plan, near, lifeline, News(news), Meters(1, 1)).serve(
-            None, False
-        )
+        code = worker.Worker(
+            RlxServerSection(), lambda: plan, near, lifeline, WorkerReports(reports), Meters(1, 1)
+        ).serve(None, False)
         connection.receive_data(client.recv(1 << 16))
     told.join()
     for descriptor in (lifeline, server):

@@ -7,7 +7,7 @@ from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.introduction import HOLD
 from relaax.server.parameter_server.coordination.member import ShardLost
 from relaax.server.parameter_server.coordination.members import Members
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 
 PREPARE = 10.0
 """Seconds that a shard may take to get the memory of its snapshot."""
@@ -18,7 +18,7 @@ LAST_HOLD = 30.0
 class Barrier:
     """What shard 0 does for a cut, itself and through the other shards. For one thread at a time."""
 
-    def __init__(self, core: ParameterServer, members: Members) -> None:
+    def __init__(self, core: ParameterServerCore, members: Members) -> None:
         self._core = core
         self._members = members
         self.number = 0
@@ -55,8 +55,8 @@ class Barrier:
         hold = pb.Hold(cut=self.number, sentence=closing)
         if closing:
             return self._core.state(), self._members.ask(LAST_HOLD, members, hold=hold)
-        gate = self._core.gate
-        unbroken = gate.hold(HOLD)
+        access = self._core.access
+        unbroken = access.hold(HOLD)
         try:
             answers = self._members.ask(HOLD, members, hold=hold)
             state = self._core.state()
@@ -66,7 +66,7 @@ class Barrier:
                 member.ask(resume=pb.Resume())
             raise
         finally:
-            unbroken &= gate.release()
+            unbroken &= access.release()
         if not unbroken or any(answer.failure for answer in resumed):
             raise Late("the barrier between the shards took too long")
         return state, answers

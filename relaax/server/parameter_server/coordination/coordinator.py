@@ -9,9 +9,9 @@ import grpc
 
 from relaax.checkpoint import CheckpointManager
 from relaax.server.parameter_server.checkpointing import Checkpointer
-from relaax.server.parameter_server.core import ParameterServer
-from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.spool import Spool
+from relaax.server.parameter_server.termination import Reason
 
 
 class Coordinator(ABC):
@@ -57,7 +57,7 @@ class Coordinator(ABC):
 class Alone(Coordinator):
     """Run the only shard of a model: it serves from the start."""
 
-    def __init__(self, core: ParameterServer, manager: CheckpointManager | None = None) -> None:
+    def __init__(self, core: ParameterServerCore, manager: CheckpointManager | None = None) -> None:
         super().__init__()
         self._core = core
         self._manager = manager

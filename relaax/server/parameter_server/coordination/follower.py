@@ -21,10 +21,10 @@ from relaax.server.parameter_server.coordination import coordination_pb2_grpc as
 from relaax.server.parameter_server.coordination.coordinator import Coordinator
 from relaax.server.parameter_server.coordination.introduction import HOLD, PARAMETERS
 from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.reason import Ends, Reason
 from relaax.server.parameter_server.resharding import parts_for
+from relaax.server.parameter_server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ class Follower(Coordinator):
 
     def __init__(
         self,
-        core: ParameterServer,
+        core: ParameterServerCore,
         own: pb.Introduction,
         first: Target,
         fingerprints: Fingerprints,
         manager: CheckpointManager | None,
-        ends: Ends,
+        ends: EndRequests,
     ) -> None:
         super().__init__()
         self._core = core
@@ -69,7 +69,7 @@ class Follower(Coordinator):
         self._ended = threading.Event()
         self._saved = False
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
-        core.gate.close(self._away)
+        core.access.close(self._away)
 
     def start(self) -> None:
         """Begin to follow."""
@@ -167,7 +167,7 @@ class Follower(Coordinator):
         self._joined = False
         self._kept = None
         self._core.let_go()
-        self._core.gate.close(self._away)
+        self._core.access.close(self._away)
 
     def _obey(self, order: pb.JoinResponse) -> None:
         what = order.WhichOneof("what")
@@ -192,7 +192,7 @@ class Follower(Coordinator):
 
     def _restore(self, order: pb.Restore, answer: pb.Answer) -> None:
         core = self._core
-        core.gate.close("the shards are returning to their last checkpoint")
+        core.access.close("the shards are returning to their last checkpoint")
         self.on_serving(False)
         self._restoring = True
         self._kept = None
@@ -201,14 +201,14 @@ class Follower(Coordinator):
             if order.checkpoint:
                 if self._manager is None:
                     raise StoreError("it keeps no checkpoints")
-                checkpoint = self._manager.load(order.checkpoint, partial(parts_for, place=core.place))
+                checkpoint = self._manager.load(order.checkpoint, partial(parts_for, position=core.position))
             roll_back(core, checkpoint, self._fingerprints, order.incarnation)
         except Damaged as damage:
-            answer.failure, answer.sentence = pb.FAILURE_DAMAGED, f"{core.place}: {damage}"
+            answer.failure, answer.sentence = pb.FAILURE_DAMAGED, f"{core.position}: {damage}"
         except StoreError as error:
-            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.place}: {error}"
+            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.position}: {error}"
         except ModelRefused as error:
-            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.place}: {error}"
+            answer.failure, answer.sentence = pb.FAILURE_STORE, f"{core.position}: {error}"
             self._end(str(error))
         else:
             _log.info("at %s, incarnation %d", order.checkpoint or "the beginning", order.incarnation)
@@ -227,12 +227,12 @@ class Follower(Coordinator):
         self._mark(answer)
 
     def _hold(self, order: pb.Hold, answer: pb.Answer) -> None:
-        gate = self._core.gate
+        access = self._core.access
         if order.sentence:
             self.on_serving(False)
-            gate.close(order.sentence)
-        elif not gate.hold(HOLD):
-            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.place}: an update took too long"
+            access.close(order.sentence)
+        elif not access.hold(HOLD):
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: an update took too long"
         if order.cut:  # else the snapshot of a cut may be about to be asked for: an end changes nothing in it
             self._kept = None
         if order.cut and not answer.failure and (state := self._core.state()) is not None:
@@ -242,17 +242,17 @@ class Follower(Coordinator):
             self._core.let_go()
             self._mark(answer)
         if not answer.state:
-            answer.failure, answer.sentence = pb.FAILURE_NO_MODEL, f"{self._core.place} has no model yet"
+            answer.failure, answer.sentence = pb.FAILURE_NO_MODEL, f"{self._core.position} has no model yet"
 
     def _resume(self, answer: pb.Answer) -> None:
-        gate = self._core.gate
-        if gate.closed:
+        access = self._core.access
+        if access.closed:
             self._restoring = False
-            gate.open()
+            access.open()
             self.on_serving(True)
-        elif not gate.release():
+        elif not access.release():
             self._kept = None  # it is of no moment that all held
-            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.place}: the hold had ended before"
+            answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: the hold had ended before"
 
     def _write(
         self,
@@ -260,14 +260,16 @@ class Follower(Coordinator):
         kept: tuple[int, ModelState] | None,
         says: queue.SimpleQueue[pb.JoinRequest | None],
     ) -> None:
-        place, answer = self._core.place, pb.Answer(order=order.order)
+        position, answer = self._core.position, pb.Answer(order=order.order)
         try:
             if kept is None or self._manager is None:
-                answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{place} has no snapshot of this cut"
+                answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{position} has no snapshot of this cut"
             else:
                 with self._writing:  # one after the other: the last one asked for is the last one written
                     state = kept[1]
-                    part = self._manager.write_part(order.snapshot.checkpoint, place.part, state.parts[place.part])
+                    part = self._manager.write_part(
+                        order.snapshot.checkpoint, position.part, state.parts[position.part]
+                    )
                 answer.part, answer.shard = json.dumps(part), json.dumps(state.manifest["shards"][0])
         except StoreError as error:
             answer.failure, answer.sentence = pb.FAILURE_STORE, str(error)
@@ -278,7 +280,7 @@ class Follower(Coordinator):
 
     def _obey_end(self, order: pb.End) -> None:
         self._saved = order.saved
-        self._core.gate.close("the parameter server is ending")
+        self._core.access.close("the parameter server is ending")
         self._ended.set()
         if not self._leaving:
             self._ends.put(Reason.RELEASED)

@@ -7,7 +7,7 @@ import uuid
 
 from relaax.algorithm_base import first_difference
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
-from relaax.server.parameter_server.place import Place
+from relaax.server.parameter_server.shard_position import ShardPosition
 
 # Seconds.
 HOLD = 2.0
@@ -17,13 +17,13 @@ PARAMETERS = 2**20
 """Elements that would fit into the longest message between shards: of many workers a shard's ledger is long."""
 
 
-def introduction(place: Place, description: str, location: str) -> pb.Introduction:
+def introduction(position: ShardPosition, description: str, location: str) -> pb.Introduction:
     """Of this process. `location`: a store's, for people; empty where no checkpoints are kept."""
     if location and "://" not in location:
         location = os.path.realpath(location)
     return pb.Introduction(
-        shard=place.index,
-        shards=place.count,
+        shard=position.index,
+        shards=position.count,
         instance=uuid.uuid4().hex,
         description=description,
         location=location,

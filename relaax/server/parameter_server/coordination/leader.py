@@ -35,11 +35,11 @@ from relaax.server.parameter_server.coordination.introduction import PARAMETERS
 from relaax.server.parameter_server.coordination.member import Member, ShardLost
 from relaax.server.parameter_server.coordination.members import Members
 from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
-from relaax.server.parameter_server.core import ParameterServer
+from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.reason import Reason
 from relaax.server.parameter_server.resharding import parts_for
 from relaax.server.parameter_server.spool import Spool
+from relaax.server.parameter_server.termination import Reason
 
 _log = logging.getLogger(__name__)
 
@@ -70,13 +70,13 @@ class Leader(Coordinator):
 
     def __init__(
         self,
-        core: ParameterServer,
+        core: ParameterServerCore,
         ours: pb.Introduction,
         fingerprints: Fingerprints,
         manager: CheckpointManager | None,
     ) -> None:
         super().__init__()
-        self.threads = 2 * core.place.count  # the stream of each shard takes a thread for as long as it lasts
+        self.threads = 2 * core.position.count  # the stream of each shard takes a thread for as long as it lasts
         self._changed = threading.Event()
         self.members = Members(ours, self._changed.set)
         self._core = core
@@ -92,7 +92,7 @@ class Leader(Coordinator):
         self._lock = threading.RLock()  # for the moments in which all begin or cease to serve, or a cut is made
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
-        core.gate.close(self.members.missing() or "the shards are about to begin")
+        core.access.close(self.members.missing() or "the shards are about to begin")
 
     @property
     def store(self) -> Store:
@@ -185,7 +185,7 @@ class Leader(Coordinator):
         Raises StoreError and LeaseLost, and Late where a shard does not answer.
         """
         assert self._manager is not None
-        manager, cut, served, own = self._manager, self._cut, self._served, self._core.place.part
+        manager, cut, served, own = self._manager, self._cut, self._served, self._core.position.part
         checkpoint_id = manager.begin(global_step)
         members = self.members.all()
         try:
@@ -266,7 +266,7 @@ class Leader(Coordinator):
         if not self._closing:
             self._served = None
         self.on_serving(False)
-        self._core.gate.close(sentence)
+        self._core.access.close(sentence)
         self._tell(hold=pb.Hold(sentence=sentence))
 
     def _tell(self, **what: Any) -> None:
@@ -282,7 +282,7 @@ class Leader(Coordinator):
         core = self._core
         while True:
             checkpoint = (
-                self._manager.restore(partial(parts_for, place=core.place), self._use) if self._manager else None
+                self._manager.restore(partial(parts_for, position=core.position), self._use) if self._manager else None
             )
             checkpoint_id = checkpoint.checkpoint_id if checkpoint else ""
             if checkpoint is None:
@@ -307,11 +307,13 @@ class Leader(Coordinator):
                 manifest, where = checkpoint.manifest, f"{self.store.location}/{checkpoint_id}"
                 core.checkpoint_saved(Saved(where, manifest["global_step"], manifest["time"]))
             self._served, self._told = changes, None
-            core.gate.open()
+            core.access.open()
             self._tell(resume=pb.Resume())
             self.on_serving(True)
         origin = f"checkpoint {checkpoint_id}" if checkpoint_id else "no checkpoint"
-        _log.info("all %d shards have joined, at global step %d, from %s", core.place.count, core.global_step, origin)
+        _log.info(
+            "all %d shards have joined, at global step %d, from %s", core.position.count, core.global_step, origin
+        )
 
     def _use(self, checkpoint: Checkpoint | None) -> None:
         """Return to it here, under an incarnation that is higher than any before. Raises ModelRefused and Damaged."""

@@ -5,12 +5,12 @@ from typing import Any, cast
 import pytest
 
 from relaax.server.parameter_server.coordination.coordinator import Alone
-from relaax.server.parameter_server.core import ParameterServer
-from relaax.server.parameter_server.reason import Reason
+from relaax.server.parameter_server.core import ParameterServerCore
+from relaax.server.parameter_server.termination import Reason
 
 
 def alone() -> Alone:
-    return Alone(cast(ParameterServer, None))
+    return Alone(cast(ParameterServerCore, None))
 
 
 def test_the_only_shard_serves_from_the_start() -> None:

@@ -16,9 +16,9 @@ import pytest
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.follower import Follower
-from relaax.server.parameter_server.place import Place
-from relaax.server.parameter_server.reason import Reason
-from relaax.server.parameter_server.snapshot_memory import Copies
+from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
+from relaax.server.parameter_server.termination import Reason
 from support.nobody import nobody
 from support.parameter_servers import Models, fingerprint
 from support.processes import wait_until
@@ -70,7 +70,7 @@ def following(directory: Path | None = None, refusal: Any = None) -> Iterator[tu
     pb_grpc.add_CoordinationServiceServicer_to_server(leader, server)
     first = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    shard = OneShard(Place(1, 2), Models(), directory, first)
+    shard = OneShard(ShardPosition(1, 2), Models(), directory, first)
     try:
         yield leader, shard
     finally:
@@ -86,20 +86,20 @@ def serve(leader: RawLeader, shard: OneShard) -> None:
     """Bring it to serve, with a model."""
     assert leader.introduction().shard == 1
     assert not leader.order(restore=pb.Restore(incarnation=7)).failure
-    assert shard.core.gate.closed
+    assert shard.core.access.closed
     assert not leader.order(resume=pb.Resume()).failure
     shard.core.register("0" * 32, fingerprint(), "", 1, False, 1)
 
 
 def test_it_serves_what_shard_0_says_and_nobody_without_it() -> None:
     with following() as (leader, shard):
-        assert "shard 0 at 127.0.0.1:" in shard.core.gate.closed
+        assert "shard 0 at 127.0.0.1:" in shard.core.access.closed
         serve(leader, shard)
-        assert (shard.core.incarnation, shard.core.gate.closed) == (7, "")
+        assert (shard.core.incarnation, shard.core.access.closed) == (7, "")
         assert leader.order(hold=pb.Hold(sentence="shard 2 of 3 is away")).state
-        assert shard.core.gate.closed == "shard 2 of 3 is away"
+        assert shard.core.access.closed == "shard 2 of 3 is away"
         leader.orders.put(None)  # the stream ends
-        wait_until(lambda: "is away: waiting for it" in shard.core.gate.closed, "nobody is served")
+        wait_until(lambda: "is away: waiting for it" in shard.core.access.closed, "nobody is served")
         assert leader.introduction().instance  # and it has dialled again
 
 
@@ -108,7 +108,7 @@ def test_a_hold_that_shard_0_forgets_ends_by_itself(monkeypatch: pytest.MonkeyPa
     with following() as (leader, shard):
         serve(leader, shard)
         assert not leader.order(hold=pb.Hold(cut=1)).failure
-        with shard.core.gate.passing(update=True):  # waits until the hold has ended
+        with shard.core.access.passing(update=True):  # waits until the hold has ended
             pass
         answer = leader.order(resume=pb.Resume())
         assert (answer.failure, answer.sentence) == (
@@ -141,7 +141,7 @@ def test_its_memory_is_got_before_it_holds_and_is_not_kept(tmp_path: Path, monke
         state = leader.order(prepare=pb.Prepare()).state
         assert leader.order(prepare=pb.Prepare(memory=True)).state == state != ""
         with monkeypatch.context() as patched:
-            patched.setattr(Copies, "touch", lambda copies: pytest.fail("it gets memory while it holds"))
+            patched.setattr(SnapshotMemory, "touch", lambda copies: pytest.fail("it gets memory while it holds"))
             assert leader.order(hold=pb.Hold(cut=1)).state == state
         assert not model.shard._prepared
         assert not leader.order(resume=pb.Resume()).failure
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_is_not_there_is_damaged(tmp_path: Path) -> None:
         leader.introduction()
         answer = leader.order(restore=pb.Restore(incarnation=7, checkpoint="00000001-0"))
         assert answer.failure == pb.FAILURE_DAMAGED
-        assert shard.core.gate.closed
+        assert shard.core.access.closed
 
 
 def test_it_leaves_when_shard_0_lets_it_go() -> None:
@@ -209,7 +209,7 @@ def test_who_is_told_to_end_while_it_returns_to_a_checkpoint_goes_at_once() -> N
 
 def test_who_waits_for_shard_0_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     with nobody() as address:
-        shard = OneShard(Place(1, 2), Models(), None, address)
+        shard = OneShard(ShardPosition(1, 2), Models(), None, address)
         try:
             wait_until(lambda: "is away: waiting for it (" in caplog.text, "the log says what is waited for")
         finally:

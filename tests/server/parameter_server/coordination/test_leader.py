@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
-from relaax.parameters.base import ParameterServerUnavailable
+from relaax.parameters.interfaces import ParameterServerUnavailable
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
-from relaax.server.parameter_server.place import Place
-from relaax.server.parameter_server.reason import Reason
-from relaax.server.parameter_server.snapshot_memory import Copies
+from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
+from relaax.server.parameter_server.termination import Reason
 from support.parameter_servers import Models, bridge_to, fingerprint, registration
 from support.processes import wait_until
 from support.raw_shard import RawShard, raw_shard
@@ -30,7 +30,7 @@ WORKER = "0" * 32
 
 @pytest.fixture
 def leader(tmp_path: Path) -> Iterator[OneShard]:
-    shard = OneShard(Place(0, 2), Models(), tmp_path, "")
+    shard = OneShard(ShardPosition(0, 2), Models(), tmp_path, "")
     yield shard
     if shard.ended is None:
         shard.stop()
@@ -46,7 +46,7 @@ def raw(leader: OneShard, tmp_path: Path) -> Iterator[RawShard]:
 def serve(leader: OneShard, raw: RawShard, model: bool = True) -> None:
     """Answer until shard 0 serves; it has a model then, which has been pushed to."""
     raw.answer(raw.order("resume"), state="raw")
-    wait_until(lambda: not leader.core.gate.closed, "shard 0 serves")
+    wait_until(lambda: not leader.core.access.closed, "shard 0 serves")
     if model:
         leader.core.register(WORKER, fingerprint(), "", 1, False, 1)
 
@@ -91,7 +91,7 @@ def test_who_does_not_belong_here_is_refused(
         code, details = shard.refusal()
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert sentence in details
-    assert leader.core.gate.closed == "shard 1 of 2 is away: waiting for it"
+    assert leader.core.access.closed == "shard 1 of 2 is away: waiting for it"
 
 
 def test_a_place_is_taken_by_one_process_which_may_take_it_again(
@@ -104,7 +104,7 @@ def test_a_place_is_taken_by_one_process_which_may_take_it_again(
             grpc.StatusCode.ALREADY_EXISTS,
             "shard 1 of 2 is there already, in another process",
         )
-    assert not leader.core.gate.closed
+    assert not leader.core.access.closed
     with raw_shard(leader.address, location=str(tmp_path)) as again:  # its first stream broke, and it noticed first
         again.order("restore")
 
@@ -127,7 +127,7 @@ def test_a_shard_that_does_not_answer_makes_a_checkpoint_late_and_holds_nobody(
     wait_until(lambda: outcome, "the checkpoint is given up")
     assert outcome == [False]
     assert "shard 1 of 2 does not answer" in caplog.text
-    with leader.core.gate.passing(update=True):
+    with leader.core.access.passing(update=True):
         pass
     raw.answer(hold, state="too late")
     raw.order("resume")
@@ -162,10 +162,10 @@ def test_memory_is_got_while_nobody_waits(
     leader: OneShard, raw: RawShard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(leader, raw)
-    gate, touch, hold = leader.core.gate, Copies.touch, leader.core.gate.hold
+    access, touch, hold = leader.core.access, SnapshotMemory.touch, leader.core.access.hold
     happened: list[str] = []
 
-    def touching(copies: Copies) -> None:
+    def touching(copies: SnapshotMemory) -> None:
         happened.append("touch")
         touch(copies)
 
@@ -173,8 +173,8 @@ def test_memory_is_got_while_nobody_waits(
         happened.append("hold")
         return hold(seconds)
 
-    monkeypatch.setattr(Copies, "touch", touching)
-    monkeypatch.setattr(gate, "hold", holding)
+    monkeypatch.setattr(SnapshotMemory, "touch", touching)
+    monkeypatch.setattr(access, "hold", holding)
     outcome = save(leader)
     order = raw.order("prepare")
     assert order.prepare.memory
@@ -204,7 +204,7 @@ def test_while_a_shard_is_away_nothing_is_copied(
 ) -> None:
     serve(leader, raw)
     raw.go()
-    wait_until(lambda: leader.core.gate.closed, "shard 0 waits for the other one")
+    wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other one")
     monkeypatch.setattr(leader.core, "state", lambda: pytest.fail("the state is copied"))
     outcome = save(leader)
     wait_until(lambda: outcome, "the checkpoint is given up")
@@ -229,7 +229,7 @@ def test_a_store_that_stalls_while_it_deletes_keeps_the_shards_from_nothing(
         written(raw, raw.order("snapshot"), tmp_path)
         assert stalls.wait(30)
         raw.go()
-        wait_until(lambda: leader.core.gate.closed, "shard 0 waits for the other one")
+        wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other one")
         assert outcome == []
     finally:
         goes_on.set()
@@ -247,7 +247,7 @@ def test_a_shard_that_goes_while_it_writes_leaves_no_checkpoint(
     wait_until(lambda: outcome, "the checkpoint is given up")
     assert outcome == [False]
     assert list(tmp_path.rglob("*.safetensors")) == []
-    wait_until(lambda: leader.core.gate.closed, "shard 0 waits for the other one")
+    wait_until(lambda: leader.core.access.closed, "shard 0 waits for the other one")
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
@@ -296,7 +296,7 @@ def test_a_part_that_cannot_be_written_makes_a_checkpoint_late_and_training_goes
     assert outcome == [False]
     assert "is late: shard 1 of 2: no space left" in caplog.text
     assert leader.core.status().checkpoint_error == "shard 1 of 2: no space left"
-    assert not leader.core.gate.closed
+    assert not leader.core.access.closed
     assert CheckpointManager(LocalStore(tmp_path)).published() == []
     # It is tried again, with a cut of its own.
     outcome = save(leader)
@@ -346,7 +346,7 @@ def test_the_ledger_of_as_many_workers_as_are_remembered_comes_through(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = {f"{number:032x}": [10**12 + number, 1, 10**6] for number in range(16_384)}
-    leader = OneShard(Place(0, 2), Models(), tmp_path, "", parameters=8)
+    leader = OneShard(ShardPosition(0, 2), Models(), tmp_path, "", parameters=8)
     try:
         with raw_shard(leader.address, location=str(tmp_path)) as shard:
             serve(leader, shard)
@@ -362,7 +362,7 @@ def test_the_ledger_of_as_many_workers_as_are_remembered_comes_through(
 def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = OneShard(Place(0, 2), Models(), tmp_path, "")
+    first = OneShard(ShardPosition(0, 2), Models(), tmp_path, "")
     with raw_shard(first.address, location=str(tmp_path)) as shard:
         serve(first, shard)
         for number in (1, 2):
@@ -377,7 +377,7 @@ def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
     first.vanish()
     first.ends.close()
     newest, older = CheckpointManager(LocalStore(tmp_path)).published()
-    leader = OneShard(Place(0, 2), Models(), tmp_path, "")
+    leader = OneShard(ShardPosition(0, 2), Models(), tmp_path, "")
     try:
         with raw_shard(leader.address, location=str(tmp_path)) as shard:
             order = shard.order("restore")
@@ -386,7 +386,7 @@ def test_a_checkpoint_that_is_damaged_for_one_shard_is_skipped_by_all(
             order = shard.order("restore")
             assert order.restore.checkpoint == older
             shard.answer(order, state="raw")
-            wait_until(lambda: not leader.core.gate.closed, "both serve")
+            wait_until(lambda: not leader.core.access.closed, "both serve")
         assert f"checkpoint {newest} is skipped by all shards: shard 1 of 2: its SHA-256 differs" in caplog.text
     finally:
         leader.stop()
@@ -399,11 +399,11 @@ def test_one_that_wants_to_leave_is_let_go_when_a_checkpoint_holds_what_it_has(
     serve(leader, raw)
     raw.say(leaving=pb.Leaving())
     order = raw.order("snapshot")
-    assert leader.core.gate.closed == "shard 1 of 2 is leaving"
+    assert leader.core.access.closed == "shard 1 of 2 is leaving"
     written(raw, order, tmp_path)
     assert raw.order("end").end.saved
     raw.go()
-    wait_until(lambda: "is away" in leader.core.gate.closed, "shard 0 waits for it to come back")
+    wait_until(lambda: "is away" in leader.core.access.closed, "shard 0 waits for it to come back")
     leader.stop(Reason.INTERRUPTED)
     assert leader.ended == (Reason.INTERRUPTED, True)  # nothing was learned since
 

@@ -1,0 +1,104 @@
+"""Several connections of one program, in threads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NoReturn
+
+from relaax.client.failure import Failure
+from relaax.client.run_summary import RunSummary
+
+_NAME = "connection-"
+_SWITCH_SECONDS = 0.02
+"""After which a thread that waits for the interpreter asks for it. Every connection lets go of it twice a step by
+itself; asked for it every 5 ms, as by default, 64 of them take a tenth more processor time."""
+Main = Callable[[argparse.Namespace], RunSummary]
+
+
+def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
+    """Run `main` once for each of `arguments.connections`, at the same time, and sum up what they did.
+
+    Each has environments of its own, whose seeds follow those of the one before, and a file of its own for --measure.
+    For environments that wait more than they compute, and where there are many: a process for each has its own copy of
+    everything that it imports, 40 MB with gymnasium. Ends with the last; raises what the first that failed raised, and
+    leaves the others running. Raises Failure where the system gives no more threads.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(max(before, _SWITCH_SECONDS))
+    try:
+        return _together(_summaries(main, arguments))
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
+    """Of each connection, when all have ended. Raises what the first that failed raised, and Failure."""
+    outcomes: SimpleQueue[RunSummary | BaseException] = SimpleQueue()
+    threads: list[threading.Thread] = []
+
+    def one(own: argparse.Namespace) -> None:
+        try:
+            outcomes.put(main(own))
+        except BaseException as error:  # for the thread that waits
+            outcomes.put(error)
+
+    for index in range(arguments.connections):
+        own = argparse.Namespace(**vars(arguments))
+        if own.seed is not None:
+            own.seed += index * own.environments
+        if own.measure is not None:
+            own.measure = measure_file(own.measure, index)
+        threads.append(threading.Thread(target=one, args=(own,), name=f"{_NAME}{index}", daemon=True))
+        try:
+            threads[-1].start()
+        except RuntimeError as error:
+            raise Failure(
+                f"the system has no thread for connection {index + 1} of {arguments.connections} ({error}):"
+                " ask for fewer --connections, in more processes"
+            ) from error
+    summaries = []
+    for _ in range(arguments.connections):
+        outcome = outcomes.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        summaries.append(outcome)
+    for thread in threads:
+        thread.join()
+    return summaries
+
+
+def under_way() -> bool:
+    """Whether any of several connections has not ended."""
+    return any(thread.name.startswith(_NAME) for thread in threading.enumerate())
+
+
+def leave(code: int) -> NoReturn:
+    """Exit while connections are under way: no exception reaches them, and nobody waits for their sockets."""
+    if "multiprocessing" in sys.modules:
+        for child in sys.modules["multiprocessing"].active_children():
+            child.terminate()  # an environment, perhaps in a half done step
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def measure_file(file: Path, index: int) -> Path:
+    """Where connection number `index` of a program writes its measurements: FILE, then FILE-1, FILE-2, ..."""
+    return file.with_stem(f"{file.stem}-{index}") if index else file
+
+
+def _together(summaries: Sequence[RunSummary]) -> RunSummary:
+    finished = [summary.training_finished for summary in summaries if summary.training_finished is not None]
+    return RunSummary(
+        episodes=sum(summary.episodes for summary in summaries),
+        steps=sum(summary.steps for summary in summaries),
+        returns=tuple(value for summary in summaries for value in summary.returns),
+        seconds=max(summary.seconds for summary in summaries),
+        training_finished=finished[-1] if finished else None,
+    )

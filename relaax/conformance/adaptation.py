@@ -1,0 +1,196 @@
+"""A golden conversation as a server can be asked to hold it: with spaces, a token and limits of its own.
+
+Where nothing needs to change, the bytes are those of the file. A mistake stays the same mistake in other spaces.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import ssl
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format
+
+from relaax.conformance.values import Array, legal, of_another_dtype, wire_array
+from relaax.conformance.vectors import Conversation, golden
+from relaax.conformance.wire import Wrong, decoded, encoded, framed
+from relaax.rlx import Space, rlx_pb2, space_from_dict, space_to_dict
+from relaax.rlx.arrays import DTYPES
+
+_DIGITS = 1000  # of an integer that nobody knows; Python reads a few thousand
+
+
+class Untranslatable(Exception):
+    """The mistake cannot be made in this codec or in these spaces. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the one who runs the check knows of the server. Spaces are both given or both None."""
+
+    observation_space: Space | None = None
+    action_space: Space | None = None
+    token: str = ""
+    exploit: bool = False
+    codec: str | None = None
+    deadline: float = 20.0
+    tls: ssl.SSLContext | None = None
+
+
+class AdaptedConversation:
+    """One conversation, the client's side of it."""
+
+    def __init__(self, conversation: Conversation, settings: Settings) -> None:
+        self.conversation = conversation
+        first = conversation.entries[0]
+        # Before the fifth byte is there, a server does not know the codec, and answers in Protobuf.
+        undecided = ("error" in first and len(bytes.fromhex(first["bytes"])) <= 4) or "http" in conversation.name
+        self.codec = conversation.codec if undecided else settings.codec or conversation.codec
+        self.settings = settings
+        hello = _hello_of(conversation)
+        plain = hello is not None and _spaces_of(hello) == _spaces_of(_hello_of(golden("plain_protobuf")))
+        self._own = settings.observation_space is not None and plain
+        if self._own:
+            assert settings.observation_space is not None and settings.action_space is not None
+            self.spaces = settings.observation_space, settings.action_space
+        elif hello is not None:
+            self.spaces = space_from_dict(hello["observationSpace"]), space_from_dict(hello["actionSpace"])
+        self.environments = int(hello["environments"]) if hello else 1
+        self.wrong_token = conversation.name == "refused_token"
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether it ends with a mistake of the client before anything was agreed on: any spaces will do."""
+        return "error" in self.conversation.entries[0]
+
+    def frame(self, entry: dict[str, Any], limits: rlx_pb2.Limits | None) -> bytes:
+        """What to send for an entry of the client. `limits`: of the welcome, once it is there.
+
+        Raises Untranslatable.
+        """
+        data = bytes.fromhex(entry["bytes"])
+        if entry.get("error") == "ERROR_CODE_FRAME_TOO_LARGE":
+            return self._too_long(data, limits)
+        verbatim = self.codec == self.conversation.codec
+        malformed = entry.get("error") == "ERROR_CODE_MALFORMED"
+        if verbatim and (self.is_opening or malformed):
+            return data
+        try:
+            if malformed:
+                raise Wrong("it lies in the bytes, not in what they say")
+            if "message" in entry:
+                message = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
+            else:
+                message = decoded(data[4:], self.conversation.codec, rlx_pb2.ClientMessage)
+        except Wrong:
+            if verbatim:
+                return data
+            raise Untranslatable(f"a mistake that {self.codec} cannot make") from None
+        kind = message.WhichOneof("message")
+        if kind is None:
+            return data if verbatim else framed(b'{"fly":{"high":true}}')
+        changed = False if self.is_opening else self._change(message, kind, "error" in entry, limits)
+        if verbatim and not changed:
+            return data
+        if entry.get("other_bytes") and self.codec == "json":
+            return _edited(data, message)
+        return encoded(message, self.codec)
+
+    def _too_long(self, data: bytes, limits: rlx_pb2.Limits | None) -> bytes:
+        if limits is None:
+            return data
+        if limits.max_frame_bytes >= 2**32 - 1:
+            raise Untranslatable("the server allows frames as long as a length can say")
+        return struct.pack(">I", limits.max_frame_bytes + 1)
+
+    def _change(self, message: Any, kind: str, mistaken: bool, limits: rlx_pb2.Limits | None) -> bool:
+        """Make the message one of this server's; whether that changed anything."""
+        before = message.SerializeToString(deterministic=True)
+        if kind == "hello":
+            self._introduce(message.hello)
+        elif kind == "metrics" and mistaken and limits is not None:
+            self._exceed(message.metrics, limits)
+        elif kind in ("init", "step", "reset") and self._own:
+            body = getattr(message, kind)
+            for field in ("observation", "final_observation"):
+                if field in body.DESCRIPTOR.fields_by_name and getattr(body, field):
+                    arrays = self._translated(list(getattr(body, field)))
+                    getattr(body, field).clear()
+                    getattr(body, field).extend(arrays)
+        return bool(before != message.SerializeToString(deterministic=True))
+
+    def _introduce(self, hello: Any) -> None:
+        if self._own:
+            for field, space in zip(("observation_space", "action_space"), self.spaces, strict=True):
+                getattr(hello, field).CopyFrom(json_format.ParseDict(space_to_dict(space), rlx_pb2.Space()))
+        if not self.wrong_token:
+            hello.token = self.settings.token
+        if self.settings.exploit:
+            hello.mode = rlx_pb2.MODE_EXPLOIT
+
+    def _exceed(self, metrics: Any, limits: rlx_pb2.Limits) -> None:
+        """A mistake about the vectors' limits becomes one about the server's."""
+        theirs = self.conversation.limits
+        scalars = [(scalar.name, scalar.value) for scalar in metrics.scalars]
+        if any(len(name) > theirs.max_metric_name_bytes for name, _ in scalars):
+            scalars = [("a" * (limits.max_metric_name_bytes + 1), 1.0)]
+        elif len(scalars) > theirs.max_metric_names:
+            scalars = [(f"m{i}", 1.0) for i in range(limits.max_metric_names + 1)]
+        del metrics.scalars[:]
+        for name, value in scalars:
+            metrics.scalars.add(name=name, value=value)
+        if metrics.ByteSize() > min(limits.max_frame_bytes, 2**24) // 2:
+            raise Untranslatable("the server's limit on metrics is larger than a frame")
+
+    def _translated(self, arrays: list[Any]) -> list[Any]:
+        """Leaves of the point's space as leaves of the server's, with the mistake that they hold."""
+        own = legal(self.spaces[0], self.environments, np.random.default_rng(0))
+        extra = own[:1] * (len(arrays) - 1)
+        array = arrays[0]
+        dtype, shape = DTYPES.get(array.dtype), list(array.shape)
+        if dtype is None or len(array.data) != math.prod(shape) * dtype.itemsize:
+            return [array, *map(wire_array, own[1:])]  # it is no array in any space
+        if dtype != np.float32:
+            own = of_another_dtype(own)
+        elif shape != [self.environments, 2]:
+            own[0] = _reshaped(own[0], fewer_axes=len(shape) < 2)
+        elif not np.isfinite(np.frombuffer(array.data, dtype)).all():
+            place = next((i for i, leaf in enumerate(own) if leaf.dtype.kind == "f"), None)
+            if place is None:
+                raise Untranslatable("observations of these spaces have no element that could be NaN or infinite")
+            own[place] = np.full_like(own[place], np.nan)
+        return [wire_array(leaf) for leaf in own + extra]
+
+
+def _edited(data: bytes, message: Any) -> bytes:
+    """A hello in JSON with what was changed in it, and else as it was: its unusual names, its unknown fields."""
+    tree = json.loads(data[4:], parse_int=lambda digits: int(digits[:_DIGITS]))
+    hello = json_format.MessageToDict(message.hello)
+    for field in ("observationSpace", "actionSpace", "token", "mode"):
+        tree["hello"].pop(field, None)
+        if field in hello:
+            tree["hello"][field] = hello[field]
+    return framed(json.dumps(tree, indent=1).encode())
+
+
+def _reshaped(leaf: Array, fewer_axes: bool) -> Array:
+    """Without the axis N; or longer by one element along the last axis, or by an axis."""
+    if fewer_axes:
+        return leaf[0] if leaf.ndim > 1 else leaf.reshape(())
+    return np.concatenate([leaf, leaf[..., :1]], axis=-1) if leaf.ndim > 1 else leaf[..., None].repeat(2, axis=-1)
+
+
+def _hello_of(conversation: Conversation) -> dict[str, Any] | None:
+    try:
+        hello: dict[str, Any] = conversation.entry("client", "hello")["message"]["hello"]
+    except KeyError:
+        return None
+    return hello
+
+
+def _spaces_of(hello: dict[str, Any] | None) -> list[Any]:
+    return [] if hello is None else [hello["observationSpace"], hello["actionSpace"]]

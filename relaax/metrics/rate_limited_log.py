@@ -1,0 +1,33 @@
+"""Sentences of the log that would come with every push, a minute apart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+MINUTE = 60.0
+
+
+class RateLimitedLog:
+    """Logs a warning at once, and then none for a minute; the next one says how many were kept back. Thread-safe."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._next = float("-inf")
+        self._kept_back = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, sentence: str, *more: object) -> None:
+        """Log this, with the arguments `more` of logging, where it is time."""
+        with self._lock:
+            now = self._clock()
+            if now < self._next:
+                self._kept_back += 1
+                return
+            self._next, kept_back, self._kept_back = now + MINUTE, self._kept_back, 0
+        if kept_back:
+            sentence, more = f"{sentence} (and %d like it in the last minute)", (*more, kept_back)
+        self._log.warning(sentence, *more)

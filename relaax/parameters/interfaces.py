@@ -1,0 +1,196 @@
+"""How a worker reaches the parameter server: interfaces, whatever carries the messages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.parameters.moments import Moments
+
+FlatVector = npt.NDArray[np.float32]
+
+
+class ParameterServerError(Exception):
+    """The parameter server refused, with a sentence that says why. Trying again will not help."""
+
+
+class ParameterServerUnavailable(ParameterServerError):
+    """The parameter server could not be reached within the bounded wait."""
+
+
+class ParameterServerUnauthenticated(ParameterServerError):
+    """The parameter server did not prove who it is, or this side did not prove that it may use it."""
+
+
+class ParameterServerUnusable(ParameterServerError):
+    """The way to the parameter server that was configured is none that it, or this host, can have."""
+
+
+class TrainingEnded(Exception):
+    """Training has reached `max_global_step`."""
+
+    def __init__(self, global_step: int) -> None:
+        super().__init__(f"training ended at global step {global_step}")
+        self.global_step = global_step
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a worker says about itself. `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`)."""
+
+    fingerprint: str
+    session_id: str = ""
+    environments: int = 1
+    exploit: bool = False
+    frame_skip: int = 1
+    environment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the parameter server answers: the length of the flat vector and this connection's actor indices."""
+
+    parameters: int
+    actors: tuple[int, ...]
+    global_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
+
+    `statistics` are the merged ones of all workers, as of this pull; none where the algorithm declares none.
+    """
+
+    parameters: FlatVector
+    version: int
+    global_step: int
+    statistics: Mapping[str, Moments] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What became of a push. `discarded` is why the gradient was not applied, else None.
+
+    `pulled` holds the fresh parameters where they were asked for: the same object as before where they and the
+    statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the client has registered
+    anew and `pulled` is always given.
+    """
+
+    discarded: str | None
+    global_step: int
+    version: int
+    staleness: int
+    pulled: Pulled | None
+
+
+class MetricsRecorder(ABC):
+    """Where an agent and its worker put what they measure."""
+
+    @abstractmethod
+    def scalar(self, name: str, value: float) -> None:
+        """Add a sample of a named scalar; samples are averaged and sent in batches."""
+
+    def sample(self, name: str, value: float) -> None:
+        """Add a positive sample of a named quantity whose quantiles are wanted, such as a time, rather than its mean.
+
+        By default it is taken for a scalar's.
+        """
+        self.scalar(name, value)
+
+    def gauge(self, name: str, value: float) -> None:  # noqa: B027
+        """Set how this worker, its server or its machine stands now (see `relaax.metrics.fleet`)."""
+
+    @abstractmethod
+    def statistic(self, name: str, moments: Moments) -> None:
+        """Add samples of a statistic that the algorithm declares (`ParameterServerBase.statistics`).
+
+        They are merged with what was gathered before, and sent with the next push. They count exactly once, also if
+        that push's gradient is discarded. Not in exploit mode, in which nothing is pushed. Raises ValueError if they
+        cannot be merged.
+        """
+
+    @abstractmethod
+    def episode(self, episode_return: float, length: int) -> None:
+        """Count a whole episode that has ended."""
+
+
+class Parameters(ABC):
+    """The global parameters as an agent has them. Used by one thread::
+
+        pulled = parameters.pull()
+        while ...:
+            pushed = parameters.push(gradient, env_steps=40)
+
+    Every call may raise `TrainingEnded`, `ParameterServerUnavailable` (after a bounded wait) and
+    `ParameterServerError`.
+    """
+
+    @abstractmethod
+    def pull(self) -> Pulled:
+        """Fetch the newest parameters and statistics; the same object as before if both are the same."""
+
+    def gradient_memory(self) -> FlatVector | None:
+        """Return where the next gradient is best computed, since no copy of it need be sent then.
+
+        float32 [parameters] of any numbers, to be given to the next `push`, and then asked for anew. None if any memory
+        is as good.
+        """
+        return None
+
+    @abstractmethod
+    def push(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
+    ) -> Pushed:
+        """Send one update, computed on the parameters of the last pull; its answer comes in the same round trip.
+
+        `gradient`: float32 of shape [parameters], or None to advance the global step only.
+        `env_steps`: environment steps consumed since the last push; they count even if the gradient is discarded.
+        `loss`: of which it is the gradient, if `algorithm.loss_outlier_deviations` is to apply.
+        """
+
+
+class ParameterClientBase(ABC):
+    """A worker's client of the parameter server. Used by one thread.
+
+    Its life: `register`, `pull`, then `push`, which carries what was gathered in `metrics`, or `flush` if nothing is to
+    be pushed; `close` at the end. Every call may raise what those of `Parameters` may.
+    """
+
+    metrics: MetricsRecorder
+    """What is gathered here goes out with the next push or flush."""
+
+    @abstractmethod
+    def register(self, registration: Registration) -> Registered:
+        """Introduce this worker. Called once, before anything else."""
+
+    @abstractmethod
+    def pull(self) -> Pulled:
+        """See `Parameters`."""
+
+    def gradient_memory(self) -> FlatVector | None:
+        """See `Parameters`."""
+        return None
+
+    @abstractmethod
+    def push(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
+    ) -> Pushed:
+        """See `Parameters`. `withheld`: there was a gradient, and it is kept back: it counts as discarded."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Send what was gathered now, if no push is due (exploit mode)."""
+
+    @property
+    @abstractmethod
+    def global_step(self) -> int:
+        """Environment steps over all workers, as last seen."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Say goodbye. Never raises."""

@@ -1,0 +1,62 @@
+"""What a worker has of the parameters and statistics, put together from the answers of all shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.interfaces import FlatVector, ParameterServerError, Pulled
+from relaax.parameters.shard_client import ShardClient
+from relaax.parameters.statistics import statistics_from_messages, statistics_to_messages
+from relaax.parameters.wire import Carrier
+
+Answer = Carrier[pb.PushResponse] | Carrier[pb.PullResponse]
+
+
+class ReceivedState:
+    """The newest parameters and statistics; the same object for as long as both are the same."""
+
+    def __init__(self, links: Sequence[ShardClient]) -> None:
+        self._links = links
+        self.pulled: Pulled | None = None
+        """None before the first answer, and after a roll-back."""
+
+    def take(self, answers: Sequence[Answer]) -> Pulled:
+        """Put the answers of all shards together. Raises ParameterServerError if one cannot be what was asked for."""
+        first = answers[0].message
+        if self.pulled is not None and all(answer.message.not_modified for answer in answers):
+            if statistics_to_messages(self.pulled.statistics) == list(first.statistics):
+                return self.pulled
+            return self._hold(self.pulled.parameters, self.pulled.version, first)
+        if len(self._links) == 1:
+            vector = self._links[0].received(answers[0])
+        else:
+            vector = np.empty(self._links[-1].end, np.float32)
+            for link, answer in zip(self._links, answers, strict=True):
+                part = slice(link.start, link.end)
+                if answer.message.not_modified and self.pulled is not None:
+                    vector[part] = self.pulled.parameters[part]
+                else:
+                    vector[part] = link.received(answer)
+            vector.flags.writeable = False
+        return self._hold(vector, first.version, first)
+
+    def own(self, parameters: FlatVector, answers: Sequence[Answer]) -> Pulled:
+        """Take the parameters of the worker's own update, with what others have made of them by then."""
+        for link, answer in zip(self._links, answers, strict=True):
+            link.version = answer.message.version
+        first = answers[0].message
+        return self._hold(parameters, first.version, first)
+
+    def _hold(self, parameters: FlatVector, version: int, first: pb.PushResponse | pb.PullResponse) -> Pulled:
+        try:
+            statistics = MappingProxyType(statistics_from_messages(first.statistics))
+        except ValueError as error:
+            raise ParameterServerError(
+                f"parameter server {self._links[0].address} sent what is no statistic: {error}"
+            ) from None
+        self.pulled = Pulled(parameters, version, first.global_step, statistics)
+        return self.pulled

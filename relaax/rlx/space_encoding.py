@@ -1,0 +1,165 @@
+"""Spaces on the wire, and as JSON-able dicts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.rlx import rlx_pb2
+from relaax.rlx.array_spaces import MAX_ELEMENTS
+from relaax.rlx.arrays import MAX_AXES, dtype_number, dtype_of
+from relaax.rlx.errors import ErrorCode, ProtocolError
+from relaax.rlx.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+
+MAX_DEPTH = 16
+MAX_LEAVES = 256
+
+
+def check_space(space: Space, what: str) -> None:
+    """Raise ProtocolError (LIMIT_EXCEEDED) where a space has too many leaves or axes."""
+    for index, element in enumerate(space.elements()):
+        if index >= MAX_LEAVES:
+            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has more than {MAX_LEAVES} leaves")
+        if len(element.shape) > MAX_AXES:
+            raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has a leaf of more than {MAX_AXES} axes")
+
+
+def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
+    """Copy a space into an empty wire space. Raises ProtocolError (LIMIT_EXCEEDED) where it is nested too deeply."""
+    _check_depth(depth)
+    if isinstance(space, Box):
+        low, high = space.compact_bounds
+        target.box.dtype = dtype_number(space.dtype)
+        target.box.shape.extend(space.shape)
+        target.box.low.extend(_bounds_to_wire(low, -math.inf))
+        target.box.high.extend(_bounds_to_wire(high, math.inf))
+    elif isinstance(space, Discrete):
+        target.discrete.n, target.discrete.start = space.n, space.start
+    elif isinstance(space, MultiDiscrete):
+        target.multi_discrete.nvec.extend(space.nvec)
+    elif isinstance(space, MultiBinary):
+        target.multi_binary.SetInParent()
+        target.multi_binary.shape.extend(space.shape)
+    elif isinstance(space, Tuple):
+        for part in space.spaces:
+            write_space(part, target.tuple.spaces.add(), depth + 1)
+    elif isinstance(space, Dict):
+        for key, part in space.spaces.items():
+            entry = target.dict.entries.add(key=key)
+            write_space(part, entry.space, depth + 1)
+    else:
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{space!r} is no space that can be sent")
+
+
+def read_space(source: rlx_pb2.Space, what: str, depth: int = 1) -> Space:
+    """The space that the wire describes. Raises ProtocolError where it describes none, or one past the limits."""
+    _check_depth(depth)
+    try:
+        return _read_space(source, what, depth)
+    except ValueError as error:
+        raise ProtocolError(ErrorCode.INVALID_VALUE, f"{what}: {error}") from None
+
+
+def _read_space(source: rlx_pb2.Space, what: str, depth: int) -> Space:
+    kind = source.WhichOneof("space")
+    if kind == "box":
+        return _read_box(source.box)
+    if kind == "discrete":
+        return Discrete(source.discrete.n, source.discrete.start)
+    if kind == "multi_discrete":
+        return MultiDiscrete(source.multi_discrete.nvec)
+    if kind == "multi_binary":
+        return MultiBinary(_short(source.multi_binary.shape))
+    if kind == "tuple":
+        return Tuple([read_space(part, what, depth + 1) for part in _few(source.tuple.spaces, what)])
+    if kind == "dict":
+        parts: dict[str, Space] = {}
+        for entry in _few(source.dict.entries, what):
+            if entry.key in parts:
+                raise ValueError(f"the key {entry.key!r} appears twice")
+            parts[entry.key] = read_space(entry.space, what, depth + 1)
+        return Dict(parts)
+    raise ValueError("a space that says nothing, or of a kind that this version does not know")
+
+
+def _read_box(box: rlx_pb2.Space.Box) -> Box:
+    shape = _short(box.shape)
+    low, high = np.array(box.low, np.float64), np.array(box.high, np.float64)
+    count = math.prod(shape)
+    for name, bound in (("low", low), ("high", high)):
+        if bound.size not in (0, 1, count):
+            raise ValueError(f"{bound.size} {name} bounds for a Box of {count} elements")
+    return Box(
+        _bounds_from_wire(low, -math.inf, shape), _bounds_from_wire(high, math.inf, shape), shape, dtype_of(box.dtype)
+    )
+
+
+def _bounds_to_wire(bound: npt.NDArray[np.float64], absent: float) -> list[float]:
+    if bound.ndim == 0 and bound == absent:
+        return []
+    values: list[float] = bound.reshape(-1).tolist()
+    return values
+
+
+def _bounds_from_wire(
+    bound: npt.NDArray[np.float64], absent: float, shape: tuple[int, ...]
+) -> float | npt.NDArray[np.float64]:
+    if bound.size <= 1:
+        return float(bound[0]) if bound.size else absent
+    return bound.reshape(shape)
+
+
+def _short(shape: Any) -> tuple[int, ...]:
+    if len(shape) > MAX_AXES:
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a leaf of {len(shape)} axes; {MAX_AXES} is the most")
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise ProtocolError(
+            ErrorCode.LIMIT_EXCEEDED, f"a leaf of shape {list(shape)}; {MAX_ELEMENTS} elements is the most"
+        )
+    return tuple(shape)
+
+
+def _few(parts: Any, what: str) -> Any:
+    if len(parts) > MAX_LEAVES:
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has more than {MAX_LEAVES} leaves")
+    return parts
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a space is nested more than {MAX_DEPTH} deep")
+
+
+def space_to_dict(space: Space) -> dict[str, Any]:
+    """The space in the canonical JSON mapping of `rlx.v1.Space`. Equal spaces give equal dicts.
+
+    Raises ValueError where the space is past the limits of the protocol.
+    """
+    from google.protobuf import json_format
+
+    wire = rlx_pb2.Space()
+    try:
+        write_space(space, wire)
+        check_space(space, "the space")
+    except ProtocolError as error:
+        raise ValueError(error.message) from None
+    result: dict[str, Any] = json_format.MessageToDict(wire)
+    return result
+
+
+def space_from_dict(description: Mapping[str, Any]) -> Space:
+    """The space that `space_to_dict` described. Raises ValueError where `description` describes none."""
+    from google.protobuf import json_format
+
+    wire = rlx_pb2.Space()
+    try:
+        json_format.ParseDict(dict(description), wire)
+        space = read_space(wire, "the space")
+        check_space(space, "the space")
+    except (json_format.ParseError, ProtocolError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no description of a space: {error}") from None
+    return space

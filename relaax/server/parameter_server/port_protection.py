@@ -1,0 +1,53 @@
+"""What keeps a gRPC port open for all: who holds it up is ended, logged and counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import grpc
+
+from relaax.server.parameter_server.connections import Connections
+from relaax.server.parameter_server.disconnection_log import DisconnectionLog
+from relaax.server.parameter_server.request_reader import RequestReader
+
+_log = logging.getLogger(__name__)
+LOOK_SECONDS = 1.0
+
+
+class PortProtection:
+    """Looks every second for calls that are not whole and for connections that do nothing."""
+
+    def __init__(
+        self,
+        ended: Callable[[str, grpc.StatusCode], None],
+        admit: Callable[[str, grpc.ServicerContext], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """For the first two see `RequestReader`, for `lost` see `Connections`."""
+        self._complaints = DisconnectionLog()
+        self.connections = Connections(self._complaints, lost)
+        self.reading = RequestReader(self._complaints, ended, self.connections.heard, admit)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, port: int) -> None:
+        """Begin to look at this port of the process's own."""
+        self._thread = threading.Thread(target=self._run, args=(port,), name="keeper", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more. To be called once, after `start`."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, port: int) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            try:
+                self.reading.look()
+                self.connections.look(port)
+                self._complaints.tell()
+            except Exception:  # a mistake in one look must not leave the port to others
+                _log.exception("a look at the port failed")

@@ -1,0 +1,27 @@
+"""Which shard of how many a parameter server is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relaax.parameters.shard_client import shard_range
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPosition:
+    """Shard `index`, from 0, of `count`. Shard 0 leads: it counts steps, allots actors and publishes checkpoints."""
+
+    index: int = 0
+    count: int = 1
+
+    @property
+    def part(self) -> str:
+        """The name of this shard's part in a checkpoint."""
+        return f"shard-{self.index}"
+
+    def range(self, parameters: int) -> tuple[int, int]:
+        """First element that it owns of a vector of so many, and one past its last."""
+        return shard_range(parameters, self.index, self.count)
+
+    def __str__(self) -> str:
+        return f"shard {self.index} of {self.count}"

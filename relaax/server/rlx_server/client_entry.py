@@ -1,0 +1,90 @@
+"""How a client comes in: TLS, its hello, its token, and what it claims by them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+import time
+
+from relaax.rlx import Hello, RemoteProtocolError
+from relaax.rlx.errors import ErrorCode
+from relaax.server.rlx_server.authentication import SPEAKS_TLS, Authentication, Identity
+from relaax.server.rlx_server.disconnects import PeerGone, PeerSilent, ServerStopping
+from relaax.server.rlx_server.peer import Peer
+from relaax.server.rlx_server.tls_layer import TlsFailed
+from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant, NoAnswer, WorkerReports
+
+_log = logging.getLogger(__name__)
+
+OVERLOAD_RETRY_SECONDS = 5.0
+
+
+class ClientEntrance:
+    """Of one connection. Raises what `Peer.receive` does."""
+
+    def __init__(self, peer: Peer, authentication: Authentication, reports: WorkerReports, lifeline: int) -> None:
+        self._peer, self._authentication, self._reports, self._lifeline = peer, authentication, reports, lifeline
+        self._no_room: str | None = None
+
+    def let_in(self, timeout: float) -> tuple[Hello, Identity] | None:
+        """The client's hello, without its token, and who it is; None where there is none, or it may not come in.
+
+        It has `timeout` seconds.
+        """
+        began = time.monotonic()
+        if self._authentication.tls is not None and not self._secure(self._authentication.tls, timeout):
+            return None
+        hello = self._peer.receive(max(0.0, began + timeout - time.monotonic()))
+        if self._authentication.tls is not None:
+            self._no_room = self._reports.resumes(self._lifeline)
+        if not isinstance(hello, Hello):  # the state machine lets a bye through besides
+            return None
+        who = self._authentication.identified(hello.token)
+        hello = self._peer.connection.forget_token()
+        if isinstance(who, Identity):
+            return hello, who
+        self._reports.failed()
+        _log.warning("refused a client at %s: %s", hello.host, who)
+        self._peer.refuse(ErrorCode.UNAUTHENTICATED, who)
+        return None
+
+    def granted(self, hello: Hello, who: Identity, no_room: str | None) -> Grant | None:
+        """What the server grants; None where it grants nothing, which the client is told. `no_room`: why, if known.
+
+        Raises ServerStopping.
+        """
+        no_room = no_room or self._no_room
+        if no_room is not None:
+            self._peer.refuse(ErrorCode.OVERLOADED, no_room, OVERLOAD_RETRY_SECONDS)
+            return None
+        try:
+            decision = self._reports.claims(Claim(who.name, who.digest, hello.environments), self._lifeline)
+        except NoAnswer:
+            raise ServerStopping from None
+        if isinstance(decision, ClaimRefusal):
+            self._peer.refuse(*decision)
+            return None
+        return decision
+
+    def _secure(self, context: ssl.SSLContext, timeout: float) -> bool:
+        """Whether the client has agreed on TLS. While that takes its time nobody else is kept waiting."""
+        self._reports.waits()
+        try:
+            if self._peer.secure(context, timeout):
+                return True
+        except (PeerGone, PeerSilent, TlsFailed) as error:
+            self._reports.failed()
+            _log.warning("refused a client: %s", str(error) or "it broke off, or was too slow, before there was TLS")
+            return False
+        self._reports.failed()
+        _log.warning("refused a client: %s", SPEAKS_TLS)
+        with contextlib.suppress(RemoteProtocolError):  # whatever it is, it says in which codec to answer
+            self._peer.receive(timeout)
+        self._peer.refuse(ErrorCode.MALFORMED, SPEAKS_TLS)
+        return False
+
+
+def called(hello: Hello, who: Identity) -> str:
+    """How the log calls a client that was let in: its name, if it has one, and its machine as it says."""
+    return f"client {who.name} at {hello.host}" if who.name else hello.host

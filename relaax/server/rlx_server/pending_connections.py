@@ -1,0 +1,182 @@
+"""Connections that were accepted and have not introduced themselves yet. Nothing is read from them here.
+
+A connection costs a descriptor until its whole hello lies in the kernel's buffer. Its length is known from the first
+four bytes, and at most 64 KiB, so the kernel is asked (SO_RCVLOWAT) to call first at four bytes, then at all of them:
+who says a byte a second wakes nobody. A length that no hello can have is nothing to wait for: the receiver must notice
+it at once. The first four bytes of a TLS connection (0x16, a version) are such a length, so it is handed on, too.
+
+Where clients are to speak TLS, the first record of it (a ClientHello, at most `RECORD_BYTES`) is waited for in the same
+way, and a hello in plain text is as wrong as a length that none can have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import math
+import select
+import selectors
+import socket
+import struct
+import termios
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from relaax.rlx import HANDSHAKE_FRAME_BYTES
+from relaax.rlx.framing import HEADER_BYTES
+
+CRUMB_SECONDS = 0.25
+RECORD_BYTES = 2**14
+RECORD_HEADER_BYTES = 5
+_TLS_HANDSHAKE = 0x16
+_INT = struct.Struct("i")
+_PEER_ENDED = getattr(select, "POLLRDHUP", 0)  # elsewhere than on Linux such a connection expires
+
+
+class PendingConnection(enum.Enum):
+    """What became of a connection."""
+
+    WAITING = "waiting"  # for the rest of its hello
+    GONE = "gone"  # ended before there was a whole hello, and was closed
+    WHOLE = "whole"  # a frame of a hello's size is there, or the first record of TLS
+    WRONG = "wrong"  # its first frame has a length that no hello has, or is not what this port speaks
+
+
+@dataclass(slots=True)
+class _Wait:
+    deadline: float
+    bytes_wanted: int
+    watched: bool = True
+
+
+class PendingConnections:
+    """Each waits for at most `patience` seconds."""
+
+    def __init__(self, selector: selectors.BaseSelector, patience: float, tls: bool = False) -> None:
+        """`tls`: that is what clients are to speak."""
+        self._selector = selector
+        self._tls = tls
+        self._head_bytes = RECORD_HEADER_BYTES if tls else HEADER_BYTES
+        self._patience = patience
+        self._waits: dict[socket.socket, _Wait] = {}  # the oldest comes first
+        self._crumbs: set[socket.socket] = set()
+        self._look_again_at = 0.0
+        self.expired = 0
+        """How many have said no whole hello in time so far."""
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def __iter__(self) -> Iterator[socket.socket]:
+        return iter(self._waits)
+
+    def __contains__(self, sock: object) -> bool:
+        return sock in self._waits
+
+    def add(self, sock: socket.socket) -> None:
+        """Wait for the hello of a connection that was just accepted."""
+        sock.setblocking(False)
+        _call_at(sock, self._head_bytes)
+        self._waits[sock] = _Wait(time.monotonic() + self._patience, self._head_bytes)
+        self._selector.register(sock, selectors.EVENT_READ)
+
+    def look(self, sock: socket.socket) -> PendingConnection:
+        """What has come of it. One that is WHOLE or WRONG is the caller's from here on."""
+        wait = self._waits[sock]
+        try:
+            head = sock.recv(self._head_bytes, socket.MSG_PEEK)
+            (there,) = _INT.unpack(fcntl.ioctl(sock, termios.FIONREAD, bytes(_INT.size)))
+        except BlockingIOError:
+            return PendingConnection.WAITING
+        except OSError:
+            head = b""
+        if not head:
+            self._drop(sock)
+            return PendingConnection.GONE
+        needed, becomes = self._judged(head)
+        if there >= needed and becomes is not PendingConnection.WAITING:
+            self._release(sock)
+            return becomes
+        if has_ended(sock):
+            self._drop(sock)
+            return PendingConnection.GONE
+        if needed > wait.bytes_wanted:
+            wait.bytes_wanted = needed
+            _call_at(sock, needed)
+        elif wait.watched:
+            # The kernel calls all the same: its buffer is full of crumbs, or it has no SO_RCVLOWAT. Calling is its
+            # only way of waiting, so it would call without end.
+            self._selector.unregister(sock)
+            wait.watched = False
+            self._crumbs.add(sock)
+        return PendingConnection.WAITING
+
+    def _judged(self, head: bytes) -> tuple[int, PendingConnection]:
+        """How many bytes are waited for, and what the connection becomes with them."""
+        if len(head) < self._head_bytes:
+            return self._head_bytes, PendingConnection.WAITING
+        if self._tls and head[0] == _TLS_HANDSHAKE:
+            return RECORD_HEADER_BYTES + min(int.from_bytes(head[3:], "big"), RECORD_BYTES), PendingConnection.WHOLE
+        length = int.from_bytes(head[:HEADER_BYTES], "big")
+        if not 0 < length <= HANDSHAKE_FRAME_BYTES:
+            return 0, PendingConnection.WRONG
+        return HEADER_BYTES + length, PendingConnection.WRONG if self._tls else PendingConnection.WHOLE
+
+    @property
+    def due(self) -> float:
+        """Seconds until `look_again` has something to do; infinity where nobody is to be looked at."""
+        return max(0.0, self._look_again_at - time.monotonic()) if self._crumbs else math.inf
+
+    def look_again(self) -> list[tuple[socket.socket, PendingConnection]]:
+        """Now and then, those that the kernel no longer calls for: what came of each that waits no more."""
+        now = time.monotonic()
+        if not self._crumbs or now < self._look_again_at:
+            return []
+        self._look_again_at = now + CRUMB_SECONDS
+        seen = [(sock, self.look(sock)) for sock in list(self._crumbs)]
+        return [(sock, arrival) for sock, arrival in seen if arrival is not PendingConnection.WAITING]
+
+    def expire(self) -> None:
+        """Drop those whose time is up."""
+        now = time.monotonic()
+        while self._waits:
+            sock, wait = next(iter(self._waits.items()))
+            if wait.deadline > now:
+                return
+            self.expired += 1
+            self._drop(sock)
+
+    def drop_oldest(self) -> bool:
+        """Whether there was one."""
+        for sock in self._waits:
+            self._drop(sock)
+            return True
+        return False
+
+    def _drop(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        sock.close()
+
+    def _release(self, sock: socket.socket) -> None:
+        self._forget(sock)
+        _call_at(sock, 1)  # whoever reads on wants to hear of every byte
+
+    def _forget(self, sock: socket.socket) -> None:
+        if self._waits.pop(sock).watched:
+            self._selector.unregister(sock)
+        self._crumbs.discard(sock)
+
+
+def _call_at(sock: socket.socket, count: int) -> None:
+    """Have the kernel call the socket readable when `count` bytes are there, or its end."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """Whether the peer will say no more, with unread bytes before the end."""
+    poll = select.poll()
+    poll.register(sock, _PEER_ENDED)
+    return bool(poll.poll(0))

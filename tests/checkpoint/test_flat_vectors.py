@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.checkpoint import Checkpoint, Damaged
+from relaax.checkpoint.flat_vectors import cut, length, whole
+
+VECTOR = np.arange(10, dtype=np.float32)
+
+
+def checkpoint(*ranges: tuple[int, int], missing: int | None = None) -> Checkpoint:
+    shards = [{"part": f"shard-{i}", "start": start, "end": end} for i, (start, end) in enumerate(ranges)]
+    parts: dict[str, Any] = {
+        f"shard-{i}": {"parameters": VECTOR[start:end]} for i, (start, end) in enumerate(ranges) if i != missing
+    }
+    return Checkpoint("00000001-1", parts, {"shards": shards})
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 10, 12])
+def test_the_vector_of_any_number_of_shards(shards: int) -> None:
+    ranges = [(i * 10 // shards, (i + 1) * 10 // shards) for i in range(shards)]
+    found = checkpoint(*ranges)
+    assert length(found.manifest) == 10
+    np.testing.assert_array_equal(whole(found, "parameters"), VECTOR)
+    np.testing.assert_array_equal(whole(checkpoint(*reversed(ranges)), "parameters"), VECTOR)
+    for start in range(11):
+        for end in range(start, 11):
+            np.testing.assert_array_equal(cut(found, "parameters", start, end), VECTOR[start:end])
+
+
+def test_one_part_is_not_copied() -> None:
+    assert np.shares_memory(whole(checkpoint((0, 10)), "parameters"), VECTOR)
+
+
+def test_only_parts_that_are_needed_have_to_be_there() -> None:
+    np.testing.assert_array_equal(cut(checkpoint((0, 4), (4, 7), (7, 10), missing=0), "parameters", 5, 9), VECTOR[5:9])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (checkpoint((0, 4), (5, 10)), "one ends at 4, the next begins at 5"),
+        (checkpoint((0, 4), (3, 10)), "one ends at 4, the next begins at 3"),
+        (checkpoint((2, 10)), "one ends at 0, the next begins at 2"),
+        (checkpoint((0, 4), (4, 10), missing=1), "part shard-1 has nothing for parameters, not 6 elements"),
+        (checkpoint((0, 4), (4, 11)), r"part shard-1 has an array of shape \[6\] for parameters, not 7 elements"),
+        (Checkpoint("00000001-1", {}, {}), "does not say which shards there are"),
+        (Checkpoint("00000001-1", {}, {"shards": [{"start": "x"}]}), "does not say which shards there are"),
+    ],
+)
+def test_what_does_not_fit_together_is_damaged(wrong: Checkpoint, sentence: str) -> None:
+    with pytest.raises(Damaged, match=sentence):
+        whole(wrong, "parameters")
+
+
+def test_a_range_beyond_the_end_is_an_error() -> None:
+    with pytest.raises(ValueError, match="elements 5 to 11 of a vector of 10"):
+        cut(checkpoint((0, 10)), "parameters", 5, 11)

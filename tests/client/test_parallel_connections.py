@@ -1,0 +1,137 @@
+"""Several connections of one program."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.client import Failure, RunSummary, command
+from relaax.client.parallel_connections import side_by_side
+from support.programs import program, running
+from support.rlx_peer import PATIENCE, Conversation, RlxPeer, refuse, serve
+
+GYM, ALE, NAME = "OpenAI_Gym", "ALE", "CartPole-v1"
+
+
+def test_each_has_environments_seeds_and_measurements_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "measured.jsonl"
+    with RlxPeer(serve) as peer:
+        options = ("--connections", "3", "--steps", "20", "--seed", "5", "--measure", str(file))
+        done = program(GYM, peer.address, NAME, "2", *options)
+        inits = list(peer.heard(rlx.Init))
+        hellos = list(peer.heard(rlx.Hello))
+    assert done.returncode == 0, done.stderr
+    assert "60 steps" in done.stdout
+    assert [hello.environments for hello in hellos] == [2, 2, 2]
+    env = gymnasium.make_vec(NAME, 2, "sync")
+    wanted = sorted(env.reset(seed=seed)[0].tolist() for seed in (5, 7, 9))
+    assert np.allclose(sorted(init.observation[0].tolist() for init in inits), wanted)
+    for name in ("measured.jsonl", "measured-1.jsonl", "measured-2.jsonl"):
+        lines = (tmp_path / name).read_text("utf-8").splitlines()
+        assert json.loads(lines[-1])["steps"] == 20
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize(
+    ("family", "arguments"), [(GYM, [NAME, "2"]), (GYM, [NAME, "2", "--vectorization", "async"]), (ALE, ["boxing"])]
+)
+def test_a_signal_ends_them_all_quietly(family: str, arguments: list[str], number: signal.Signals, code: int) -> None:
+    acting = threading.Barrier(3)
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        for _ in range(20):
+            talk.answer()
+        acting.wait(PATIENCE)
+        while True:
+            talk.answer()
+
+    with RlxPeer(script) as peer, running(family, peer.address, *arguments, "--connections", "2") as process:
+        acting.wait(PATIENCE)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert all("connected to" in line for line in stderr.splitlines()), stderr
+
+
+def test_one_without_a_library_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = threading.Event()
+    left: list[int] = []
+
+    def main(arguments: argparse.Namespace) -> RunSummary:
+        if arguments.seed == 0:
+            raise ModuleNotFoundError("No module named 'gymnasium'", name="gymnasium")
+        waiting.wait(PATIENCE)
+        return RunSummary(0, 0, (), 0.0)
+
+    monkeypatch.setattr(command, "leave", left.append)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # this process keeps its own
+    line = ["localhost:1", NAME, "--connections", "2", "--seed", "0"]
+    with pytest.raises(SystemExit):
+        command.execute(command.parser("walls", "Walls.", "one"), main, line)
+    assert left == [2], "the other is under way"
+    waiting.set()
+
+
+def test_more_connections_than_the_system_has_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = threading.Event()
+    start = threading.Thread.start
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "connection-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def main(arguments: argparse.Namespace) -> RunSummary:
+        waiting.wait(PATIENCE)
+        return RunSummary(0, 0, (), 0.0)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    arguments = command.parser("walls", "Walls.", "one").parse_args(["localhost:1", NAME, "--connections", "2"])
+    try:
+        with pytest.raises(Failure, match=r"no thread for connection 2 of 2 .* ask for fewer --connections"):
+            side_by_side(main, arguments)
+    finally:
+        waiting.set()
+
+
+def test_threads_ask_for_the_interpreter_less_often_meanwhile() -> None:
+    before, seen = sys.getswitchinterval(), []
+
+    def main(arguments: argparse.Namespace) -> RunSummary:
+        seen.append(sys.getswitchinterval())
+        return RunSummary(0, 0, (), 0.0)
+
+    line = ["localhost:1", NAME, "--connections", "2"]
+    side_by_side(main, command.parser("walls", "Walls.", "one").parse_args(line))
+    assert min(seen) > before
+    assert sys.getswitchinterval() == before
+
+
+def test_their_summaries_are_one() -> None:
+    def main(arguments: argparse.Namespace) -> RunSummary:
+        returns = tuple(float(arguments.seed + i) for i in range(150))
+        return RunSummary(150, 300, returns, 1.0 + arguments.seed, "enough" if arguments.seed else None)
+
+    line = ["localhost:1", NAME, "--connections", "3", "--seed", "0"]
+    summary = side_by_side(main, command.parser("walls", "Walls.", "one").parse_args(line))
+    assert (summary.episodes, summary.steps, summary.seconds) == (450, 900, 3.0)
+    assert len(summary.returns) == 450, "the mean is that of them all"
+    assert summary.training_finished == "enough"
+
+
+def test_one_that_fails_ends_the_program() -> None:
+    with RlxPeer(serve, refuse(rlx.ErrorCode.UNAUTHENTICATED, "no such token")) as peer:
+        done = program(GYM, peer.address, NAME, "--connections", "2")
+    assert done.returncode == 1
+    assert "no such token" in done.stderr
+    assert "Traceback" not in done.stderr

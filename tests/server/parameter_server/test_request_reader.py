@@ -1,0 +1,164 @@
+"""Calls whose messages do not come keep nobody else from being served, and end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from relaax.server.parameter_server import disconnection_log, request_reader
+from relaax.server.parameter_server.disconnection_log import DisconnectionLog
+from relaax.server.parameter_server.request_reader import JOIN, OPEN_UNFINISHED, THREADS, UNFINISHED
+from support.parameter_servers import bridge_to, gradient, registration, running
+from support.processes import wait_until
+from support.raw_grpc import CHECK, PUSH, RawCaller, Stuck
+from support.scrape import health, scraped
+
+PREFIX = "relaax_parameter_server_"
+PATIENCE = 60.0
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+def said(address: str) -> int:
+    with grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        status: int = answer.status
+        return status
+
+
+@pytest.mark.parametrize("method", [CHECK, PUSH], ids=["check", "push"])
+@pytest.mark.parametrize(("calls", "connections"), [(8, 1), (64, 1), (1, 64)])
+def test_training_goes_on_beside_calls_without_messages(method: str, calls: int, connections: int) -> None:
+    with running() as server, bridge_to(server.address, unavailable_after=PATIENCE) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        with Stuck(server.address, method, calls, connections, again=0.1):
+            for _ in range(50):
+                bridge.push(gradient(1), env_steps=1)
+            assert server.version == 50
+            assert said(server.address) == SERVING
+
+
+def test_a_call_without_its_message_ends_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(request_reader, "OPEN_SECONDS", 0.1)
+    monkeypatch.setattr(request_reader, "MESSAGE_SECONDS", 0.2)
+    caplog.set_level(logging.WARNING, disconnection_log.__name__)
+    with (
+        running(status_bind="127.0.0.1:0") as server,
+        RawCaller(server.address) as caller,
+        RawCaller(server.address) as another,
+    ):
+        streams = [caller.begin(CHECK), caller.begin(PUSH)]
+        begun = another.begin(PUSH)
+        another.send(begun, b"\0\0\0\1\0" + bytes(100))  # some of 256 bytes
+        for stream in streams:
+            assert caller.ended(stream)
+        assert another.ended(begun)
+        wait_until(lambda: "Push" in caplog.text, "it is told", PATIENCE)
+        values = scraped(f"http://{server.server.status_address}")
+        assert values[f'{PREFIX}stopped_calls_total{{reason="late"}}'] == 3
+        assert values[f'{PREFIX}calls_total{{code="CANCELLED",method="Push"}}'] == 2
+        assert values[f"{PREFIX}unfinished_calls"] == 0
+    assert "of 127.0.0.1: " in caplog.text
+    assert "1 x Check without its message for 0.1 s" in caplog.text
+    assert len(caplog.records) <= 1, "once a minute"
+
+
+def test_the_fifth_of_a_connection_is_refused_with_a_sentence() -> None:
+    with running() as server, contextlib.ExitStack() as stack:
+        channel = stack.enter_context(grpc.insecure_channel(server.address))
+        silent = threading.Event()
+        stack.callback(silent.set)
+        wait = lambda: iter(lambda: silent.wait() and b"", b"")  # noqa: E731
+        calls = [channel.stream_unary(PUSH).future(wait(), timeout=PATIENCE) for _ in range(UNFINISHED)]
+        wait_until(lambda: server.server.keeper.reading.unfinished == UNFINISHED, "they wait", PATIENCE)
+        with pytest.raises(grpc.RpcError, match="4 calls of this connection have not sent their messages") as refused:
+            channel.stream_unary(PUSH)(wait(), timeout=PATIENCE)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not any(call.done() for call in calls)
+
+
+def test_who_has_most_open_calls_loses_the_oldest_one() -> None:
+    with running() as server, RawCaller(server.address, "127.0.0.2") as other, contextlib.ExitStack() as stack:
+        reads = server.server.keeper.reading
+        kept = other.begin(CHECK)
+        wait_until(lambda: reads.unfinished == 1, "it waits", PATIENCE)
+        crowd = [stack.enter_context(RawCaller(server.address)) for _ in range(OPEN_UNFINISHED)]
+        crowd[0].begin(CHECK)
+        wait_until(lambda: reads.unfinished == 2, "the oldest of the crowd waits", PATIENCE)
+        for caller in crowd[1:]:
+            caller.begin(CHECK)
+        assert crowd[0].ended(1)
+        other.send(kept, b"\0\0\0\0\0", ends=True)
+        assert other.ended(kept)
+        assert reads.ended["crowded"] == 1
+
+
+def test_streams_end_and_that_of_a_watcher_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_reader, "MESSAGE_SECONDS", 0.2)
+    with running() as server, grpc.insecure_channel(server.address) as channel:
+        watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        assert next(watched).status == SERVING
+        silent = threading.Event()
+        asked = (silent.wait() and reflection_pb2.ServerReflectionRequest() for _ in range(1))
+        told = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked, timeout=PATIENCE)
+        with pytest.raises(grpc.RpcError) as ended:
+            list(told)
+        silent.set()
+        assert ended.value.code() is grpc.StatusCode.CANCELLED
+        server.server.health.serve(False)
+        assert next(watched).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watched.cancel()
+
+
+def test_a_server_that_serves_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_reader, "JAM_SECONDS", 0.2)
+    monkeypatch.setattr(request_reader, "MESSAGE_SECONDS", PATIENCE)
+    with running(status_bind="127.0.0.1:0") as server:
+        url = f"http://{server.server.status_address}"
+        assert health(url)[0] == 200
+        with Stuck(server.address, PUSH, 1, THREADS + 1):
+            wait_until(lambda: health(url)[0] == 503, "it is jammed", PATIENCE)
+            assert scraped(url)[f"{PREFIX}serving"] == 0
+        wait_until(lambda: health(url)[0] == 200, "it serves again", PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [(b"\xff", "cannot be read"), (None, "needs a message, and none was sent")],
+    ids=["bad", "none"],
+)
+def test_what_is_no_message_is_refused_with_a_sentence(message: bytes | None, says: str) -> None:
+    with running() as server, grpc.insecure_channel(server.address) as channel:
+        with pytest.raises(grpc.RpcError, match=says) as refused:
+            channel.stream_unary(PUSH)(iter([] if message is None else [message]), timeout=PATIENCE)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_the_stream_that_lasts_is_the_shards() -> None:
+    assert JOIN == "/relaax.v1.CoordinationService/Join"
+
+
+def test_an_address_is_told_once_a_minute_with_all_that_was_stopped(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    told = DisconnectionLog(lambda: now)
+    for _ in range(3):
+        told.add("10.0.0.1", "a")
+    told.add("10.0.0.2", "b")
+    told.tell()
+    assert [record.getMessage().partition(", of ")[2] for record in caplog.records] == [
+        "10.0.0.1: 3 x a",
+        "10.0.0.2: 1 x b",
+    ]
+    for _ in range(2):
+        now += 30.0
+        told.add("10.0.0.1", "c")
+        told.tell()
+    assert [record.getMessage().partition(", of ")[2] for record in caplog.records[2:]] == ["10.0.0.1: 2 x c"]

@@ -1,0 +1,44 @@
+"""Looking for a device in a child, from a process that may fork afterwards as if nothing had happened."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+LOOK = """
+import os, signal
+import tensorflow as tf
+from relaax.server.rlx_server import device_probe
+from relaax.server.rlx_server.spawner import thread_count
+
+descriptors = len(os.listdir("/proc/self/fd"))
+print(device_probe.device_refusal("cpu"))
+print(device_probe.device_refusal("gpu:99"))
+look = device_probe._look
+device_probe._look = lambda device, answer: os.kill(os.getpid(), signal.SIGSEGV)
+print(device_probe.device_refusal("gpu"))
+device_probe._look = lambda device, answer: 1 / 0
+print(device_probe.device_refusal("gpu"))
+device_probe._look = lambda device, answer: look("cpu", answer)
+print(device_probe.device_refusal("gpu"))
+print(thread_count(), len(os.listdir("/proc/self/fd")) - descriptors, flush=True)
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if float(tf.constant(1.0) + 1.0) == 2.0 else 1)
+print(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_the_child_looks_and_the_parent_stays_as_it_was() -> None:
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(sys.path)}
+    answer = subprocess.run(
+        [sys.executable, "-c", LOOK], capture_output=True, text=True, env=environment, timeout=240, check=True
+    )
+    cpu, missing, crashed, failed, there, parent, forked = answer.stdout.splitlines()
+    assert (cpu, there) == ("None", "None")
+    assert missing.startswith("gpu:99 was asked for, but TensorFlow finds ")
+    assert crashed.startswith("gpu was asked for, but the process that looked for it was ended by SIGSEGV: use cpu")
+    assert "failed, as logged above" in failed
+    assert "ZeroDivisionError" in answer.stderr
+    assert parent == "1 0", "one thread, and no descriptor more than before"
+    assert forked == "0"
