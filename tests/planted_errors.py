@@ -930,13 +930,13 @@ ERRORS = (
             ),
             (METERS_PY, "self._numbers[at + 1] = begin + amount / rate", "self.own[at] = begin + amount / rate"),
         ],
-        f"{RLX_SERVER_TESTS}/test_clients.py",
+        f"{RLX_SERVER_TESTS}/test_client_accounts.py",
     ),
     planted(
         "revoked-but-served",
         "a name that was taken out keeps the connections that it has",
         [(CLAIMS_PY, "each.client not in known or", "each.client in known and")],
-        f"{RLX_SERVER_TESTS}/test_clients.py",
+        f"{RLX_SERVER_TESTS}/test_client_accounts.py",
     ),
     planted(
         "left-and-still-counted",
@@ -945,7 +945,7 @@ ERRORS = (
             (CLAIMS_PY, "connection = self._by_pid.pop(pid, None)", "connection = self._by_pid.get(pid)"),
             (CLAIMS_PY, "self._by_pid[pid].left = True", "self._by_pid[pid].left = False"),
         ],
-        f"{RLX_SERVER_TESTS}/test_clients.py",
+        f"{RLX_SERVER_TESTS}/test_client_accounts.py",
     ),
     planted(
         "living-servers-folder-removed",
