@@ -1,4 +1,4 @@
-"""The worker processes of an RLX server, from its point of view."""
+"""The worker processes of an RLX server, as the server sees them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
@@ -32,15 +33,44 @@ from relaax.server.rlx_server.worker_reports import (
 _log = logging.getLogger(__name__)
 
 MAX_LEAVING = 16
-"""Workers that wait for a client to close, whom they have told why it is not let in. Past it the oldest is ended."""
+"""Workers that wait for clients to close that were told why they are not let in. Beyond it the oldest is killed."""
 MAX_STALLED = 64
-"""Workers that wait for a client to go on with TLS. Past it the oldest is ended."""
+"""Workers that wait for a client to go on with TLS. Beyond it the oldest is killed."""
 STALL_SECONDS = 1.0
-"""What each of these gets at least where there are so many: no more are to be started before."""
+"""The time that each of these has at least: with so many, no other worker is started before."""
+
+
+@dataclass(slots=True)
+class Child:
+    """One worker process. `host` is its client's address; times are those of `time.monotonic`."""
+
+    pid: int
+    host: str
+    line: int
+    """The server's end of the line to the worker, -1 once it is closed."""
+    refusing: bool
+    """Whether it only tells its client why it is not let in."""
+    stalled_since: float | None = None
+    """Since when it waits for its client to go on with TLS."""
+    leaving_since: float | None = None
+    """Since when it waits for a client that is no longer served to close."""
+    cut_off: bool = False
+    """Whether the server has killed it."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether it serves a client, or may do so later."""
+        return not self.refusing and self.leaving_since is None and self.stalled_since is None
+
+    def close(self) -> None:
+        """Close the line."""
+        if self.line >= 0:
+            os.close(self.line)
+            self.line = -1
 
 
 class Children:
-    """Who is there, who was let in, and how each ended."""
+    """The worker processes of this server: which of them serve a client, and how each of them ended."""
 
     def __init__(
         self,
@@ -53,234 +83,207 @@ class Children:
     ) -> None:
         """`ended` is called with the process id of each worker that has ended.
 
-        `failed` is called with the host of each client that broke the protocol, or did not prove that it may come in.
-        `refusal` says why there is no room beside the workers with these process ids; None where there is.
-        `claims` decides about what clients claim; without it nobody may.
+        `failed` is called with the host of each client that broke the protocol or failed to authenticate. `refusal`
+        returns why there is no room beside the workers with these process ids, or None if there is room. `claims`
+        decides on what clients claim; it may be left out if no worker reports a claim.
         """
         self._selector = selector
         self._ended = ended
         self._failed = failed
         self._refusal = refusal
         self._claims = claims
-        self._host_of: dict[int, str] = {}
-        self._line_of: dict[int, int] = {}  # pid -> descriptor of one that has said all, and may be told something
-        self._stalled: dict[int, float] = {}  # pid -> since when; the oldest comes first
-        self._reports_of: dict[int, int] = {}  # pid -> descriptor, -1 once it has said what it has to say
-        self._refusing: set[int] = set()
-        self._leaving: dict[int, None] = {}  # the oldest comes first
-        self._cut_off: set[int] = set()
+        self._by_pid: dict[int, Child] = {}
+        self._by_line: dict[int, Child] = {}  # those that have more to report
         self.unproven = UnprovenClients() if unproven is None else unproven
-        """Workers that have let their clients in, who have yet to prove that they read."""
+        """Workers that have let in clients which have not yet proved that they read."""
         self.counts: Counter[str] = Counter()
-        """Of forks, admissions, handshake failures, worker failures and unproven workers that were ended so far."""
+        """Forks, admissions, handshake failures, worker failures and unproven workers that were ended."""
         self.training_finished = False
         """Whether a worker has heard from the parameter server that training is over."""
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the workers."""
-        return list(self._reports_of)
+        return list(self._by_pid)
 
     @property
     def serving(self) -> list[int]:
-        """Process ids of the workers that serve a client, or may yet."""
-        away = (self._refusing, self._leaving, self._stalled)
-        return [pid for pid in self._reports_of if not any(pid in pids for pids in away)]
+        """Process ids of the workers that serve a client, or may do so later."""
+        return [child.pid for child in self._by_pid.values() if child.serving]
 
     @property
     def handshakes(self) -> int:
-        """How many workers do not know yet whether they let their client in, and do not just wait for it."""
-        elsewhere = (self._stalled, self.unproven)
-        return sum(
-            reports >= 0 and not any(pid in pids for pids in elsewhere) for pid, reports in self._reports_of.items()
-        )
+        """The number of workers that are still deciding whether to let their client in, not counting stalled ones."""
+        undecided = (child for child in self._by_line.values() if child.stalled_since is None)
+        return sum(child.pid not in self.unproven for child in undecided)
 
     @property
     def refusing(self) -> int:
-        """How many of these are there only to tell their clients why they are not let in."""
-        return sum(self._reports_of.get(pid, -1) >= 0 for pid in self._refusing if pid not in self._stalled)
+        """The number of these that only tell their clients why they are not let in."""
+        return sum(child.refusing and child.stalled_since is None for child in self._by_line.values())
 
     @property
     def crowded(self) -> bool:
-        """Whether one more worker would end one that has hardly begun to wait for its client to go on with TLS."""
-        if len(self._stalled) + self.handshakes < MAX_STALLED or not self._stalled:
+        """Whether one more worker would end one that has only just begun to wait for its client to go on with TLS."""
+        since = [child.stalled_since for child in self._by_line.values() if child.stalled_since is not None]
+        if not since or len(since) + self.handshakes < MAX_STALLED:
             return False
-        return time.monotonic() - next(iter(self._stalled.values())) < STALL_SECONDS
+        return time.monotonic() - min(since) < STALL_SECONDS
 
     def take_place(self) -> None:
-        """One more worker is about to be started; one that makes room for it, if need be, is told to end."""
+        """Prepare for one more worker: tell another one to end if it has to make room."""
         self._end_unproven(self.unproven.take(self.handshakes))
 
     def make_room(self) -> bool:
-        """Tell a worker whose client has proved nothing to end, if one has had its time; whether there was one."""
+        """Tell a worker with an unproven client to end, if one has had its time. Return whether there was one."""
         return self._end_unproven(self.unproven.loser())
 
     def _end_unproven(self, pid: int | None) -> bool:
         if pid is None:
             return False
         self.counts["crowded_out"] += 1
-        self._leaves(pid)
+        self._leaves(self._by_pid[pid])
         return True
 
-    def _leaves(self, pid: int) -> None:
-        """Its client is served no more, and has a moment to close."""
-        self._leaving[pid] = None
-        self.unproven.leave(pid)
+    def _leaves(self, child: Child) -> None:
+        """Stop serving the client of this worker; the client gets a moment to close."""
+        child.leaving_since = time.monotonic()
+        self.unproven.leave(child.pid)
         if self._claims is not None:
-            self._claims.leave(pid)
-        self._close(pid)
+            self._claims.leave(child.pid)
+        self._close(child)
 
     def revoke(self, pid: int) -> None:
-        """Tell a worker that its client is let in no more."""
-        line = self._line_of.get(pid, self._reports_of.get(pid, -1))
-        if line >= 0:
-            revoke(line)
+        """Tell a worker that its client may no longer be served."""
+        child = self._by_pid.get(pid)
+        if child is not None and child.line >= 0:
+            revoke(child.line)
 
-    def add(self, pid: int, reports: int, serves: bool = True, host: str = "") -> None:
-        """A worker was started; `reports` becomes readable when its client was let in, or was not.
+    def add(self, pid: int, line: int, serves: bool = True, host: str = "") -> None:
+        """Add a worker that was started with the other end of `line`, for a client at `host`.
 
-        One that does not serve is there to tell its client why, and takes up no room. `host`: the client's.
+        One that does not serve only tells its client why, and takes up no room.
         """
-        self._reports_of[pid] = reports
-        self._host_of[pid] = host
+        child = self._by_pid[pid] = self._by_line[line] = Child(pid, host, line, refusing=not serves)
         self.counts["forks"] += 1
-        if not serves:
-            self._refusing.add(pid)
-        self._selector.register(reports, selectors.EVENT_READ)
+        self._selector.register(child.line, selectors.EVENT_READ)
 
-    def reports(self, descriptor: int) -> None:
-        """`descriptor` has become readable."""
-        for pid, reports in self._reports_of.items():
-            if reports == descriptor:
-                word = b""
-                with contextlib.suppress(ConnectionResetError):  # it died before it read what it was answered
-                    word = os.read(reports, 1)
-                self._hear(pid, word)
-                return
+    def reports(self, line: int) -> None:
+        """Read a report from the line `line`, which has become readable."""
+        child = self._by_line.get(line)
+        if child is not None:
+            word = b""
+            with contextlib.suppress(ConnectionResetError):  # it died before it read what it was answered
+                word = os.read(line, 1)
+            self._hear(child, word)
 
-    def _hear(self, pid: int, word: bytes) -> None:
+    def _hear(self, child: Child, word: bytes) -> None:
         if word == WAITS:
-            self._stalled[pid] = time.monotonic()
-            if len(self._stalled) > MAX_STALLED:
-                self._cut_off_stalled()
+            child.stalled_since = time.monotonic()
+            stalled = [other for other in self._by_line.values() if other.stalled_since is not None]
+            if len(stalled) > MAX_STALLED:
+                oldest = min(stalled, key=lambda other: other.stalled_since or 0.0)
+                self._failed(oldest.host)
+                self._kill(oldest)
             return
-        self._stalled.pop(pid, None)
+        child.stalled_since = None
         if word == FAILED:
-            if pid not in self.unproven:  # a mistake after the handshake is none of it
-                self._failed(self._host_of[pid])
+            if child.pid not in self.unproven:  # a mistake after the handshake is not one of the handshake
+                self._failed(child.host)
         elif word == ADMITTED:
             self.counts["admissions"] += 1
-            self.unproven.admit(pid, self._host_of[pid])
+            self.unproven.admit(child.pid, child.host)
         elif word == GREETED:
-            self.unproven.greet(pid)
+            self.unproven.greet(child.pid)
         elif word == RESUMES:
-            self._answer(pid)
+            self._answer(child)
         elif word == CLAIMS:
-            self._decide(pid)
+            self._decide(child)
         elif word == PROVEN:
-            self.unproven.leave(pid)
-            self._selector.unregister(self._reports_of[pid])
-            self._line_of[pid], self._reports_of[pid] = self._reports_of[pid], -1
+            self.unproven.leave(child.pid)
+            self._listen_no_more(child)
         else:
-            self.counts["handshake_failures"] += pid not in self._refusing and pid not in self.unproven
-            self._leaves(pid)
+            self.counts["handshake_failures"] += not child.refusing and child.pid not in self.unproven
+            self._leaves(child)
 
-    def _answer(self, pid: int) -> None:
-        """Whether there is room for a worker that took none while it waited. One that is to refuse knows it already."""
+    def _answer(self, child: Child) -> None:
+        """Tell a worker that had to wait whether there is room for it now, unless it is to refuse anyway."""
         refusal = None
-        if pid not in self._refusing:
-            refusal = self._refusal([other for other in self.serving if other != pid])
-            if refusal is not None:
-                self._refusing.add(pid)
-        answer(self._reports_of[pid], refusal)
+        if not child.refusing:
+            refusal = self._refusal([pid for pid in self.serving if pid != child.pid])
+            child.refusing = refusal is not None
+        answer(child.line, refusal)
 
-    def _decide(self, pid: int) -> None:
-        """Whether the client may have what it claims."""
+    def _decide(self, child: Child) -> None:
+        """Tell a worker whether its client gets what it claims."""
         assert self._claims is not None
-        decision = self._claims.decide(pid, self._host_of[pid], claim_at(self._reports_of[pid]), self.make_room)
-        if isinstance(decision, ClaimRefusal):
-            self._refusing.add(pid)
-        answer_claim(self._reports_of[pid], decision)
+        decision = self._claims.decide(child.pid, child.host, claim_at(child.line), self.make_room)
+        child.refusing |= isinstance(decision, ClaimRefusal)
+        answer_claim(child.line, decision)
 
-    def _cut_off_stalled(self) -> None:
-        pid = next(iter(self._stalled))
-        self._failed(self._host_of[pid])
-        self._kill(pid)
+    def _listen_no_more(self, child: Child) -> None:
+        if self._by_line.pop(child.line, None) is not None:
+            self._selector.unregister(child.line)
 
-    def _close(self, pid: int) -> None:
-        reports = self._reports_of[pid]
-        if reports >= 0:
-            self._selector.unregister(reports)
-            os.close(reports)
-            self._reports_of[pid] = -1
-        line = self._line_of.pop(pid, -1)
-        if line >= 0:
-            os.close(line)
+    def _close(self, child: Child) -> None:
+        self._listen_no_more(child)
+        child.close()
 
     def reap(self, block: bool = False) -> bool:
-        """Bury those that have ended; whether there were any."""
+        """Collect the workers that have ended. Return whether there were any."""
         any_ended = False
-        while self._reports_of:
-            with contextlib.suppress(ChildProcessError):
+        while self._by_pid:
+            try:
                 pid, status = os.waitpid(-1, 0 if block and not any_ended else os.WNOHANG)
-                if pid == 0:
-                    break
-                any_ended = True
-                if pid in self._reports_of:
-                    self._close(pid)
-                    del self._reports_of[pid]
-                    self._refusing.discard(pid)
-                    self._leaving.pop(pid, None)
-                    self._stalled.pop(pid, None)
-                    self.unproven.leave(pid)
-                    self._host_of.pop(pid, None)
-                    self._note(pid, os.waitstatus_to_exitcode(status))
-                    self._bury(pid)
-                continue
-            for pid in list(self._reports_of):
-                self.unproven.leave(pid)
-                self._close(pid)
-                self._bury(pid)
-            forgotten = (self._reports_of, self._refusing, self._leaving, self._cut_off, self._stalled, self._host_of)
-            for each in forgotten:
-                each.clear()  # somebody else has reaped them
-        self._cut_off_oldest()
+            except ChildProcessError:  # something else has collected them
+                for child in list(self._by_pid.values()):
+                    self._remove(child)
+                break
+            if pid == 0:
+                break
+            any_ended = True
+            if pid in self._by_pid:
+                self._note(self._by_pid[pid], os.waitstatus_to_exitcode(status))
+                self._remove(self._by_pid[pid])
+        self._kill_oldest_leaving()
         return any_ended
 
-    def _bury(self, pid: int) -> None:
+    def _remove(self, child: Child) -> None:
+        self._close(child)
+        del self._by_pid[child.pid]
+        self.unproven.leave(child.pid)
         if self._claims is not None:
-            self._claims.bury(pid)
-        self._ended(pid)
+            self._claims.bury(child.pid)
+        self._ended(child.pid)
 
-    def _cut_off_oldest(self) -> None:
-        """A client that was told may take its time, but not when many do."""
-        while len(self._leaving) > MAX_LEAVING:
-            self._kill(next(iter(self._leaving)))
+    def _kill_oldest_leaving(self) -> None:
+        """Kill the oldest of the workers that wait for their clients to close, if there are too many."""
+        leaving = [child for child in self._by_pid.values() if child.leaving_since is not None and not child.cut_off]
+        leaving.sort(key=lambda child: child.leaving_since or 0.0)
+        for child in leaving[: max(0, len(leaving) - MAX_LEAVING)]:
+            self._kill(child)
 
-    def _kill(self, pid: int) -> None:
-        self._leaving.pop(pid, None)
-        self._stalled.pop(pid, None)
-        self._cut_off.add(pid)
-        os.kill(pid, signal.SIGKILL)  # it is there until it was buried
+    def _kill(self, child: Child) -> None:
+        child.cut_off = True
+        child.stalled_since = None
+        os.kill(child.pid, signal.SIGKILL)  # the process id is not used again before it is collected
 
-    def _note(self, pid: int, code: int) -> None:
-        if pid in self._cut_off:
-            self._cut_off.discard(pid)
-        elif code == EXIT_TRAINING_FINISHED:
+    def _note(self, child: Child, code: int) -> None:
+        """Count and log how a worker ended, unless the server killed it."""
+        if child.cut_off:
+            return
+        if code == EXIT_TRAINING_FINISHED:
             if not self.training_finished:
                 _log.info("training has finished")
             self.training_finished = True
-        elif code < 0:
-            self.counts["worker_failures"] += 1
-            _log.error("worker %d was ended by %s", pid, signal.Signals(-code).name)
-        elif code != EXIT_DONE:
-            self.counts["worker_failures"] += 1
-            _log.error("worker %d failed", pid)
+        elif code == EXIT_DONE:
+            _log.debug("worker %d has ended", child.pid)
         else:
-            _log.debug("worker %d has ended", pid)
+            self.counts["worker_failures"] += 1
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
+            _log.error("worker %d %s", child.pid, how)
 
     def close_descriptors(self) -> None:
-        """Close what this object holds open, without forgetting the workers."""
-        for descriptor in (*self._reports_of.values(), *self._line_of.values()):
-            if descriptor >= 0:
-                os.close(descriptor)
+        """Close the lines to all workers without forgetting the workers."""
+        for child in self._by_pid.values():
+            child.close()
