@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, StepOutcome
+from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, StepResult
 from relaax.algorithm_base.network import history
 from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.observations import ObservationEncoder
@@ -74,7 +74,7 @@ class ActorCritic(AgentBase):
         self._see(self._encoder.reset(observations), np.ones_like(self._restart))
         return self._act()
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         training = not self.context.exploit
         if training:
             self.learn()  # where nobody has asked for it
@@ -135,11 +135,11 @@ class ActorCritic(AgentBase):
             self._experience.act(self._inputs, actions, outputs["value"][:, 0], self._state, self._restart)
         return self._leaves(actions)
 
-    def _clipped(self, step: StepOutcome) -> npt.NDArray[Any]:
+    def _clipped(self, step: StepResult) -> npt.NDArray[Any]:
         rewards = self._normalization.rewards(step)
         return rewards if self._clip is None else np.minimum(np.maximum(rewards, -self._clip), self._clip)
 
-    def _final_values(self, step: StepOutcome) -> Array | None:
+    def _final_values(self, step: StepResult) -> Array | None:
         """Values of the final observations, with the history and the state of the episodes that they ended.
 
         Only where one was truncated: elsewhere they may hold anything, and what is seen next stands in for them.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import Mask, StepOutcome
+from relaax.algorithm_base import Mask, StepResult
 from relaax.algorithm_base.returns import generalized_advantages
 from relaax.algorithm_base.rollout import Batch, Experience, what_came_of
 from relaax.nn.distributions import Distribution
@@ -70,7 +70,7 @@ class Episodes(Experience):
             self._weights[begins] = 1.0
         self._newest_state = state
 
-    def outcome(self, step: StepOutcome, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
+    def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         at = self._steps, self._columns
         self._rewards[at], self._discounts[at] = what_came_of(step, rewards, gamma, final_values)
         self._steps += ~step.first  # a void step is overwritten by the next one

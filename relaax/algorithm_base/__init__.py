@@ -13,7 +13,7 @@ from relaax.algorithm_base.optimizer_config import (
 )
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.schedule import Schedule
-from relaax.algorithm_base.step import Leaves, Mask, StepOutcome
+from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.configuration import Fixed, Free, Section
 from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.parameters.interfaces import (
@@ -66,7 +66,7 @@ __all__ = [
     "Schedule",
     "Section",
     "Space",
-    "StepOutcome",
+    "StepResult",
     "TrainingEnded",
     "Tuple",
     "find_algorithm",

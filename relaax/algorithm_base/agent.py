@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relaax.algorithm_base.step import Leaves, StepOutcome
+from relaax.algorithm_base.step import Leaves, StepResult
 
 if TYPE_CHECKING:
     from relaax.parameters.interfaces import MetricsRecorder, Parameters
@@ -79,7 +79,7 @@ class AgentBase(ABC):
         """Every environment starts an episode. Leaves [N, ...] of observations in, leaves [N, ...] of actions out."""
 
     @abstractmethod
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         """The outcome of the last actions in, the next actions out."""
 
     def learn(self) -> None:  # noqa: B027 - an agent may do all of it in `step`

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.observations import input_shape, is_image
-from relaax.algorithm_base.step import StepOutcome
+from relaax.algorithm_base.step import StepResult
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
 from relaax.rlx import Space
@@ -108,7 +108,7 @@ class Normalization:
         if self._observation:
             self._seen = inputs.astype(np.float64)  # a copy: the worker uses its buffers again
 
-    def gather(self, step: StepOutcome) -> None:
+    def gather(self, step: StepResult) -> None:
         """The outcome of those actions."""
         if not self._statistics:
             return
@@ -129,7 +129,7 @@ class Normalization:
         normalized = self._observation.standardized(inputs)
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
-    def rewards(self, step: StepOutcome) -> Array:
+    def rewards(self, step: StepResult) -> Array:
         """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""
         if self._reward:
             return self._reward.standardized(np.where(step.first, 0.0, step.rewards))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.returns import generalized_advantages
-from relaax.algorithm_base.step import Mask, StepOutcome
+from relaax.algorithm_base.step import Mask, StepResult
 from relaax.nn.distributions import Distribution
 from relaax.nn.specification import NetworkSpec
 
@@ -69,7 +69,7 @@ class Experience(ABC):
         """What was seen and done: [N, ...] each. `values` of the inputs, the LSTM's `state` before them."""
 
     @abstractmethod
-    def outcome(self, step: StepOutcome, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
+    def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         """What came of it.
 
         `rewards` [N] are those to learn from. An episode that ended is not continued into the next one. One that was
@@ -97,7 +97,7 @@ class Experience(ABC):
 
 
 def what_came_of(
-    step: StepOutcome, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None
+    step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Rewards [N] and discounts [N] of a step, as `Experience.outcome` says."""
     rewards = np.where(step.first, 0.0, rewards)  # void, but it may be anything, and 0 x infinity is no zero
@@ -154,7 +154,7 @@ class Rollout(Experience):
         self.values[t] = values
         self.restart[t] = restart
 
-    def outcome(self, step: StepOutcome, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
+    def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
         t = self.steps
         self.steps += 1
         if step.plain:

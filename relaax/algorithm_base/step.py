@@ -15,7 +15,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class StepOutcome:
+class StepResult:
     """The outcome of one action in each of the N environments of a connection.
 
     The worker brings both of gymnasium's habits of ending episodes into this one form:

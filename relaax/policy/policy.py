@@ -17,7 +17,7 @@ from relaax.algorithm_base import (
     Leaves,
     Pulled,
     Space,
-    StepOutcome,
+    StepResult,
 )
 from relaax.extras import explained
 from relaax.policy.file import Description, PolicyError, PolicyFile
@@ -153,9 +153,9 @@ class Policy:
         except ValueError:
             raise PolicyError(f"first has shape {list(mask.shape)}; {needed}") from None
 
-    def _step(self, observations: Leaves, first: Mask) -> StepOutcome:
+    def _step(self, observations: Leaves, first: Mask) -> StepResult:
         none: Mask = np.zeros(self._environments, np.bool_)
-        return StepOutcome(
+        return StepResult(
             np.zeros(self._environments), observations, terminated=none, truncated=none.copy(), first=first.copy()
         )
 

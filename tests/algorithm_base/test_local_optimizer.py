@@ -146,7 +146,7 @@ def test_outliers_do_not_reach_the_statistics_and_all_is_counted_by_the_server()
             assert bridge.push(gradient * 1e6, 1, loss=9.0).discarded == "loss"
             assert bridge.push(gradient * np.nan, 1, loss=1.0).discarded == "not_finite"
             pulled = bridge.push(gradient, 1, loss=1.0).pulled
-            counters = server.core.status().counters
+            counters = server.core.model.shard.counters
         finally:
             client.close()
     assert pulled is not None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relaax.algorithm_base import StepOutcome
+from relaax.algorithm_base import StepResult
 from relaax.algorithm_base.rollout import Batch, Rollout
 from relaax.nn.distributions import Categorical
 from relaax.nn.specification import NetworkSpec
@@ -13,11 +13,11 @@ GAMMA = 0.5
 EVERYWHERE_8 = np.array([8.0, 8.0], np.float32)
 
 
-def step(rewards: Sequence[float], **masks: Sequence[int]) -> StepOutcome:
+def step(rewards: Sequence[float], **masks: Sequence[int]) -> StepResult:
     """`terminated`, `truncated` and `first` are indices of environments."""
     n = len(rewards)
     flags = {name: np.isin(np.arange(n), masks.get(name, ())) for name in ("terminated", "truncated", "first")}
-    return StepOutcome(np.array(rewards, np.float64), [np.zeros((n, 1), np.float32)], **flags)
+    return StepResult(np.array(rewards, np.float64), [np.zeros((n, 1), np.float32)], **flags)
 
 
 def rollout(length: int = 2) -> Rollout:
@@ -27,7 +27,7 @@ def rollout(length: int = 2) -> Rollout:
 
 
 def fill(
-    made: Rollout, steps: Sequence[StepOutcome], finals: Sequence[np.ndarray | None] = (), value: float = 0.0
+    made: Rollout, steps: Sequence[StepResult], finals: Sequence[np.ndarray | None] = (), value: float = 0.0
 ) -> None:
     for index, one in enumerate(steps):
         assert not made.full
@@ -42,7 +42,7 @@ def learned(made: Rollout, gae_lambda: float = 1.0) -> Batch:
     return made.batch(lambda: EVERYWHERE_8, gae_lambda)
 
 
-def play(steps: Sequence[StepOutcome], finals: Sequence[np.ndarray | None] = ()) -> Batch:
+def play(steps: Sequence[StepResult], finals: Sequence[np.ndarray | None] = ()) -> Batch:
     made = rollout(len(steps))
     fill(made, steps, finals)
     return learned(made)

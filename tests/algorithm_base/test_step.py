@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.algorithm_base import StepOutcome
+from relaax.algorithm_base import StepResult
 
 
 def mask(*flags: int) -> np.ndarray:
@@ -10,7 +10,7 @@ def mask(*flags: int) -> np.ndarray:
 
 
 def test_what_ended_and_what_counted() -> None:
-    step = StepOutcome(np.zeros(4), [np.zeros((4, 2))], mask(1, 0, 0, 0), mask(0, 1, 0, 0), mask(0, 0, 1, 0))
+    step = StepResult(np.zeros(4), [np.zeros((4, 2))], mask(1, 0, 0, 0), mask(0, 1, 0, 0), mask(0, 0, 1, 0))
     assert step.ended.tolist() == [True, True, False, False]
     assert step.env_steps == 3
     assert type(step.env_steps) is int
@@ -19,11 +19,11 @@ def test_what_ended_and_what_counted() -> None:
 
 def test_a_step_in_which_nothing_is_marked_is_plain_and_shares_its_masks() -> None:
     none = mask(0, 0)
-    step = StepOutcome(np.zeros(2), [np.zeros((2, 2))], none, none, none)
+    step = StepResult(np.zeros(2), [np.zeros((2, 2))], none, none, none)
     assert step.plain
     assert step.ended is none
     assert step.restart is none
     assert step.env_steps == 2
-    marked = StepOutcome(np.zeros(2), [np.zeros((2, 2))], mask(0, 1), none, none)
+    marked = StepResult(np.zeros(2), [np.zeros((2, 2))], mask(0, 1), none, none)
     assert not marked.plain
     assert marked.ended.tolist() == marked.restart.tolist() == [False, True]

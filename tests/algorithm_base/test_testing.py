@@ -25,7 +25,7 @@ from relaax.algorithm_base import (
     ParameterServerUnavailable,
     Registration,
     Space,
-    StepOutcome,
+    StepResult,
     TrainingEnded,
     Tuple,
 )
@@ -278,15 +278,15 @@ class Agent(AgentBase):
     def act(self, observations: Leaves) -> Leaves:
         return [(observations[0][:, 0] > 0).astype(np.int64)]
 
-    def bootstrap(self, step: StepOutcome) -> np.ndarray:
+    def bootstrap(self, step: StepResult) -> np.ndarray:
         if step.final_observations is None:
             return np.zeros(len(step.first))
         return np.where(step.truncated, step.final_observations[0][:, 0] * self.value, 0.0)
 
-    def valid(self, step: StepOutcome) -> np.ndarray:
+    def valid(self, step: StepResult) -> np.ndarray:
         return ~step.first
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         if not self.context.exploit:
             targets = np.where(self.valid(step), step.rewards + self.bootstrap(step), self.value)
             self.push(np.array([np.mean(self.value - targets)], np.float32), step.env_steps)
@@ -311,12 +311,12 @@ class DeclaresRewards(ParameterServer):
 
 
 class GathersRewards(Agent):
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         if not self.context.exploit:
             self.gather(step)
         return super().step(step)
 
-    def gather(self, step: StepOutcome) -> None:
+    def gather(self, step: StepResult) -> None:
         self.context.metrics.statistic("rewards", Moments.of(step.rewards[self.valid(step), None]))
 
 
@@ -325,18 +325,18 @@ class TestAnAgentThatGathersStatistics(TestAnAgentThatKeepsTheContract):
 
 
 class GathersInExploit(GathersRewards):
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         self.gather(step)
         return super().step(step)
 
 
 class GathersVoidRewards(GathersRewards):
-    def gather(self, step: StepOutcome) -> None:
+    def gather(self, step: StepResult) -> None:
         self.context.metrics.statistic("rewards", Moments.of(step.rewards[:, None]))
 
 
 class GathersNothing(GathersRewards):
-    def gather(self, step: StepOutcome) -> None:
+    def gather(self, step: StepResult) -> None:
         pass
 
 
@@ -351,7 +351,7 @@ class OutOfSpace(Agent):
 
 
 class PushesInExploit(Agent):
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         self.push(np.ones(1, np.float32), 0)
         return self.act(step.observations)
 
@@ -373,17 +373,17 @@ class CountsNothing(Agent):
 
 
 class LearnsFromVoidRewards(Agent):
-    def valid(self, step: StepOutcome) -> np.ndarray:
+    def valid(self, step: StepResult) -> np.ndarray:
         return np.ones_like(step.first)
 
 
 class BootstrapsNever(Agent):
-    def bootstrap(self, step: StepOutcome) -> np.ndarray:
+    def bootstrap(self, step: StepResult) -> np.ndarray:
         return np.zeros(len(step.first))
 
 
 class BootstrapsAlways(Agent):
-    def bootstrap(self, step: StepOutcome) -> np.ndarray:
+    def bootstrap(self, step: StepResult) -> np.ndarray:
         return super().bootstrap(replace(step, truncated=step.ended))
 
 
@@ -416,7 +416,7 @@ class AcceptsAll(Agent):
 
 
 class CountsEpisodes(Agent):
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         self.context.metrics.episode(0.0, 1)
         return super().step(step)
 

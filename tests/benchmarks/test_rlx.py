@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from relaax import rlx
 from relaax.algorithm_base import AgentBase, AgentContext, Leaves
-from relaax.algorithm_base import StepOutcome as AgentStep
+from relaax.algorithm_base import StepResult as AgentStep
 from relaax.client import VectorClient
 from relaax.rlx.codecs import Codec, codec_named
 from relaax.rlx.transitions import Sender

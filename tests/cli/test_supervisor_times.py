@@ -90,7 +90,7 @@ from relaax.cli.run.supervisor import Supervisor
 experiment.IMPATIENCE_SECONDS = 0
 plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"])
 supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})), run_tokens(plan))
-interrupted = experiment.Interrupted(supervisor)
+interrupted = experiment.SignalWatch(supervisor)
 supervisor.clients[0].start([sys.executable, "-c", {SLOW_TO_END!r}, "3600"])
 print("client", supervisor.clients[0].pid, flush=True)
 interrupted.event.wait()

@@ -18,7 +18,7 @@ from relaax.algorithm_base import (
     Discrete,
     Leaves,
     ParameterServerBase,
-    StepOutcome,
+    StepResult,
 )
 from relaax.algorithm_base.network import NetworkConfig, network_for, network_refusal
 from relaax.algorithm_base.observations import ObservationEncoder
@@ -91,7 +91,7 @@ class Agent(AgentBase):
     def reset(self, observations: Leaves) -> Leaves:
         return self._act(self._encoder.reset(observations))
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         after = self._encoder.push(step.observations, step.restart)
         if not self.context.exploit:
             followed = after if step.final_observations is None else self._encoder.peek(step.final_observations)

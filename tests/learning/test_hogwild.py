@@ -67,7 +67,7 @@ def test_the_best_policy_is_found() -> None:
         for thread in threads:
             thread.join()
         assert failures == []
-        counters, parameters = shards.leader.core.status().counters, shards.parameters
+        counters, parameters = shards.leader.core.model.shard.counters, shards.parameters
     assert counters.env_steps >= config.max_global_step
     assert (counters.version >= UPDATES, counters.discarded) == (True, 0)
     actions = greedy_actions(DA3C, config, parameters)

@@ -45,7 +45,7 @@ def test_a_push_without_a_gradient_or_without_an_answer(way: Way) -> None:
         assert pushed.pulled is None
         # What was not pulled is not known: the next gradient is still that of version 0.
         assert bridge.push(gradient(1), env_steps=1).staleness == 1
-        assert server.core.status().counters.frames == 24
+        assert server.core.status().frames == 24
 
 
 @both_ways
@@ -203,7 +203,7 @@ def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None
         proxy.swallow_answers()
         threading.Timer(0.7, proxy.cut).start()
         assert bridge.push(gradient(1), env_steps=5).version == 1
-        assert server.core.status().counters.env_steps == 5
+        assert server.core.status().global_step == 5
 
 
 @both_ways
@@ -256,7 +256,7 @@ def test_a_push_that_a_checkpoint_holds_is_not_called_lost(tmp_path: Path) -> No
             thread.join(60)
             assert [(p.discarded, p.version, p.global_step) for p in pushed] == [(None, 1, 5)]
             assert bridge.push(gradient(1), env_steps=2).discarded == "incarnation"
-            assert second.core.status().counters.env_steps == 7
+            assert second.core.status().global_step == 7
             np.testing.assert_array_equal(second.parameters, -gradient(1))
 
 
@@ -314,5 +314,5 @@ def test_eight_workers_at_once_lose_nothing(way: Way) -> None:
             thread.join()
         assert failures == []
         np.testing.assert_array_equal(server.parameters, np.full(SIZE, pushes * sum(range(1, workers + 1))))
-        counters = server.core.status().counters
+        counters = server.core.model.shard.counters
         assert (counters.version, counters.env_steps) == (workers * pushes, 2 * workers * pushes)

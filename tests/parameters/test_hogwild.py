@@ -94,8 +94,8 @@ def test_steps_metrics_statistics_and_the_end_are_as_always() -> None:
         assert bridge.push(gradient(np.nan), 10).discarded == "not_finite"
         assert bridge.push(None, 10, withheld=True).discarded == "loss"
         status = server.core.status()
-        assert (status.counters.version, status.counters.discarded, status.episodes) == (3, 2, 1)
-        assert status.counters.env_steps == 50
+        assert (status.updates, status.discarded, status.episodes) == (3, 2, 1)
+        assert status.global_step == 50
         with pytest.raises(TrainingEnded):
             bridge.push(gradient(1), 50)
 
@@ -304,7 +304,7 @@ def test_many_at_once_lose_no_count() -> None:
         for thread in threads:
             thread.join()
         assert failures == []
-        counters = server.core.status().counters
+        counters = server.core.model.shard.counters
         assert (counters.version, counters.env_steps) == (200, 400)
         assert np.isfinite(server.parameters).all() and server.parameters.any()
 

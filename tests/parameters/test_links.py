@@ -155,7 +155,7 @@ def test_half_a_push_in_a_checkpoint_counts_its_steps_once(tmp_path: Path, arriv
         _lose(shards)
         pushed = bridge.push(ONES, env_steps=5)
         assert (pushed.discarded, pushed.global_step) == ("incarnation", 15)
-        counters = shards.leader.core.status().counters
+        counters = shards.leader.core.model.shard.counters
         assert (counters.env_steps, counters.frames) == (15, 15)
         expected = -ONES
         start, end = shard_range(SIZE, arrived, 2)

@@ -239,7 +239,7 @@ def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monk
         monkeypatch.setattr(bridge._call, "_timeout", 0.1)
         assert bridge.push(gradient(1), 5).version == 1
         assert not bridge.shares_memory
-        assert server.core.status().counters.env_steps == 5
+        assert server.core.status().global_step == 5
 
 
 def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None:
@@ -580,7 +580,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_write_changes_nothing() -> None:
         with closing(connected(offer(server))) as frames:
             frames.socket.sendall(b"\x40\0\0\0\x02\0")  # a push whose rest never comes
         wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen its end")
-        assert (server.version, server.core.status().counters.env_steps) == (0, 0)
+        assert (server.version, server.core.status().global_step) == (0, 0)
         with sharing(server) as bridge:
             assert bridge.push(gradient(1), 1).version == 1
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import relaax.policy
-from relaax.algorithm_base import AgentBase, Box, Dict, Discrete, Space, StepOutcome, load_algorithm
+from relaax.algorithm_base import AgentBase, Box, Dict, Discrete, Space, StepResult, load_algorithm
 from relaax.cli.new.scaffold import ALGORITHM, filled
 from relaax.policy import Policy, PolicyError
 from support.policy_files import bundled, write
@@ -43,7 +43,7 @@ def through_the_agent(agent: AgentBase, seen: list[list[npt.NDArray[Any]]]) -> l
     none = np.zeros(3, np.bool_)
     actions = [agent.reset(seen[0])]
     for leaves, first in zip(seen[1:], firsts()[1:], strict=True):
-        actions.append(agent.step(StepOutcome(np.ones(3), leaves, first, none, none, leaves if first.any() else None)))
+        actions.append(agent.step(StepResult(np.ones(3), leaves, first, none, none, leaves if first.any() else None)))
     return actions
 
 

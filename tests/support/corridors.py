@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import Algorithm, Discrete, Leaves, Mask, StepOutcome
+from relaax.algorithm_base import Algorithm, Discrete, Leaves, Mask, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 
 LEAVE, WALK = 0, 1
@@ -47,7 +47,7 @@ class Corridors:
         self._begin(~self._void)
         return self._observe()
 
-    def step(self, actions: Leaves) -> StepOutcome:
+    def step(self, actions: Leaves) -> StepResult:
         first, acting = self._void, ~self._void
         walks = acting & (actions[0] == WALK)
         leaves = acting & ~walks
@@ -61,7 +61,7 @@ class Corridors:
         self._begin((ended & ~self._next_step) | first)
         self._void = ended & self._next_step
         rewards = CONSOLATION * leaves + 1.0 * through
-        return StepOutcome(rewards, self._observe(), terminated, truncated, first, final if ended.any() else None)
+        return StepResult(rewards, self._observe(), terminated, truncated, first, final if ended.any() else None)
 
     def _begin(self, where: Mask) -> None:
         corridor = self._rng.integers(0, 2, self.environments)

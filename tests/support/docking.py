@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.algorithm_base import Box, Leaves, Mask, StepOutcome
+from relaax.algorithm_base import Box, Leaves, Mask, StepResult
 
 
 class Docking:
@@ -37,7 +37,7 @@ class Docking:
         self._begin(~self._void)
         return self._observe()
 
-    def step(self, actions: Leaves) -> StepOutcome:
+    def step(self, actions: Leaves) -> StepResult:
         first = self._void
         self._x = np.where(first, self._x, np.clip(self._x + (actions[0][:, 0] - 3) / 4, -1, 1))
         self._time += ~first
@@ -46,7 +46,7 @@ class Docking:
         final = self._observe()
         self._begin((over & ~self._next_step) | first)
         self._void = over & self._next_step
-        return StepOutcome(rewards, self._observe(), np.zeros_like(over), over, first, final if over.any() else None)
+        return StepResult(rewards, self._observe(), np.zeros_like(over), over, first, final if over.any() else None)
 
     def _begin(self, where: Mask) -> None:
         self._x = np.where(where, self._rng.uniform(-1, 1, self.environments), self._x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepOutcome
+from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepResult
 from relaax.rlx import Box, Discrete, ElementarySpace, Space
 
 
@@ -29,7 +29,7 @@ class Agent(AgentBase):
     def reset(self, observations: Leaves) -> Leaves:
         return self._act(observations)
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         return self._act(step.observations)
 
     def _act(self, observations: Leaves) -> Leaves:

@@ -12,7 +12,7 @@ from relaax.algorithm_base import (
     ConfigBase,
     Leaves,
     ParameterServerBase,
-    StepOutcome,
+    StepResult,
     fingerprint,
     load_algorithm,
 )
@@ -69,5 +69,5 @@ class Agent(AgentBase):
     def reset(self, observations: Leaves) -> Leaves:
         raise NotImplementedError
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         raise NotImplementedError

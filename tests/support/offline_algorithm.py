@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepOutcome, TrainingEnded
+from relaax.algorithm_base import AgentBase, ConfigBase, Leaves, ParameterServerBase, StepResult, TrainingEnded
 from relaax.rlx import Box, Discrete, Space
 
 ACT, RAISE, SLOW, ILLEGAL, CRASH, FINISH, PROCESS_ID, SLOW_TO_LEARN, LEARN_ALL, LEARN_RAISE, WAIT, LEARN_WAIT = range(
@@ -49,7 +49,7 @@ class Agent(AgentBase):
     def reset(self, observations: Leaves) -> Leaves:
         return self._act(observations)
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         return self._act(step.observations)
 
     def learn(self) -> None:

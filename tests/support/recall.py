@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax.algorithm_base import Box, Discrete, Leaves, Mask, StepOutcome
+from relaax.algorithm_base import Box, Discrete, Leaves, Mask, StepResult
 
 LENGTH = 4
 
@@ -35,7 +35,7 @@ class Recall:
         self._time = self._rng.integers(0, 2, self.environments)  # some begin late, and have seen nothing
         return self._observe()
 
-    def step(self, actions: Leaves) -> StepOutcome:
+    def step(self, actions: Leaves) -> StepResult:
         first = self._void
         self._time += ~first
         over = (self._time == LENGTH) & ~first
@@ -43,7 +43,7 @@ class Recall:
         final = self._observe()
         self._begin((over & ~self._next_step) | first)
         self._void = over & self._next_step
-        return StepOutcome(rewards, self._observe(), over, np.zeros_like(over), first, final if over.any() else None)
+        return StepResult(rewards, self._observe(), over, np.zeros_like(over), first, final if over.any() else None)
 
     def _begin(self, where: Mask) -> None:
         self._sign = np.where(where, self._rng.integers(0, 2, self.environments), self._sign)

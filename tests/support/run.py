@@ -47,7 +47,7 @@ class Run:
     def _part(self, process: psutil.Process) -> str | None:
         with contextlib.suppress(psutil.Error):
             command, parent = " ".join(process.cmdline()), process.ppid()
-            if "tethered.py" in command:
+            if "end_with_parent.py" in command:
                 return None
             if "relaax.server.parameter_server.main" in command:
                 return "parameter-server"

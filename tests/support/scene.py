@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepOutcome
+from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from support.reference_actor_critic import Network, Stretch, loss_gradient
 
@@ -41,7 +41,7 @@ class Script:
             masks = [masks[0]] * 3  # as a worker says that nothing is marked
         finals = None if final is None else [np.asarray(final)]
         self._take(
-            self.agent.step(StepOutcome(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals))
+            self.agent.step(StepResult(np.array(rewards, np.float64), [np.asarray(observations)], *masks, finals))
         )
 
     def _take(self, actions: Leaves) -> None:

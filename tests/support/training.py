@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepOutcome
+from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 
 
@@ -21,7 +21,7 @@ class World(Protocol):
 
     def reset(self) -> Leaves: ...
 
-    def step(self, actions: Leaves) -> StepOutcome: ...
+    def step(self, actions: Leaves) -> StepResult: ...
 
 
 class RMSPropBridge(FakeParameters):

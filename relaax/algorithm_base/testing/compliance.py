@@ -13,7 +13,7 @@ from relaax.algorithm_base.agent import AgentBase
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.fingerprint import fingerprint, parse_fingerprint
 from relaax.algorithm_base.loader import Algorithm
-from relaax.algorithm_base.step import Leaves, StepOutcome
+from relaax.algorithm_base.step import Leaves, StepResult
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
@@ -148,7 +148,7 @@ class AgentCompliance:
 
     def test_void_rewards_change_nothing(self) -> None:
         def with_void(reward: float) -> FakeParameters:
-            def edit(_: int, step: StepOutcome) -> StepOutcome:
+            def edit(_: int, step: StepResult) -> StepResult:
                 return replace(step, rewards=np.where(step.first, reward, step.rewards))
 
             agent, bridge = self.agent()
@@ -219,7 +219,7 @@ class AgentCompliance:
         """First gradient where every episode ends at the first step, with final observations that the seed fixes."""
         final = self.world(seed=seed).reset()
 
-        def edit(number: int, step: StepOutcome) -> StepOutcome:
+        def edit(number: int, step: StepResult) -> StepResult:
             ended = np.full(step.first.shape, number == 0)
             return replace(
                 step,

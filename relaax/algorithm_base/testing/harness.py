@@ -8,7 +8,7 @@ from relaax.algorithm_base.agent import AgentBase, AgentContext
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.fingerprint import fingerprint
 from relaax.algorithm_base.loader import Algorithm
-from relaax.algorithm_base.step import StepOutcome
+from relaax.algorithm_base.step import StepResult
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.parameters.interfaces import Registration
@@ -49,7 +49,7 @@ def live(
     agent: AgentBase,
     environments: RandomEnvironments,
     steps: int,
-    edit: Callable[[int, StepOutcome], StepOutcome] = lambda _, step: step,
+    edit: Callable[[int, StepResult], StepResult] = lambda _, step: step,
     until: Callable[[], bool] = lambda: False,
 ) -> None:
     """Let an agent live from a reset on, for so many steps or `until`. `edit` may change what the agent is told."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.step import Leaves, Mask, StepOutcome
+from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.algorithm_base.testing.fake_parameters import ContractBroken
 from relaax.rlx import Box, Discrete, ElementarySpace, MultiDiscrete, ProtocolError, Space
 from relaax.rlx.leaf_checks import LeavesCheck
@@ -70,7 +70,7 @@ class RandomEnvironments:
         self._starting = self._none
         return self._observe()
 
-    def step(self, actions: Leaves) -> StepOutcome:
+    def step(self, actions: Leaves) -> StepResult:
         """What came of the actions: leaves [N, ...]."""
         try:
             self._actions.check("action", actions)
@@ -89,7 +89,7 @@ class RandomEnvironments:
         marked = ended.any() or first.any()  # else it is one mask for all, as from a worker
         masks = [_read_only(mask) for mask in (ended & ~truncated, truncated, first)] if marked else [self._none] * 3
         rewards = _read_only(self._rng.normal(size=n))
-        step = StepOutcome(rewards, observations, masks[0], masks[1], masks[2], final)
+        step = StepResult(rewards, observations, masks[0], masks[1], masks[2], final)
         self.counted += step.env_steps
         return step
 

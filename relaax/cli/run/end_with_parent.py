@@ -1,6 +1,7 @@
 """Run a command that is told to end (SIGTERM) when its parent dies, however it dies.
 
-`python tethered.py PARENT_PID COMMAND [ARG ...]`. Without it a killed `relaax run` would leave its servers behind.
+`python end_with_parent.py PARENT_PID COMMAND [ARG ...]`. Without it a killed `relaax run` would leave its servers
+running.
 """
 
 from __future__ import annotations

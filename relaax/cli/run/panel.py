@@ -153,7 +153,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("steps", f"{progress.global_step:,}", "steps/s", f"{progress.steps_per_second:,.0f}"),
         ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
         ("workers", str(progress.workers), "best so far", _number(progress.best_mean_return_100)),
-        ("updates", f"{progress.updates:,}", "staleness", f"{progress.staleness:.1f} versions"),
+        ("updates", f"{progress.updates:,}", "staleness", f"{progress.mean_staleness:.1f} versions"),
         (
             "answer to a step",
             _milliseconds(progress.act_ms_p50),

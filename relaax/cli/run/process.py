@@ -19,7 +19,7 @@ from relaax.server.tokens import without_tokens
 
 _log = logging.getLogger(__name__)
 
-_TETHER = Path(__file__).with_name("tethered.py")
+_END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 READY = " listening on "
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
@@ -46,7 +46,7 @@ class StartError(Exception):
 
 def tethered(command: Sequence[str]) -> list[str]:
     """The same command, for a process that ends with this one."""
-    return [sys.executable, "-S", "-E", str(_TETHER), str(os.getpid()), *command]
+    return [sys.executable, "-S", "-E", str(_END_WITH_PARENT), str(os.getpid()), *command]
 
 
 def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:

@@ -10,38 +10,18 @@ import grpc
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.status import TrainingStatus
 
 POLL_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Counters are those of the whole training, earlier runs of the same directory included."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(TrainingStatus):
+    """The state of the training, and what this run has done of it.
 
-    global_step: int = 0
-    frames: int = 0
-    updates: int = 0
-    discarded: int = 0
-    """Gradients that were not applied; these were too stale, not finite, or of a loss that was an outlier:"""
-    discarded_stale: int = 0
-    discarded_not_finite: int = 0
-    discarded_loss: int = 0
-    episodes: int = 0
-    mean_return_100: float | None = None
-    best_mean_return_100: float | None = None
-    workers: int = 0
-    staleness: float = 0.0
-    learning_rate: float = 0.0
-    checkpoint_global_step: int | None = None
-    checkpoint_time: float | None = None
-    """Unix time of the last checkpoint, in seconds."""
-    checkpoint_error: str = ""
-    """Why the last attempt at one failed, if it did."""
-    max_global_step: int = 0
-    finished: bool = False
-    act_ms_p50: float | None = None
-    """Half of the answers to a step, lately, took the RLX server no longer, in milliseconds; and 99 in 100:"""
-    act_ms_p99: float | None = None
+    Counters are those of the whole training, earlier runs of the same directory included.
+    """
+
     seconds: float = 0.0
     """Since the first connection of this run."""
     steps_at_start: int = 0
@@ -91,7 +71,7 @@ class ProgressReader:
             self._steps_at_start = status.global_step
         if self._started_at is None and status.training_seconds > 0:
             self._started_at = time.monotonic() - status.training_seconds
-        self.latest = self._with_time(_progress(status))
+        self.latest = self._with_time(Progress.from_message(status))
         return self.latest
 
     def _with_time(self, progress: Progress) -> Progress:
@@ -103,28 +83,3 @@ class ProgressReader:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-
-
-def _progress(status: pb.GetStatusResponse) -> Progress:
-    return Progress(
-        global_step=status.global_step,
-        frames=status.frames,
-        updates=status.updates,
-        discarded=status.discarded,
-        discarded_stale=status.discarded_stale,
-        discarded_not_finite=status.discarded_not_finite,
-        discarded_loss=status.discarded_loss,
-        episodes=status.episodes,
-        mean_return_100=status.mean_return_100 if status.HasField("mean_return_100") else None,
-        best_mean_return_100=status.best_mean_return_100 if status.HasField("best_mean_return_100") else None,
-        workers=status.workers,
-        staleness=status.mean_staleness,
-        learning_rate=status.learning_rate,
-        checkpoint_global_step=status.checkpoint_global_step if status.checkpoint else None,
-        checkpoint_time=status.checkpoint_time if status.checkpoint else None,
-        checkpoint_error=status.checkpoint_error,
-        max_global_step=status.max_global_step,
-        finished=status.finished,
-        act_ms_p50=status.act_ms_p50 if status.HasField("act_ms_p50") else None,
-        act_ms_p99=status.act_ms_p99 if status.HasField("act_ms_p99") else None,
-    )

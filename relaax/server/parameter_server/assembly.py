@@ -47,7 +47,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
 
     It runs until `ends` has a reason. What `closing` ends is ended after it, also where this raises.
 
-    Raises ConfigurationError, AddressError, ModelRefused, StoreError and Interrupted.
+    Raises ConfigurationError, AddressError, ModelRefused, StoreError and LeaseWaitInterrupted.
     """
     section = configuration.parameter_server
     credentials = read_credentials(section)

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from relaax import __version__
 from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
 from relaax.parameters.segments import Segments
+from relaax.parameters.status import TrainingStatus
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
@@ -28,7 +30,6 @@ from relaax.server.parameter_server.persistence import (
     restore_shard,
     shard_arrays,
 )
-from relaax.server.parameter_server.progress import Status
 from relaax.server.parameter_server.rates import Rates
 from relaax.server.parameter_server.registry import RegisteredWorker, Registry
 from relaax.server.parameter_server.shard import Applied, Push
@@ -229,27 +230,39 @@ class ParameterServerCore:
             self._workers_written = workers
         return counters.env_steps, scalars
 
-    def status(self) -> Status:
-        """How training goes."""
+    def status(self) -> TrainingStatus:
+        """Return the state of training."""
         model = self._model
         episodes, mean, best, staleness = self.metrics.progress()
-        return Status(
+        counters, saved, (p50, p99) = model.shard.counters if model else Counters(), self._saved, self.figures.act_ms()
+        return TrainingStatus(
             incarnation=self.incarnation,
-            counters=model.shard.counters if model else Counters(),
+            global_step=counters.env_steps,
+            frames=counters.frames,
+            updates=counters.version,
+            discarded=counters.discarded,
+            discarded_stale=counters.discarded_stale,
+            discarded_not_finite=counters.discarded_not_finite,
+            discarded_loss=counters.discarded_loss,
+            dropped_samples=model.shard.dropped_samples if model else 0,
             episodes=episodes,
             mean_return_100=mean,
             best_mean_return_100=best,
             workers=self.registry.connected,
             mean_staleness=staleness,
-            checkpoint=self._saved,
-            finished=self.finished,
-            max_global_step=model.spec.max_global_step if model else 0,
-            learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
-            training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
-            act_ms=self.figures.act_ms(),
             staleness_p95=self.metrics.staleness_p95(),
-            dropped_samples=model.shard.dropped_samples if model else 0,
+            learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
+            checkpoint=saved.location if saved else "",
+            checkpoint_global_step=saved.global_step if saved else None,
+            checkpoint_time=saved.time if saved else None,
             checkpoint_error=self._not_saved,
+            max_global_step=model.spec.max_global_step if model else 0,
+            finished=self.finished,
+            training_seconds=0.0 if self._begun is None else self._clock() - self._begun,
+            act_ms_p50=p50,
+            act_ms_p99=p99,
+            version=__version__,
+            description=self.description,
         )
 
     def mark(self) -> object | None:

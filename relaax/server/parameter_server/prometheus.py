@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from relaax import __version__
+from relaax.parameters.status import TrainingStatus
 from relaax.server.address import listen
 from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.parameter_server.call_counter import CallCounter
@@ -16,7 +17,6 @@ from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.health import Health
 from relaax.server.parameter_server.port_protection import PortProtection
-from relaax.server.parameter_server.progress import Status
 from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.status import StatusServer
 
@@ -25,7 +25,7 @@ from relaax.server.status import StatusServer
 class StatusSample:
     """What is read at one scrape."""
 
-    status: Status
+    status: TrainingStatus
     serving: bool
     calls: Mapping[tuple[str, str], int]
     pushes: Mapping[str, int]
@@ -47,15 +47,21 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("serving", "1 where workers are served, else 0", lambda v: v.serving),
     Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
     Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
-    Family("global_step", "environment steps of the training", lambda v: v.status.counters.env_steps),
+    Family("global_step", "environment steps of the training", lambda v: v.status.global_step),
     Family("max_global_step", "environment steps at which training ends", lambda v: v.status.max_global_step),
     Family("finished", "1 where training has ended, else 0", lambda v: v.status.finished),
-    Family("frames_total", "emulator frames of the training", lambda v: v.status.counters.frames),
-    Family("updates_total", "updates applied in the training", lambda v: v.status.counters.version),
+    Family("frames_total", "emulator frames of the training", lambda v: v.status.frames),
+    Family("updates_total", "updates applied in the training", lambda v: v.status.updates),
     Family(
         "discarded_total",
         "gradients discarded, by reason",
-        lambda v: _labelled(v.status.counters.discarded_for),
+        lambda v: _labelled(
+            {
+                "stale": v.status.discarded_stale,
+                "not_finite": v.status.discarded_not_finite,
+                "loss": v.status.discarded_loss,
+            }
+        ),
         ("reason",),
     ),
     Family(
@@ -70,12 +76,12 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family(
         "checkpoint_timestamp_seconds",
         "Unix time of the newest checkpoint",
-        lambda v: v.status.checkpoint.time if v.status.checkpoint else None,
+        lambda v: v.status.checkpoint_time,
     ),
     Family(
         "checkpoint_global_step",
         "global step of the newest checkpoint",
-        lambda v: v.status.checkpoint.global_step if v.status.checkpoint else None,
+        lambda v: v.status.checkpoint_global_step,
     ),
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
     Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
@@ -143,7 +149,7 @@ def status_server(
             "server": "relaax-parameter-server",
             "version": __version__,
             "incarnation": status.incarnation,
-            "global_step": status.counters.env_steps,
+            "global_step": status.global_step,
             "workers": status.workers,
             "finished": status.finished,
         }

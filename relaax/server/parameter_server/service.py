@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
-from relaax import __version__
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.precision import Narrower
@@ -93,37 +93,8 @@ class ParameterService:
         return pb.LeaveResponse()
 
     def status(self) -> pb.GetStatusResponse:
-        status = self._core.status()
-        counters, saved = status.counters, status.checkpoint
-        return pb.GetStatusResponse(
-            incarnation=status.incarnation,
-            global_step=counters.env_steps,
-            frames=counters.frames,
-            updates=counters.version,
-            discarded=counters.discarded,
-            episodes=status.episodes,
-            mean_return_100=status.mean_return_100,
-            best_mean_return_100=status.best_mean_return_100,
-            workers=status.workers,
-            mean_staleness=status.mean_staleness,
-            checkpoint=saved.location if saved else "",
-            checkpoint_global_step=saved.global_step if saved else 0,
-            checkpoint_time=saved.time if saved else 0.0,
-            finished=status.finished,
-            max_global_step=status.max_global_step,
-            learning_rate=status.learning_rate,
-            training_seconds=status.training_seconds,
-            act_ms_p50=status.act_ms[0],
-            act_ms_p99=status.act_ms[1],
-            discarded_stale=counters.discarded_stale,
-            discarded_not_finite=counters.discarded_not_finite,
-            discarded_loss=counters.discarded_loss,
-            staleness_p95=status.staleness_p95,
-            version=__version__,
-            description=self._core.description,
-            workers_by_shared_memory=self._offers.connected() if self._offers else 0,
-            checkpoint_error=status.checkpoint_error,
-        )
+        connected = self._offers.connected() if self._offers else 0
+        return replace(self._core.status(), workers_by_shared_memory=connected).to_message()
 
     @contextlib.contextmanager
     def _passing(self, update: bool = False) -> Iterator[None]:

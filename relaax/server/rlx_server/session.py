@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, Leaves, StepOutcome
+from relaax.algorithm_base import AgentBase, Leaves, StepResult
 from relaax.metrics.names import CLIENTS
 from relaax.parameters.interfaces import MetricsRecorder
 from relaax.rlx import (
@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class AgentSession:
-    """Brings both habits of ending episodes, and `reset`, into the one form that agents know, `algorithm_base.Step`."""
+    """Convert both autoreset modes, and `reset`, to the one form that agents know: `algorithm_base.StepResult`."""
 
     def __init__(
         self, hello: Hello, agent: AgentBase, metrics: MetricsRecorder, clock: Callable[[], float] = time.perf_counter
@@ -66,7 +66,7 @@ class AgentSession:
         truncated = self._none if reset.truncated is None else reset.truncated
         return Actions(
             self._agent.step(
-                StepOutcome(
+                StepResult(
                     rewards=reset.reward,
                     observations=message.observation,
                     terminated=~(truncated | between),
@@ -90,7 +90,7 @@ class AgentSession:
             first = message.first
             self._episodes.count(message.reward, ~first)
             self._episodes.begin(first, self._clock())
-        step = StepOutcome(message.reward, message.observation, terminated, truncated, first)
+        step = StepResult(message.reward, message.observation, terminated, truncated, first)
         self._between = step.ended & self._next_step
         self.episode_ended = bool(step.ended.any())
         if self._reports or self.episode_ended:
@@ -104,7 +104,7 @@ class AgentSession:
         none = self._between = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
-        return Actions(self._agent.step(StepOutcome(message.reward, message.observation, none, none, none)))
+        return Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
 
     def reset(self, message: Reset) -> EpisodeReturns:
         """The episode of every environment ends."""

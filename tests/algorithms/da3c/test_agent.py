@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, Box, Discrete, Space, StepOutcome, load_algorithm
+from relaax.algorithm_base import AgentBase, Box, Discrete, Space, StepResult, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, make_agent
 
 DA3C = load_algorithm("da3c", Path())
@@ -123,7 +123,7 @@ def test_one_environment_and_many_learn_the_same() -> None:
         agent, bridge = agent_with(environments=n, keys={"episode_len": 1, "entropy_beta": 0.0} | LINEAR, actions=1)
         agent.reset([np.full((n, 2), 0.5, np.float32)])
         nobody = np.zeros(n, np.bool_)
-        agent.step(StepOutcome(np.full(n, 2.0), [np.full((n, 2), -0.5, np.float32)], nobody, nobody, nobody))
+        agent.step(StepResult(np.full(n, 2.0), [np.full((n, 2), -0.5, np.float32)], nobody, nobody, nobody))
         agent.learn()
         gradients.append(bridge.pushes[0].gradient)
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import Box, Discrete, StepOutcome, load_algorithm
+from relaax.algorithm_base import Box, Discrete, StepResult, load_algorithm
 from relaax.algorithm_base.testing import RandomEnvironments, live, make_agent
 from support.reference_actor_critic import Network, Stretch, likelihood
 from support.scene import GAMMA, Scene
@@ -88,7 +88,7 @@ def test_actions_are_there_before_anything_is_pushed() -> None:
     agent, bridge = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
     agent.learn()
-    agent.step(StepOutcome(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
+    agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
     assert bridge.pushes == []
     agent.learn()
     agent.learn()
@@ -101,7 +101,7 @@ def test_what_nobody_asked_for_is_learned_before_the_next_step() -> None:
         agent, bridge = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 2}), VECTOR, Discrete(2))
         agent.reset([O[0][:1]])
         for t in range(7):
-            agent.step(StepOutcome(np.ones(1), [O[t + 1][:1]], NOBODY, NOBODY, NOBODY))
+            agent.step(StepResult(np.ones(1), [O[t + 1][:1]], NOBODY, NOBODY, NOBODY))
             if asked:
                 agent.learn()
         pushed.append([push.gradient for push in bridge.pushes])
@@ -126,7 +126,7 @@ def test_a_reset_abandons_what_was_begun_as_well() -> None:
 def test_a_reset_abandons_a_rollout_that_was_not_learned_from() -> None:
     agent, bridge = make_agent(DA3C, DA3C.configure({"path": "da3c", "episode_len": 1}), VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
-    agent.step(StepOutcome(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
+    agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
     agent.reset([O[2][:1]])
     agent.learn()
     assert bridge.pushes == []
@@ -136,7 +136,7 @@ def test_in_the_papers_order_nothing_is_left_to_learn() -> None:
     config = DA3C.configure({"path": "da3c", "episode_len": 1, "overlap": False})
     agent, bridge = make_agent(DA3C, config, VECTOR, Discrete(2))
     agent.reset([O[0][:1]])
-    agent.step(StepOutcome(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
+    agent.step(StepResult(np.ones(1), [O[1][:1]], NOBODY, NOBODY, NOBODY))
     assert len(bridge.pushes) == 1
     agent.learn()
     assert len(bridge.pushes) == 1

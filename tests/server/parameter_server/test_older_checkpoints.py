@@ -59,7 +59,7 @@ def test_a_checkpoint_of_before_there_were_these_counters_and_slots_comes_back(t
     manifest["shards"][0]["counters"]["pending"] = 2  # gradients that waited to be averaged
     old = Checkpoint(checkpoint.checkpoint_id, checkpoint.parts, manifest)
     core = resumed(Models(), old)
-    assert core.status().counters == Counters(version=1, env_steps=5, frames=5)
+    assert core.model.shard.counters == Counters(version=1, env_steps=5, frames=5)
     assert core.model is not None
     assert core.model.shard.pull()[1].tolist() == [-2.0] * SIZE
 

@@ -87,7 +87,7 @@ def test_a_checkpoint_of_four_shards_comes_back_to_any_number_of_them(tmp_path: 
         with sharded(count, models, tmp_path) as shards:
             assert everything(shards) == before
             assert shards.leader.core.global_step == 50
-            assert shards.leader.core.status().counters.frames == 50
+            assert shards.leader.core.status().frames == 50
             assert shards.all[-1].version == 5
             with bridge_to(shards.addresses) as bridge:
                 bridge.register(registration(fingerprint=described))

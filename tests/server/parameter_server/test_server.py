@@ -35,7 +35,7 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
     with running(models, tmp_path) as second, bridge_to(second.address) as bridge, bridge_to(second.address) as other:
         assert second.parameters.tobytes() == parameters
         status = second.core.status()
-        assert (status.counters.env_steps, status.counters.frames, status.counters.version) == (10, 40, 1)
+        assert (status.global_step, status.frames, status.updates) == (10, 40, 1)
         assert (status.episodes, status.mean_return_100) == (1, 12.0)
         assert second.core.incarnation > first.core.incarnation
         assert other.register(registration(session_id="b")).actors == (2,)

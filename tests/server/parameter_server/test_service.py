@@ -153,7 +153,7 @@ def test_pushes_that_no_worker_sends(
     found, details = refused(lambda: stub.Push(update(incarnation, **changes)))
     assert found is grpc.StatusCode[code]
     assert sentence in details
-    counters = server.core.status().counters
+    counters = server.core.model.shard.counters
     assert (counters.version, counters.env_steps) == (0, 0)
     assert stub.Push(update(incarnation)).version == 1
 
@@ -173,7 +173,7 @@ def test_pushes_of_another_incarnation_and_of_unknown_workers(server: Running, s
     stub.Leave(pb.LeaveRequest(worker_id=WORKER))
     answers.append(stub.Push(update(incarnation)))
     assert [answer.discard for answer in answers] == [pb.DISCARD_INCARNATION] * 3
-    assert server.core.status().counters.env_steps == 0
+    assert server.core.status().global_step == 0
 
 
 def test_pulls(stub: Stub, incarnation: int) -> None:

@@ -201,7 +201,7 @@ def test_a_checkpoint_that_huge_rewards_have_spoilt_is_trained_on_from(tmp_path:
         bridge.metrics.episode(5.0, 1)
         bridge.push(None, env_steps=1)
         status = server.core.status()
-        assert (status.episodes, status.mean_return_100, status.counters.env_steps) == (7, 5.0, 2)
+        assert (status.episodes, status.mean_return_100, status.global_step) == (7, 5.0, 2)
         assert as_bytes(server.statistics) == as_bytes({"a": of(1, 3)})
     saved = CheckpointManager(LocalStore(tmp_path)).restore()
     assert saved is not None

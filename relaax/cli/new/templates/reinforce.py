@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from relaax.algorithm_base import (
-    AgentBase,
-    AgentContext,
-    ConfigBase,
-    Discrete,
-    Leaves,
-    ParameterServerBase,
-    StepOutcome,
-)
+from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, StepResult
 from relaax.algorithm_base.observations import ObservationEncoder, input_refusal, input_shape, is_image
 from relaax.algorithm_base.resuming import Free
 from relaax.algorithm_base.returns import n_step_returns
@@ -77,7 +69,7 @@ class Agent(AgentBase):
         self._under_way: list[list[Any]] = [[] for _ in range(self.context.environments)]
         return self._act(self._encoder.reset(observations))
 
-    def step(self, step: StepOutcome) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         if not self.context.exploit:
             self._record(step)
         elif step.ended.any():
@@ -90,7 +82,7 @@ class Agent(AgentBase):
         self._inputs, self._actions = inputs, actions
         return [actions.astype(np.int64) + self._first_action]
 
-    def _record(self, step: StepOutcome) -> None:
+    def _record(self, step: StepResult) -> None:
         self._env_steps += step.env_steps
         for i in np.flatnonzero(~step.first):  # at the first of an episode nothing was acted on
             self._under_way[i].append((self._inputs[i], self._actions[i], step.rewards[i]))

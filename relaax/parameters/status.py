@@ -1,0 +1,58 @@
+"""The state of a training, as the parameter server reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from relaax.parameters import parameter_server_pb2 as pb
+
+_Status = TypeVar("_Status", bound="TrainingStatus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStatus:
+    """The state of a training, with the fields of the message `GetStatusResponse`, which describes them.
+
+    None stands for a field that the message does not have.
+    """
+
+    incarnation: int = 0
+    global_step: int = 0
+    frames: int = 0
+    updates: int = 0
+    discarded: int = 0
+    discarded_stale: int = 0
+    discarded_not_finite: int = 0
+    discarded_loss: int = 0
+    dropped_samples: int = 0
+    episodes: int = 0
+    mean_return_100: float | None = None
+    best_mean_return_100: float | None = None
+    workers: int = 0
+    workers_by_shared_memory: int = 0
+    mean_staleness: float = 0.0
+    staleness_p95: float = 0.0
+    learning_rate: float = 0.0
+    checkpoint: str = ""
+    checkpoint_global_step: int | None = None
+    checkpoint_time: float | None = None
+    checkpoint_error: str = ""
+    max_global_step: int = 0
+    finished: bool = False
+    training_seconds: float = 0.0
+    act_ms_p50: float | None = None
+    act_ms_p99: float | None = None
+    version: str = ""
+    description: str = ""
+
+    def to_message(self) -> pb.GetStatusResponse:
+        """Return it as a message."""
+        return pb.GetStatusResponse(**{field.name: getattr(self, field.name) for field in fields(TrainingStatus)})
+
+    @classmethod
+    def from_message(cls: type[_Status], message: pb.GetStatusResponse) -> _Status:
+        """Read it from a message."""
+        optional = {field.name for field in message.DESCRIPTOR.fields if field.has_presence}
+        names = (field.name for field in fields(TrainingStatus))
+        return cls(**{name: getattr(message, name) for name in names if name not in optional or message.HasField(name)})
