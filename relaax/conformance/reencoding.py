@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from relaax.conformance.wire import framed
+from relaax.rlx.varint import varint
 
 _UNKNOWN = (1010 << 3 | 2, b"\x02hi")  # a field of a newer peer
 _INTEGERS = {FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_ENUM}
@@ -32,36 +33,27 @@ def with_unknown_fields(message: Message, codec: str) -> bytes:
     return framed(json.dumps(_more(json_format.MessageToDict(message))).encode())
 
 
-def _varint(number: int) -> bytes:
-    number &= 2**64 - 1
-    data = bytearray()
-    while number > 127:
-        data.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*data, number])
-
-
 def _reversed(message: Message, unknown: bool) -> bytes:
     data = b""
     for field, value in reversed(message.ListFields()):
         # A repeated field answers to `extend`; strings, bytes and messages do not.
         for one in value if hasattr(value, "extend") else [value]:
             data += _field(field, one, unknown)
-    return data + _varint(_UNKNOWN[0]) + _UNKNOWN[1] if unknown else data
+    return data + varint(_UNKNOWN[0]) + _UNKNOWN[1] if unknown else data
 
 
 def _field(field: FieldDescriptor, value: Any, unknown: bool) -> bytes:
     if field.type == FieldDescriptor.TYPE_DOUBLE:
-        return _varint(field.number << 3 | 1) + struct.pack("<d", value)
+        return varint(field.number << 3 | 1) + struct.pack("<d", value)
     if field.type in _INTEGERS or field.type == FieldDescriptor.TYPE_BOOL:
-        return _varint(field.number << 3) + _varint(int(value))
+        return varint(field.number << 3) + varint(int(value) & 2**64 - 1)
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         value = _reversed(value, unknown)
     elif field.type == FieldDescriptor.TYPE_STRING:
         value = value.encode()
     elif field.type != FieldDescriptor.TYPE_BYTES:
         raise AssertionError(f"{field.full_name} has a type that the .proto did not have")
-    return _varint(field.number << 3 | 2) + _varint(len(value)) + bytes(value)
+    return varint(field.number << 3 | 2) + varint(len(value)) + bytes(value)
 
 
 _WRITTEN_AS_STRINGS = ("n", "start", "global_step")

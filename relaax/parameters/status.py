@@ -53,6 +53,8 @@ class TrainingStatus:
     @classmethod
     def from_message(cls: type[_Status], message: pb.GetStatusResponse) -> _Status:
         """Read it from a message."""
-        optional = {field.name for field in message.DESCRIPTOR.fields if field.has_presence}
-        names = (field.name for field in fields(TrainingStatus))
-        return cls(**{name: getattr(message, name) for name in names if name not in optional or message.HasField(name)})
+        absent = {one.name for one in message.DESCRIPTOR.fields if one.has_presence and not message.HasField(one.name)}
+        if not message.checkpoint:
+            absent |= {"checkpoint_global_step", "checkpoint_time"}
+        names = {field.name for field in fields(TrainingStatus)} - absent
+        return cls(**{name: getattr(message, name) for name in names})

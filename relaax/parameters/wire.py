@@ -16,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
 from relaax.parameters.interfaces import FlatVector
+from relaax.rlx.varint import varint
 
 M = TypeVar("M", bound=Message)
 
@@ -72,7 +73,7 @@ class LongMessageWire(Generic[M]):
         data = memoryview(carrier.data).cast("B")
         if not len(data):
             return head
-        tag = bytes((self._tag, *_varint(len(data))))
+        tag = bytes((self._tag, *varint(len(data))))
         padding = -(len(head) + 2 + len(tag)) % ALIGNMENT
         return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data))
 
@@ -153,15 +154,6 @@ def add_to_server(servicer: Any, server: grpc.Server) -> None:
         for method in _SERVICE.methods
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE.full_name, handlers),))
-
-
-def _varint(number: int) -> bytes:
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
 
 
 def _read_varint(data: bytes, at: int, longest: int = _LONGEST_LENGTH) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from relaax.rlx.arrays import dtype_number
 from relaax.rlx.framing import Piece
 from relaax.rlx.messages import Actions, Hello, Leaves, Mask, Step
 from relaax.rlx.spaces import Space
+from relaax.rlx.varint import varint
 
 _LENGTH_DELIMITED = 2  # Protobuf's wire type of strings, messages and packed numbers
 _DOUBLE = np.dtype("<f8")
@@ -184,7 +185,7 @@ def _leaf(number: int, element: ElementarySpace, environments: int) -> tuple[byt
     """The bytes before the data of a leaf, the data's element type and shape, and how many bytes they are."""
     array = rlx_pb2.Array.DESCRIPTOR.fields_by_name
     shape, size = (environments, *element.shape), environments * element.nbytes
-    axes = b"".join(_varint(length) for length in shape)
+    axes = b"".join(varint(length) for length in shape)
     dtype = bytes([array["dtype"].number << 3, dtype_number(element.dtype)])
     inner = dtype + _head(array["shape"].number, len(axes)) + axes + _head(array["data"].number, size)
     return _head(number, len(inner) + size) + inner, element.dtype, shape, size
@@ -192,16 +193,7 @@ def _leaf(number: int, element: ElementarySpace, environments: int) -> tuple[byt
 
 def _head(number: int, size: int) -> bytes:
     """What Protobuf writes before `size` bytes of the field of this number."""
-    return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(size)
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + varint(size)
 
 
 def _in_order(array: Leaf) -> Piece:

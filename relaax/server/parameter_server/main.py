@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 # Read by the libraries below while they are imported: the processor belongs to the environments and their workers, and
 # the log to this server: gRPC would write a line for each TLS handshake that fails.
@@ -22,7 +22,7 @@ import typer
 
 from relaax.algorithm_base import Algorithm, load_algorithm
 from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
-from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.configuration import Configuration, ConfigurationError, ParameterServerSection, overrides_of
 from relaax.extras import named
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
@@ -30,17 +30,13 @@ from relaax.server.command_configuration import configured, require_private_port
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.options import (
-    AllowAnonymousOption,
     CheckConfigOption,
     ConfigOption,
-    DeviceOption,
-    LogFormatOption,
-    LogLevelOption,
     PrintConfigOption,
     SetOption,
-    StatusBindOption,
     VersionOption,
     command_app,
+    key_options,
 )
 from relaax.server.parameter_server.storage import location_overrides
 from relaax.server.parameter_server.termination import EndRequests, Reason
@@ -54,38 +50,19 @@ app = command_app()
 
 
 @app.command()
+@key_options(
+    "parameter-server", ParameterServerSection,
+    "bind", "first_shard", "checkpoint_dir", "checkpoint_aws_s3", "aws_keys", "aws_endpoint", "metrics_dir",
+    "metrics_aws_s3", "status_bind", "log_level", "log_format", "device", "allow_anonymous",
+)  # fmt: skip
 def serve(
     config: ConfigOption,
-    bind: Annotated[str | None, typer.Option(help="HOST:PORT for workers; port 0 picks a free one.")] = None,
+    keys: dict[str, Any],
     shard: Annotated[
         str | None,
         typer.Option(metavar="I/K", help="Which shard of how many this is, from 0, such as 0/4; shard 0 leads."),
     ] = None,
-    first_shard: Annotated[str | None, typer.Option(help="HOST:PORT of shard 0, for the others.")] = None,
-    checkpoint_dir: Annotated[
-        str | None, typer.Option(help="Folder of the checkpoints, in place of the file's.")
-    ] = None,
-    checkpoint_aws_s3: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="BUCKET KEY", help="Bucket and key of the checkpoints in S3, in place of a folder."),
-    ] = None,
-    aws_keys: Annotated[
-        str | None, typer.Option(help="YAML file with `access` and `secret` for S3; else what boto3 finds by itself.")
-    ] = None,
-    aws_endpoint: Annotated[
-        str | None, typer.Option(help="URL of a store that speaks S3, where it is not Amazon's.")
-    ] = None,
-    metrics_dir: Annotated[str | None, typer.Option(help="Folder of the TensorBoard run.")] = None,
-    metrics_aws_s3: Annotated[
-        tuple[str, str] | None,
-        typer.Option(metavar="BUCKET KEY", help="Bucket and key that the TensorBoard run is copied to."),
-    ] = None,
-    status_bind: StatusBindOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
     seed: Annotated[int | None, typer.Option(help="Fixes the parameters that training starts from.")] = None,
-    device: DeviceOption = None,
-    allow_anonymous: AllowAnonymousOption = False,
     set_: SetOption = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
@@ -95,25 +72,9 @@ def serve(
 
     The command line wins over environment variables (RELAAX_PARAMETER_SERVER__BIND=...), and these over the file.
     """
-    given = {
-        "parameter-server.bind": bind,
-        "parameter-server.first_shard": first_shard,
-        "parameter-server.checkpoint_dir": checkpoint_dir,
-        "parameter-server.checkpoint_aws_s3": checkpoint_aws_s3,
-        "parameter-server.aws_keys": aws_keys,
-        "parameter-server.aws_endpoint": aws_endpoint,
-        "parameter-server.metrics_dir": metrics_dir,
-        "parameter-server.metrics_aws_s3": metrics_aws_s3,
-        "parameter-server.status_bind": status_bind,
-        "parameter-server.log_level": log_level,
-        "parameter-server.log_format": log_format,
-        "parameter-server.device": device,
-        "parameter-server.allow_anonymous": allow_anonymous or None,
-        "algorithm.seed": seed,
-    }
     try:
-        places = location_overrides(checkpoint_dir, checkpoint_aws_s3)
-        configuration = configured(config, [*(set_ or []), *overrides_of({**given, **_place(shard)}), *places])
+        given = {**keys, "algorithm.seed": seed, **_position(shard)}
+        configuration = configured(config, [*(set_ or []), *overrides_of(given), *location_overrides(given)])
         settings = configuration.parameter_server
         if settings.shard >= settings.shards:
             raise ConfigurationError(
@@ -130,7 +91,7 @@ def serve(
     raise typer.Exit(_run(configuration))
 
 
-def _place(shard: str | None) -> dict[str, int]:
+def _position(shard: str | None) -> dict[str, int]:
     """The keys that `--shard` stands for. Raises ConfigurationError."""
     if shard is None:
         return {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relaax.checkpoint import (
     CheckpointManager,
@@ -33,13 +33,13 @@ STORE_PATIENCE = 60.0
 _PAUSE = 2.0
 
 
-def location_overrides(checkpoint_dir: str | None, checkpoint_aws_s3: tuple[str, str] | None) -> list[str]:
-    """Of a location on the command line: the file's, of either kind, counts no more. Raises ConfigurationError."""
-    if checkpoint_dir is not None and checkpoint_aws_s3 is not None:
+def location_overrides(given: Mapping[str, Any]) -> list[str]:
+    """Override the file's location, of either kind, if the command line gives one. Raises ConfigurationError."""
+    keys = ("parameter-server.checkpoint_dir", "parameter-server.checkpoint_aws_s3")
+    absent = [key for key in keys if given.get(key) is None]
+    if not absent:
         raise ConfigurationError("--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place")
-    if checkpoint_dir is not None:
-        return ["parameter-server.checkpoint_aws_s3=null"]
-    return [] if checkpoint_aws_s3 is None else ["parameter-server.checkpoint_dir=null"]
+    return [f"{absent[0]}=null"] if len(absent) == 1 else []
 
 
 def checkpoint_store(section: ParameterServerSection, quick: bool = False) -> Store | None:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from typing import Annotated
+from typing import Any
 
 # Read by the libraries below while they are imported: one thread, so that forking is safe, and no log beside this one.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -16,23 +16,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.configuration import Configuration, ConfigurationError, RlxServerSection, overrides_of
 from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.logs import configure_logging
 from relaax.server.options import (
-    AllowAnonymousOption,
     CheckConfigOption,
     ConfigOption,
-    DeviceOption,
-    LogFormatOption,
-    LogLevelOption,
     PrintConfigOption,
     SetOption,
-    StatusBindOption,
     VersionOption,
     command_app,
+    key_options,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
 from relaax.server.rlx_server.authentication import Authentication, read_authentication
@@ -55,30 +51,14 @@ app = command_app()
 
 
 @app.command()
+@key_options(
+    "rlx-server", RlxServerSection,
+    "bind", "parameter_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format", "timeout",
+    "device", "allow_anonymous",
+)  # fmt: skip
 def serve(
     config: ConfigOption,
-    bind: Annotated[str | None, typer.Option(help="HOST:PORT for environments; port 0 picks a free one.")] = None,
-    parameter_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...",
-            help="Where the parameter server is; of several shards all, with commas between them, shard 0 first.",
-        ),
-    ] = None,
-    bridge: Annotated[
-        str | None, typer.Option(help="How gradients and parameters travel: auto, grpc, shared_memory or hogwild.")
-    ] = None,
-    wire_precision: Annotated[
-        str | None, typer.Option(help="Of gradients and parameters by grpc: float32, float16 or bfloat16.")
-    ] = None,
-    status_bind: StatusBindOption = None,
-    log_level: LogLevelOption = None,
-    log_format: LogFormatOption = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which a worker ends at its next episode's end.")
-    ] = None,
-    device: DeviceOption = None,
-    allow_anonymous: AllowAnonymousOption = False,
+    keys: dict[str, Any],
     set_: SetOption = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
@@ -88,20 +68,8 @@ def serve(
 
     The command line wins over environment variables (RELAAX_RLX_SERVER__BIND=...), and these over the file.
     """
-    given = {
-        "rlx-server.bind": bind,
-        "rlx-server.parameter_server": parameter_server,
-        "rlx-server.bridge": bridge,
-        "rlx-server.wire_precision": wire_precision,
-        "rlx-server.status_bind": status_bind,
-        "rlx-server.log_level": log_level,
-        "rlx-server.log_format": log_format,
-        "rlx-server.timeout": timeout,
-        "rlx-server.device": device,
-        "rlx-server.allow_anonymous": allow_anonymous or None,
-    }
     try:
-        configuration = configured(config, [*(set_ or []), *overrides_of(given)])
+        configuration = configured(config, [*(set_ or []), *overrides_of(keys)])
         if print_config or check_config:
             show(config, whole(configuration), print_config)
             raise typer.Exit(0)
