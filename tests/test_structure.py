@@ -93,10 +93,15 @@ def test_every_configuration_has_a_procfile() -> None:
 
 
 def test_no_two_classes_have_one_name() -> None:
-    """The names that every algorithm exports, and those of templates to copy, are names by contract."""
+    """The names that every algorithm exports, and those of templates to copy, are names by contract.
+
+    `TrainingFinished` is a message of the protocol, and the exception by which a program hears of it.
+    """
     found: dict[str, list[str]] = {}
     for path in modules():
         if "/templates/" not in path:
             for name in re.findall(r"^class (\w+)", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE):
                 found.setdefault(name, []).append(path)
-    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in EXPORTS} == {}
+    assert {
+        name: paths for name, paths in found.items() if len(paths) > 1 and name not in {*EXPORTS, "TrainingFinished"}
+    } == {}

@@ -202,7 +202,7 @@ def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port:
 def _farewell(event: object) -> Exception:
     """What the last message of a server means to its client."""
     match event:
-        case rlx.TrainingFinishedMessage(message=message, global_step=global_step):
+        case rlx.TrainingFinished(message=message, global_step=global_step):
             return TrainingFinished(message, global_step)
         case rlx.Error(code=code, message=message, retryable=retryable, retry_after_seconds=wait):
             retryable = retryable and code is not rlx.ErrorCode.AGENT_FAILED

@@ -36,7 +36,7 @@ from relaax.rlx.messages import (
     Rewards,
     ServerMessage,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Welcome,
 )
 from relaax.rlx.space_encoding import space_from_dict, space_to_dict
@@ -89,7 +89,7 @@ __all__ = [
     "Space",
     "State",
     "Step",
-    "TrainingFinishedMessage",
+    "TrainingFinished",
     "Tuple",
     "Welcome",
     "space_from_dict",

@@ -37,7 +37,7 @@ from relaax.rlx.messages import (
     Reset,
     Rewards,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Welcome,
 )
 from relaax.rlx.space_encoding import MAX_LEAVES, read_space
@@ -206,5 +206,5 @@ _READERS: dict[str, Callable[[Any], Message]] = {
     "actions": lambda part: Actions(_leaves(part.action)),
     "episode_returns": lambda part: EpisodeReturns(_numbers(part.episode_return)),
     "error": _error,
-    "training_finished": lambda part: TrainingFinishedMessage(part.message, part.global_step),
+    "training_finished": lambda part: TrainingFinished(part.message, part.global_step),
 }

@@ -23,7 +23,7 @@ from relaax.rlx.messages import (
     Pong,
     Reset,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Welcome,
 )
 from relaax.rlx.space_encoding import write_space
@@ -137,7 +137,7 @@ def _error(message: Error, part: rlx_pb2.Error) -> None:
     part.retry_after_seconds = message.retry_after_seconds
 
 
-def _training_finished(message: TrainingFinishedMessage, part: rlx_pb2.TrainingFinished) -> None:
+def _training_finished(message: TrainingFinished, part: rlx_pb2.TrainingFinished) -> None:
     part.message, part.global_step = message.message, message.global_step
 
 
@@ -154,5 +154,5 @@ _WRITERS: dict[type[Message], tuple[str, Callable[[Any, Any], None]]] = {
     Actions: ("actions", _actions),
     EpisodeReturns: ("episode_returns", _returns),
     Error: ("error", _error),
-    TrainingFinishedMessage: ("training_finished", _training_finished),
+    TrainingFinished: ("training_finished", _training_finished),
 }

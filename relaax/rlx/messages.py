@@ -198,7 +198,7 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingFinishedMessage:
+class TrainingFinished:
     """Training is over."""
 
     message: str
@@ -206,5 +206,5 @@ class TrainingFinishedMessage:
 
 
 ClientMessage = Hello | Init | Step | Reset | Metrics | Ping | Pong | Bye
-ServerMessage = Welcome | Actions | EpisodeReturns | Error | TrainingFinishedMessage | Ping | Pong | Bye
+ServerMessage = Welcome | Actions | EpisodeReturns | Error | TrainingFinished | Ping | Pong | Bye
 Message = ClientMessage | ServerMessage

@@ -17,7 +17,7 @@ from relaax.rlx.messages import (
     Pong,
     Reset,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Welcome,
 )
 
@@ -69,7 +69,7 @@ _ROWS: tuple[tuple[tuple[State, ...], Sender, type[Message], State | None], ...]
     ((*_OPEN, State.ERROR), _C, Bye, State.CLOSED),
     (_OPEN, _S, Bye, State.CLOSED),
     ((*_OPEN, State.ERROR), _S, Error, State.CLOSED),
-    (_OPEN, _S, TrainingFinishedMessage, State.CLOSED),
+    (_OPEN, _S, TrainingFinished, State.CLOSED),
 )
 
 TRANSITIONS: dict[tuple[State, Sender, type[Message]], State] = {

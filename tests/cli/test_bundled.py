@@ -66,7 +66,7 @@ def introduced(plan: Plan) -> rlx.Hello:
         talk.welcome()
         talk.answer()
         talk.hear()
-        talk.say(rlx.TrainingFinishedMessage("one step is enough", 1))
+        talk.say(rlx.TrainingFinished("one step is enough", 1))
         talk.close()
 
     with RlxPeer(script) as peer:

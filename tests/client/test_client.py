@@ -131,7 +131,7 @@ def test_training_that_finished_is_no_failure():
         talk.welcome()
         talk.answer()
         talk.expect(rlx.Step)
-        talk.say(rlx.TrainingFinishedMessage("enough is enough", 12345))
+        talk.say(rlx.TrainingFinished("enough is enough", 12345))
         talk.close()
 
     with RlxPeer(script) as peer, client_of(peer) as client:

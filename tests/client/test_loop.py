@@ -129,7 +129,7 @@ def test_the_end_of_training_ends_the_run_cleanly(env):
         for _ in range(4):
             talk.answer()
         talk.hear()
-        talk.say(rlx.TrainingFinishedMessage("after 1000 steps", 1000))
+        talk.say(rlx.TrainingFinished("after 1000 steps", 1000))
         talk.close()
 
     with RlxPeer(script) as peer:

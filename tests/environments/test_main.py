@@ -230,7 +230,7 @@ def test_the_end_of_training_is_no_failure():
         talk.welcome()
         talk.answer()
         talk.hear()
-        talk.say(rlx.TrainingFinishedMessage("all 500 steps are done", 500))
+        talk.say(rlx.TrainingFinished("all 500 steps are done", 500))
         talk.close()
 
     with RlxPeer(script) as peer:

@@ -17,7 +17,7 @@ from relaax.rlx import (
     Ping,
     ProtocolError,
     Sender,
-    TrainingFinishedMessage,
+    TrainingFinished,
     decoding,
     rlx_pb2,
 )
@@ -50,7 +50,7 @@ def test_every_message_round_trips(name: str, case: tuple[Hello, Message, Messag
 
 def test_json_is_one_object_in_the_canonical_mapping() -> None:
     codec = codec_named("json")
-    tree = json.loads(codec.encode(TrainingFinishedMessage("over", 2**63), Sender.SERVER))
+    tree = json.loads(codec.encode(TrainingFinished("over", 2**63), Sender.SERVER))
     assert tree == {"trainingFinished": {"message": "over", "globalStep": str(2**63)}}
     hello = json.loads(codec.encode(make_hello(environments=2), Sender.CLIENT))["hello"]
     assert hello["actionSpace"] == {"discrete": {"n": "3"}}

@@ -28,7 +28,7 @@ from relaax.rlx import (
     Sender,
     State,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Welcome,
 )
 from relaax.rlx.codecs import codec_named
@@ -53,7 +53,7 @@ SAMPLES: dict[Sender, list[Message]] = {
         Actions(batch(HELLO.action_space, 1)),
         EpisodeReturns(np.zeros(1)),
         Error(ErrorCode.OVERLOADED, "x"),
-        TrainingFinishedMessage("x", 7),
+        TrainingFinished("x", 7),
         Ping(7),
         Pong(7),
         Bye("x"),

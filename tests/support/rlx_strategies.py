@@ -33,7 +33,7 @@ from relaax.rlx import (
     Reset,
     Space,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Tuple,
     Welcome,
 )
@@ -182,7 +182,7 @@ def server_messages(hello: Hello) -> st.SearchStrategy[Message]:
             st.one_of(st.none(), st.booleans()),
             st.floats(0, 1e6),
         ),
-        st.builds(TrainingFinishedMessage, names, st.integers(0, 2**64 - 1)),
+        st.builds(TrainingFinished, names, st.integers(0, 2**64 - 1)),
         st.builds(Ping, uint32),
         st.builds(Pong, uint32),
         st.builds(Bye, names),

@@ -30,7 +30,7 @@ from relaax.rlx import (
     Reset,
     Sender,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Tuple,
 )
 
@@ -262,7 +262,7 @@ def control() -> Iterator[Talk]:
             c(HELLO),
             s(WELCOME),
             c(Init(points((0, 0)))),
-            s(TrainingFinishedMessage("Training has reached its last step.", 20_000_000_000)),
+            s(TrainingFinished("Training has reached its last step.", 20_000_000_000)),
         )
     yield Talk("refused_token", "The server does not let the client in.").says(
         c(replace(HELLO, token="wrong")), s(Error(ErrorCode.UNAUTHENTICATED, "The token is not the right one."))

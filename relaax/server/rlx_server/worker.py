@@ -49,7 +49,7 @@ from relaax.rlx import (
     ServerConnection,
     ServerMessage,
     Step,
-    TrainingFinishedMessage,
+    TrainingFinished,
     Welcome,
 )
 from relaax.rlx.errors import ErrorCode
@@ -353,7 +353,7 @@ class Worker:
 
     def _finish(self, global_step: int) -> None:
         try:
-            self._peer.send(TrainingFinishedMessage(FINISHED, global_step))
+            self._peer.send(TrainingFinished(FINISHED, global_step))
         except LocalProtocolError:
             _log.info("the client has said goodbye before it could hear that training has finished")
         except PeerGone:

@@ -135,7 +135,7 @@ def test_the_end_of_training_ends_the_server(processes: Processes, tmp_path: Pat
     with Line(address) as line:
         line.open()
         line.say(rlx.Init(line.observation(FINISH)))
-        line.expect(rlx.TrainingFinishedMessage)
+        line.expect(rlx.TrainingFinished)
         line.expect_end()
     assert server.wait(60) == 0
 

@@ -319,7 +319,7 @@ def test_the_end_of_training_while_the_environments_step_is_told_to_the_client(s
         line.open()
         assert line.init(LEARN_ALL) == 0
         line.say(rlx.Step(np.ones(1), line.observation(0)))
-        assert line.expect(rlx.TrainingFinishedMessage).global_step == 1000
+        assert line.expect(rlx.TrainingFinished).global_step == 1000
         line.expect_end()
     assert server.wait() == 0
 
@@ -642,13 +642,13 @@ def test_the_end_of_training_is_told_to_everybody_and_ends_the_server(serve) -> 
     with Line(address) as line:
         line.open()
         line.say(rlx.Init(line.observation(FINISH)))
-        finished = line.expect(rlx.TrainingFinishedMessage)
+        finished = line.expect(rlx.TrainingFinished)
         assert finished.global_step == 1000
         line.expect_end()
     wait_until(lambda: "training has finished" in server.stderr, "the server has heard it")
     with Line(address) as late:
         late.say(make_hello())
-        late.expect(rlx.TrainingFinishedMessage)
+        late.expect(rlx.TrainingFinished)
     assert server.wait() == 0
 
 
