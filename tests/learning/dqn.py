@@ -11,15 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from relaax.algorithm_base import (
-    AgentBase,
-    AgentContext,
-    ConfigBase,
-    Discrete,
-    Leaves,
-    ParameterServerBase,
-    StepResult,
-)
+from relaax.algorithm_base import AgentBase, AgentContext, ConfigBase, Discrete, Leaves, ParameterServerBase, StepResult
 from relaax.algorithm_base.network import NetworkConfig, network_for, network_refusal
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.nn.engine import make_engine

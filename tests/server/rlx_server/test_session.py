@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, AgentContext, Leaves
-from relaax.algorithm_base import StepResult as AgentStep
+from relaax.algorithm_base import AgentBase, AgentContext, Leaves, StepResult
 from relaax.metrics import check_name
-from relaax.rlx import Autoreset, Box, Discrete, Episode, Hello, Init, Metrics, Mode, Reset, StepResult
+from relaax.rlx import Autoreset, Box, Discrete, Episode, Hello, Init, Metrics, Mode, Reset, Step
 from relaax.server.rlx_server.session import AgentSession
 from support.offline_client import OfflineClient, OfflineMetrics
 from support.rlx_pair import Pair
@@ -28,22 +27,22 @@ class Recorder(AgentBase):
             None,
             AgentContext(**SPACES, environments=environments, actors=(), seed=0, exploit=False, **UNUSED),
         )
-        self.told: list[Leaves | AgentStep] = []
+        self.told: list[Leaves | StepResult] = []
 
     def reset(self, observations: Leaves) -> Leaves:
         return self._note(observations)
 
-    def step(self, step: AgentStep) -> Leaves:
+    def step(self, step: StepResult) -> Leaves:
         return self._note(step)
 
-    def _note(self, what: Leaves | AgentStep) -> Leaves:
+    def _note(self, what: Leaves | StepResult) -> Leaves:
         self.told.append(what)
         return [np.full(self.context.environments, len(self.told), np.int64)]
 
     @property
-    def last(self) -> AgentStep:
+    def last(self) -> StepResult:
         step = self.told[-1]
-        assert isinstance(step, AgentStep)
+        assert isinstance(step, StepResult)
         return step
 
 
@@ -93,7 +92,7 @@ def test_init_is_a_reset_and_its_answer_the_agents() -> None:
 def test_masks_that_were_left_out_are_false_everywhere() -> None:
     played = Played(SAME)
     played.session.init(Init(obs(0, 0)))
-    answer = played.session.step(StepResult(rewards(3, 4), obs(5, 6)))
+    answer = played.session.step(Step(rewards(3, 4), obs(5, 6)))
     assert answer.action[0].tolist() == [2, 2]
     step = played.agent.last
     assert step.rewards.tolist() == [3, 4]
@@ -110,7 +109,7 @@ def test_same_step_gives_the_agent_the_final_observation_that_came_beside() -> N
     played = Played(SAME)
     played.session.init(Init(obs(0, 0)))
     played.session.step(
-        StepResult(rewards(1, 2), obs(10, 1), truncated=mask(1, 0), final_observation=obs(99, 0), terminated=None)
+        Step(rewards(1, 2), obs(10, 1), truncated=mask(1, 0), final_observation=obs(99, 0), terminated=None)
     )
     step = played.agent.last
     assert step.truncated.tolist() == [True, False]
@@ -123,22 +122,22 @@ def test_same_step_gives_the_agent_the_final_observation_that_came_beside() -> N
 def test_next_step_gives_the_observation_itself_as_final_and_marks_what_follows() -> None:
     played = Played(NEXT)
     played.session.init(Init(obs(0, 0)))
-    played.session.step(StepResult(rewards(1, 2), obs(7, 8), terminated=mask(0, 1)))
+    played.session.step(Step(rewards(1, 2), obs(7, 8), terminated=mask(0, 1)))
     step = played.agent.last
     assert step.terminated.tolist() == [False, True]
     assert values_of(step.final_observations)[1] == 8
-    played.session.step(StepResult(rewards(1, 500), obs(9, 0), first=mask(0, 1)))
+    played.session.step(Step(rewards(1, 500), obs(9, 0), first=mask(0, 1)))
     step = played.agent.last
     assert step.first.tolist() == [False, True]
     assert step.env_steps == 1
-    played.session.step(StepResult(rewards(1, 3), obs(1, 1), terminated=mask(1, 1)))
+    played.session.step(Step(rewards(1, 3), obs(1, 1), terminated=mask(1, 1)))
     assert played.metrics.episodes == [(2.0, 1), (3.0, 3), (3.0, 1)]  # the void reward of 500 is nowhere
 
 
 def test_each_environment_of_a_mixed_connection_ends_in_its_own_way() -> None:
     played = Played(SAME, NEXT, environments=2)
     played.session.init(Init(obs(0, 0)))
-    message = StepResult(rewards(1, 1), obs(10, 20), truncated=mask(1, 1), final_observation=obs(98, 77))
+    message = Step(rewards(1, 1), obs(10, 20), truncated=mask(1, 1), final_observation=obs(98, 77))
     played.session.step(message)
     step = played.agent.last
     assert values_of(step.final_observations) == [98, 20]
@@ -150,7 +149,7 @@ def test_each_environment_of_a_mixed_connection_ends_in_its_own_way() -> None:
 def test_reset_and_the_init_after_it_are_one_step_for_the_agent() -> None:
     played = Played(DISABLED, environments=1)
     played.session.init(Init(obs(0)))
-    played.session.step(StepResult(rewards(2), obs(1)))
+    played.session.step(Step(rewards(2), obs(1)))
     returns = played.session.reset(Reset(rewards(3)))
     assert returns.episode_return.tolist() == [5.0]
     assert played.session.episode_ended
@@ -164,14 +163,14 @@ def test_reset_and_the_init_after_it_are_one_step_for_the_agent() -> None:
     assert step.truncated.tolist() == [False]
     assert values_of(step.observations) == [4]
     assert not played.session.episode_ended, "an episode has just begun"
-    played.session.step(StepResult(rewards(1), obs(5)))
+    played.session.step(Step(rewards(1), obs(5)))
     assert values_of(played.agent.last.observations) == [5]
 
 
 def test_a_reset_between_two_episodes_ends_none() -> None:
     played = Played(NEXT)
     played.session.init(Init(obs(0, 0)))
-    played.session.step(StepResult(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
     returns = played.session.reset(Reset(rewards(70, 8)))  # environment 0 had nothing to act on
     assert returns.episode_return.tolist() == [0.0, 14.0]
     assert played.metrics.episodes == [(5.0, 1), (14.0, 2)]
@@ -180,7 +179,7 @@ def test_a_reset_between_two_episodes_ends_none() -> None:
     assert step.first.tolist() == [True, False]
     assert step.terminated.tolist() == [False, True]
     assert step.env_steps == 1
-    played.session.step(StepResult(rewards(1, 1), obs(3, 3)))
+    played.session.step(Step(rewards(1, 1), obs(3, 3)))
     assert played.agent.last.first.tolist() == [False, False]
     assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 2.0]
 
@@ -188,7 +187,7 @@ def test_a_reset_between_two_episodes_ends_none() -> None:
 def test_a_reset_right_after_a_same_step_end_ends_the_episode_that_has_begun_with_it() -> None:
     played = Played(SAME, NEXT)
     played.session.init(Init(obs(0, 0)))
-    played.session.step(StepResult(rewards(5, 6), obs(1, 1), terminated=mask(1, 1), final_observation=obs(9, 9)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 1), final_observation=obs(9, 9)))
     assert played.session.reset(Reset(rewards(7, 8))).episode_return.tolist() == [7.0, 0.0]
     assert played.session.episode_ended
     assert played.metrics.episodes == [(5.0, 1), (6.0, 1), (7.0, 1)]
@@ -202,7 +201,7 @@ def test_a_reset_right_after_a_same_step_end_ends_the_episode_that_has_begun_wit
 def test_a_reset_right_after_an_init_ends_every_episode_whatever_had_ended_before() -> None:
     played = Played(NEXT)
     played.session.init(Init(obs(0, 0)))
-    played.session.step(StepResult(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
     played.session.reset(Reset(rewards(0, 7)))
     played.session.init(Init(obs(2, 2)))
     assert played.session.reset(Reset(rewards(3, 4))).episode_return.tolist() == [3.0, 4.0]
@@ -212,9 +211,9 @@ def test_a_reset_right_after_an_init_ends_every_episode_whatever_had_ended_befor
 def test_a_reset_after_a_plain_step_ends_every_episode_whatever_ended_before() -> None:
     played = Played(NEXT)
     played.session.init(Init(obs(0, 0)))
-    played.session.step(StepResult(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
-    played.session.step(StepResult(rewards(50, 6), obs(2, 2), first=mask(1, 0)))
-    played.session.step(StepResult(rewards(1, 1), obs(3, 3)))
+    played.session.step(Step(rewards(5, 6), obs(1, 1), terminated=mask(1, 0)))
+    played.session.step(Step(rewards(50, 6), obs(2, 2), first=mask(1, 0)))
+    played.session.step(Step(rewards(1, 1), obs(3, 3)))
     assert played.session.reset(Reset(rewards(1, 1))).episode_return.tolist() == [2.0, 14.0]
 
 
@@ -232,7 +231,7 @@ def test_a_truncated_reset_brings_the_final_observation_to_the_agent() -> None:
 def test_an_init_out_of_turn_abandons_what_was_going_on() -> None:
     played = Played(DISABLED, environments=1)
     played.session.init(Init(obs(0)))
-    played.session.step(StepResult(rewards(50), obs(1)))
+    played.session.step(Step(rewards(50), obs(1)))
     played.session.init(Init(obs(2)))
     assert values_of(played.agent.told[-1]) == [2]  # type: ignore[arg-type]
     assert played.session.reset(Reset(rewards(1))).episode_return.tolist() == [1.0]
@@ -244,26 +243,26 @@ def test_a_reset_counts_for_one_init_only() -> None:
     played.session.reset(Reset(rewards(1)))
     played.session.init(Init(obs(1)))
     played.session.init(Init(obs(2)))
-    assert not isinstance(played.agent.told[-1], AgentStep)
+    assert not isinstance(played.agent.told[-1], StepResult)
 
 
 def test_an_episode_that_was_under_way_at_init_is_not_reported() -> None:
     played = Played(SAME)
     played.session.init(Init(obs(0, 0), partial=mask(1, 0)))
-    played.session.step(StepResult(rewards(1, 2), obs(1, 1), terminated=mask(1, 1)))
+    played.session.step(Step(rewards(1, 2), obs(1, 1), terminated=mask(1, 1)))
     assert played.metrics.episodes == [(2.0, 1)]
-    played.session.step(StepResult(rewards(3, 4), obs(1, 1), terminated=mask(1, 0)))
+    played.session.step(Step(rewards(3, 4), obs(1, 1), terminated=mask(1, 0)))
     assert played.metrics.episodes == [(2.0, 1), (3.0, 1)]
 
 
 def test_a_client_that_reports_episodes_is_believed_and_not_counted_after() -> None:
     played = Played(SAME, reports_episodes=True)
     played.session.init(Init(obs(0, 0)))
-    played.session.step(StepResult(rewards(1, 1), obs(1, 1), terminated=mask(1, 1)))  # a life was lost
+    played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(1, 1)))  # a life was lost
     assert played.metrics.episodes == []
     assert played.session.episode_ended
     whole = [Episode(environment=1, episode_return=321.5, length=77)]
-    played.session.step(StepResult(rewards(1, 1), obs(1, 1), terminated=mask(0, 1), episodes=whole))
+    played.session.step(Step(rewards(1, 1), obs(1, 1), terminated=mask(0, 1), episodes=whole))
     assert played.metrics.episodes == [(321.5, 77)]
 
 
@@ -271,7 +270,7 @@ def test_episodes_of_exploit_mode_are_kept_apart_from_those_of_training() -> Non
     played = Played(SAME, mode=Mode.EXPLOIT)
     played.session.init(Init(obs(0, 0)))
     played.now = 2.0
-    played.session.step(StepResult(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
+    played.session.step(Step(rewards(4, 1), obs(1, 1), terminated=mask(1, 0)))
     assert played.metrics.episodes == []
     assert played.metrics.scalars == [
         ("exploit/episode_return", 4.0),
@@ -285,11 +284,11 @@ def test_an_episodes_seconds_and_its_reward_per_second() -> None:
     played = Played(NEXT, environments=1)
     played.session.init(Init(obs(0)))
     played.now = 4.0
-    played.session.step(StepResult(rewards(2), obs(1), terminated=mask(1)))
+    played.session.step(Step(rewards(2), obs(1), terminated=mask(1)))
     played.now = 5.0
-    played.session.step(StepResult(rewards(99), obs(0), first=mask(1)))
+    played.session.step(Step(rewards(99), obs(0), first=mask(1)))
     played.now = 5.5
-    played.session.step(StepResult(rewards(3), obs(1), terminated=mask(1)))
+    played.session.step(Step(rewards(3), obs(1), terminated=mask(1)))
     assert played.metrics.scalars == [
         ("episode/seconds", 4.0),
         ("episode/reward_per_second", 0.5),
@@ -303,7 +302,7 @@ def test_an_episode_that_the_client_reports_lasts_since_the_one_before() -> None
     played.session.init(Init(obs(0, 0), partial=mask(0, 1)))
     for now in (3.0, 7.0):
         played.now = now
-        played.session.step(StepResult(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
+        played.session.step(Step(rewards(1, 1), obs(0, 0), episodes=(Episode(0, 6.0, 5), Episode(1, 8.0, 5))))
     scalars = played.metrics.scalars
     assert [value for name, value in scalars if name == "episode/seconds"] == [3.0, 4.0, 4.0]  # the partial one: none
     assert [value for name, value in scalars if name == "episode/reward_per_second"] == [2.0, 1.5, 2.0]
@@ -328,5 +327,5 @@ def test_one_habit_said_once_is_that_of_all_environments(autoreset: Autoreset) -
     played = Played(autoreset, environments=3)
     played.session.init(Init(obs(0, 0, 0)))
     final = obs(7, 8, 9) if autoreset is SAME else None
-    played.session.step(StepResult(rewards(0, 0, 0), obs(1, 2, 3), truncated=mask(1, 1, 1), final_observation=final))
+    played.session.step(Step(rewards(0, 0, 0), obs(1, 2, 3), truncated=mask(1, 1, 1), final_observation=final))
     assert values_of(played.agent.last.final_observations) == ([7, 8, 9] if autoreset is SAME else [1, 2, 3])
