@@ -30,7 +30,7 @@ class _YamlLoader(yaml.SafeLoader):
 
 
 class _YamlDumper(yaml.SafeDumper):
-    """Quotes texts that `_YamlLoader` would read as numbers."""
+    """Quote texts that `_YamlLoader` would read as numbers."""
 
 
 for _side in (_YamlLoader, _YamlDumper):

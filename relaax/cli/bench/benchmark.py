@@ -27,7 +27,7 @@ MEMORY_SECONDS = 300.0
 
 @dataclass(slots=True)
 class Benchmark:
-    """Runs every part. `say` receives each result, `begin` each activity.
+    """Run every part. `say` receives each result, `begin` each activity.
 
     `seconds`: how long the emulator and training are each measured, in ROUNDS alternating windows. `updates`: updates
     of each worker before its memory is measured.
