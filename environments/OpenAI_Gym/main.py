@@ -111,7 +111,7 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
 
 
 def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.Namespace) -> str:
-    """Return the vectorization mode: as requested, else the environment's own vector form if available and faster."""
+    """Return the vectorization mode: as requested, or the environment's own vector form if available and faster."""
     wrapping = command.beside(__package__, "wrapping")
     if kwargs:
         wrapping.check_environment(spec, kwargs)

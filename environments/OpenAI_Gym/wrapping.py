@@ -118,7 +118,7 @@ def takes(entry_point: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def kwarg(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE for argparse. The value is read as JSON, else as a Python literal, else as a text."""
+    """Parse NAME=VALUE for argparse. The value is the first that fits of JSON, a Python literal, a text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as is_slippery=false")

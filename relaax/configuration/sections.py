@@ -213,7 +213,7 @@ class RlxServerSection(Section):
     log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
     log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
     device: Device | None = Field(
-        None, description="Device of the workers: cpu, gpu or gpu:I; by default gpu if algorithm.gpu is true, else cpu."
+        None, description="Device of the workers: cpu, gpu or gpu:I; by default cpu, or gpu if algorithm.gpu is true."
     )
     blas_kernels: Literal["environment", "native"] = Field(
         "environment",

@@ -57,11 +57,11 @@ def written(folder: Path, **sections: dict[str, Any]) -> Path:
 
 def found(config: Path, name: str) -> list[Finding]:
     """What one check finds, after those of configuration and algorithm."""
-    patient = Subject(str(config))
+    subject = Subject(str(config))
     findings: list[Finding] = []
     for check in checks():
         if check.name in ("configuration", name) or (check.name, name) == ("algorithm", "parameter server"):
-            findings = list(check.look(patient))
+            findings = list(check.look(subject))
         if check.name == name:
             break
     for finding in findings:
@@ -407,7 +407,7 @@ def test_an_algorithm_that_cannot_do_with_the_bridge(tmp_path: Path) -> None:
 
 
 def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(patient: Subject) -> Iterator[Finding]:
+    def broken(subject: Subject) -> Iterator[Finding]:
         raise RuntimeError("a mistake")
         yield warning("", "")
 

@@ -24,9 +24,9 @@ from relaax.server.tokens import read_token
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
 
 
-def tokens(patient: Subject) -> Iterator[Finding]:
+def tokens(subject: Subject) -> Iterator[Finding]:
     """Check the token of each port, and the one that workers send."""
-    server, rlx = patient.configuration.parameter_server, patient.configuration.rlx_server
+    server, rlx = subject.configuration.parameter_server, subject.configuration.rlx_server
     found: dict[str, str | None] = {}
     shown = "relaax-rlx-server.parameter_server_token_file"
     readers: dict[str, tuple[str | None, Callable[[], str | None]]] = {
@@ -74,9 +74,9 @@ def _permissions(key: str, file: str | None) -> Finding | None:
     return None
 
 
-def certificates(patient: Subject) -> Iterator[Finding]:
+def certificates(subject: Subject) -> Iterator[Finding]:
     """Check the certificates of both servers and of the workers."""
-    server, rlx = patient.configuration.parameter_server, patient.configuration.rlx_server
+    server, rlx = subject.configuration.parameter_server, subject.configuration.rlx_server
     section = "relaax-parameter-server"
     yield from _pair(f"{section}.tls_certificate", server.tls_certificate, server.tls_key, server.bind)
     yield from _authority(f"{section}.tls_client_ca", server.tls_client_ca)

@@ -44,11 +44,11 @@ def doctor(
     raise typer.Exit(0 if healthy else 1)
 
 
-def examined(patient: Subject) -> Iterator[tuple[str, Finding]]:
+def examined(subject: Subject) -> Iterator[tuple[str, Finding]]:
     """Yield the findings of each check, in order."""
     for check in checks():
         try:
-            for finding in check.look(patient):
+            for finding in check.look(subject):
                 yield check.name, finding
         except Unusable:
             continue

@@ -11,16 +11,16 @@ from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
 
 
-def environment(patient: Subject) -> Iterator[Finding]:
+def environment(subject: Subject) -> Iterator[Finding]:
     """Check whether an environment can be made, if the configuration names one.
 
     A failure is only a warning: servers run without, and their environments may be on other machines.
     """
-    run = patient.configuration.run
+    run = subject.configuration.run
     if run.environment is None or run.name is None:
         return
     try:
-        plan = plan_of(patient.name, patient.configuration)
+        plan = plan_of(subject.name, subject.configuration)
         with EnvironmentCheck(plan) as check:
             spaces = check.wait()
     except (ConfigurationError, StartError) as error:

@@ -1,4 +1,4 @@
-"""Checks, their findings and their subject."""
+"""The checks of `relaax doctor`, their findings and their subject."""
 
 from __future__ import annotations
 

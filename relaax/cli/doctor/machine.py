@@ -12,11 +12,11 @@ _SERVER_BYTES = 600e6
 """TensorFlow's memory in a server, needed once (docs/operating.md)."""
 
 
-def memory(patient: Subject) -> Iterator[Finding]:
+def memory(subject: Subject) -> Iterator[Finding]:
     """Check how many workers fit beside a server, by the RLX server's estimate for one."""
     from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED
 
-    found = patient.configuration
+    found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients
     need = (SPAWNED if settings.worker_start == "spawn" else FORKED).bytes
     available = psutil.virtual_memory().available

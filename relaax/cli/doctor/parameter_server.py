@@ -28,25 +28,25 @@ def who_is_at(target: Target) -> str | None:
         return "a server that requires another token" if strange else None
 
 
-def parameter_server(patient: Subject) -> Iterator[Finding]:
+def parameter_server(subject: Subject) -> Iterator[Finding]:
     """Check each shard that the workers would use."""
     from relaax.server.targets import targets
 
     try:
-        all_targets = targets(patient.configuration.rlx_server)
+        all_targets = targets(subject.configuration.rlx_server)
     except ConfigurationError:
         return  # reported by the checks of tokens and certificates
-    shards = patient.configuration.parameter_server.shards
+    shards = subject.configuration.parameter_server.shards
     if 1 < shards != len(all_targets):
         yield warning(
             f"relaax-parameter-server.shards is {shards}, relaax-rlx-server.parameter_server names {len(all_targets)}",
             "name them all, shard 0 first; `relaax run` does so automatically",
         )
     for target in all_targets:
-        yield from _one(patient, target)
+        yield from _one(subject, target)
 
 
-def _one(patient: Subject, target: Target) -> Iterator[Finding]:
+def _one(subject: Subject, target: Target) -> Iterator[Finding]:
     from relaax.parameters.channel import authentication_error
 
     where = f"parameter server {target.address}"
@@ -64,12 +64,12 @@ def _one(patient: Subject, target: Target) -> Iterator[Finding]:
         else:
             yield wrong(f"{where} answers {error.code().name}: {_short(error)}", "is it a parameter server?")
         return
-    yield from _agreement(patient, where, status)
+    yield from _agreement(subject, where, status)
     if not _serves(target):
         yield warning(f"{where} is not serving", "see its log: it is stopping, or waits for another shard")
 
 
-def _agreement(patient: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
+def _agreement(subject: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
     from relaax.algorithm_base import first_difference
     from relaax.server.description import description
 
@@ -78,8 +78,8 @@ def _agreement(patient: Subject, where: str, status: pb.GetStatusResponse) -> It
             f"{where} is relaax {status.version}, this is {__version__}", "servers of one run need the same version"
         )
     difference = None
-    if status.description and patient.config is not None:
-        ours = description(patient.algorithm.name, patient.config)
+    if status.description and subject.config is not None:
+        ours = description(subject.algorithm.name, subject.config)
         difference = first_difference(status.description, ours, "at the server", "in this configuration")
     if difference is not None:
         yield wrong(

@@ -24,9 +24,9 @@ _NO_HELLO = b"\xff\xff\xff\xff"
 """An invalid length of a hello: an RLX server answers it at once and admits nobody."""
 
 
-def ports(patient: Subject) -> Iterator[Finding]:
+def ports(subject: Subject) -> Iterator[Finding]:
     """Check every address that the servers would listen on."""
-    found = patient.configuration
+    found = subject.configuration
     for role in servers():
         for key in ("bind", "status_bind"):
             address = getattr(found.sections[role.section], key, None)
@@ -121,12 +121,12 @@ def _holder(port: int) -> str | None:
     return None
 
 
-def descriptors(patient: Subject) -> Iterator[Finding]:
+def descriptors(subject: Subject) -> Iterator[Finding]:
     """Check the limit on open files: each connection of an RLX server takes some."""
     import resource
 
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    workers = patient.configuration.rlx_server.max_workers
+    workers = subject.configuration.rlx_server.max_workers
     needed = 3 * workers + 64
     way_out = f"ulimit -n {needed} (the hard limit is {most}), or a lower relaax-rlx-server.max_workers"
     if limit < needed:

@@ -15,9 +15,9 @@ SECONDS = 5.0
 _SIZE = 1024
 
 
-def shared_memory(patient: Subject) -> Iterator[Finding]:
+def shared_memory(subject: Subject) -> Iterator[Finding]:
     """Check that memory can be passed through a Unix socket, unless workers always use gRPC."""
-    bridge = patient.configuration.rlx_server.bridge
+    bridge = subject.configuration.rlx_server.bridge
     if bridge == "grpc":
         return
     why = _obstacle()

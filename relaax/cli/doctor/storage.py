@@ -24,13 +24,13 @@ _SIGNATURE_SECONDS = 15 * 60
 _SKEW_SECONDS = 60
 
 
-def store(patient: Subject) -> Iterator[Finding]:
+def store(subject: Subject) -> Iterator[Finding]:
     """Do what a parameter server does there, with a temporary value."""
     from relaax.checkpoint import Store, StoreError
     from relaax.checkpoint.local import LocalStore
     from relaax.checkpoint.location import open_store
 
-    section = patient.configuration.parameter_server
+    section = subject.configuration.parameter_server
     try:
         opened: Store
         if section.checkpoint_aws_s3 is not None:
@@ -113,9 +113,9 @@ def _lease(opened: object) -> Iterator[Finding]:
         yield warning(f"{holder} holds the lease on {opened.location}", way_out)
 
 
-def disk(patient: Subject) -> Iterator[Finding]:
+def disk(subject: Subject) -> Iterator[Finding]:
     """Check the free space for all checkpoints to keep, by the size of the largest existing one."""
-    section = patient.configuration.parameter_server
+    section = subject.configuration.parameter_server
     if section.checkpoint_dir is None:
         return
     folder = Path(section.checkpoint_dir)
@@ -134,9 +134,9 @@ def disk(patient: Subject) -> Iterator[Finding]:
         yield ok(sentence)
 
 
-def clock(patient: Subject) -> Iterator[Finding]:
+def clock(subject: Subject) -> Iterator[Finding]:
     """Compare this machine's clock with the store's. Otherwise only the validity of certificates uses clocks."""
-    section = patient.configuration.parameter_server
+    section = subject.configuration.parameter_server
     if section.checkpoint_aws_s3 is None and section.metrics_aws_s3 is None:
         return
     skew = _skew(section)
