@@ -1,1 +1,1 @@
-"""Programs that run environments of one family each against an RLX server."""
+"""Programs that run environments, one family each, against an RLX server."""

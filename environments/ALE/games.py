@@ -1,4 +1,4 @@
-"""N games of the Arcade Learning Environment in one vector, preprocessed by ale-py's own code."""
+"""A vector of N games of the Arcade Learning Environment, preprocessed by ale-py's own code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GAMES = "games"
 
 
 class Games(VectorEnv):
-    """Observations are the newest frame of each game, uint8 [N, 84, 84]; rewards are the raw score.
+    """Vector of games. Observations are the newest frame of each game, uint8 [N, 84, 84]; rewards are the raw score.
 
-    Resets in the step that ends an episode. With `life_loss` an episode ends with each life and the game goes on;
-    `whole_games` finds the games that ended in the infos of a step, whatever an episode is.
+    Resets in the step that ends an episode. With `life_loss`, an episode ends with each life and the game continues;
+    `whole_games` returns the games that a step ended, from its infos, whatever an episode is.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Games(VectorEnv):
         threads: int = 0,
     ) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-        # `episodic_life` would begin a new game after each life; `life_loss_info` says terminated and goes on.
+        # `episodic_life` would begin a new game after each life; `life_loss_info` only reports terminated.
         self.emulator = AtariVectorEnv(
             rom,
             environments,
@@ -84,29 +84,29 @@ class Games(VectorEnv):
             kept[GAMES] = self._ended(over)
             self._begun = begun
             if cut:
-                # Where only a life was lost, ale-py leaves an old frame; the game goes on from the observation itself.
+                # If only a life was lost, ale-py leaves an old frame; the game continues from the observation itself.
                 kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
         return observations, rewards, terminated, truncated, kept
 
     def _ended(self, over: npt.NDArray[np.bool_]) -> list[Episode]:
-        """The games that are over; those that replace them are counted from zero."""
+        """Return the games that are over, and reset the counters of their successors."""
         games = [Episode(int(i), float(self._scores[i]), int(self._lengths[i])) for i in np.flatnonzero(over)]
         self._scores[over] = 0.0
         self._lengths[over] = 0
         return games
 
     def close(self, **kwargs: Any) -> None:
-        if "emulator" in self.__dict__:  # not where the constructor failed
+        if "emulator" in self.__dict__:  # absent if the constructor failed
             self.emulator.close(**kwargs)
 
 
 def whole_games(infos: dict[str, Any]) -> Sequence[Episode]:
-    """The games that ended with a step: raw score and length in steps."""
+    """Return the games that ended with a step: raw score and length in steps."""
     games: Sequence[Episode] = infos[GAMES]
     return games
 
 
 def _begun(infos: dict[str, Any]) -> npt.NDArray[np.int64]:
-    """At which frame of the emulator each game began: it changes with a new game, and with nothing else."""
+    """Return the emulator frame at which each game began; it changes only with a new game."""
     begun: npt.NDArray[np.int64] = infos["frame_number"].astype(np.int64) - infos["episode_frame_number"]
     return begun

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run games of the Arcade Learning Environment against an RLX server: `main HOST:PORT NAME [N]`.
 
-NAME is a rom's (`boxing`) or an id (`ALE/Boxing-v5`, `BoxingNoFrameskip-v4`). N games are stepped together over one
-connection, in threads of this process. Preprocessing as the field does it: grayscale 84x84, frame skip 4 with the
-maximum over the last two frames, up to 30 no-op starts, the game's own actions. Rewards are the raw score.
+NAME is the name of a rom (`boxing`) or an id (`ALE/Boxing-v5`, `BoxingNoFrameskip-v4`). N games are stepped together
+over one connection, in threads of this process. The preprocessing is the usual one: grayscale 84x84, frame skip 4 with
+the maximum over the last two frames, up to 30 no-op starts, the game's own actions. Rewards are the raw score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ except ModuleNotFoundError as error:
     raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[atari]'") from None
 
 PROGRAM = "ALE/main"
-STICKY_IDS = 0.25  # what -v0 and -v5 of an id mean
+STICKY_IDS = 0.25  # for ids with -v0 or -v5
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 
 def make(arguments: argparse.Namespace) -> Any:
-    """The games, in one vector. Raises command.UsageError where there is no such game."""
+    """Return the games as one vector. Raises command.UsageError if there is no such game."""
     rom, sticky = find(arguments.name)
     return command.beside(__package__, "games").Games(
         rom,
@@ -57,7 +57,7 @@ def make(arguments: argparse.Namespace) -> Any:
 
 
 def find(name: str) -> tuple[str, float]:
-    """The rom's name, and how sticky this id's actions are. Raises command.UsageError where there is no such rom."""
+    """Return the rom's name and the id's sticky probability. Raises command.UsageError if there is no such rom."""
     try:
         from ale_py import roms
     except ImportError:
@@ -75,10 +75,10 @@ def find(name: str) -> tuple[str, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Return the parser of the program's arguments."""
     result = command.parser(PROGRAM, "Run Atari games against an RLX server.", "a rom or an id, such as boxing")
     add: Any = result.add_argument
-    add("--life-loss", action="store_true", help="the loss of a life ends an episode; returns are still of whole games")
+    add("--life-loss", action="store_true", help="end an episode with each life; returns are still of whole games")
     add(
         "--sticky",
         type=command.probability,
@@ -87,13 +87,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--noop-max", type=int, default=30, metavar="K", help="begin with up to K no-ops (30)")
     add("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
-    add("--full-action-space", action="store_true", help="all 18 actions rather than the game's own")
+    add("--full-action-space", action="store_true", help="use all 18 actions instead of the game's own")
     add(
         "--max-frames",
         type=command.positive,
         default=108_000,
         metavar="K",
-        help="cut games off after K (108000)",
+        help="truncate games after K frames (108000)",
     )
     add("--threads", type=int, default=0, metavar="K", help="emulator threads (0: one per core or game)")
     return result

@@ -1,1 +1,1 @@
-"""Levels of DeepMind Lab, by their name."""
+"""Levels of DeepMind Lab, by name."""

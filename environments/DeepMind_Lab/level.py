@@ -1,4 +1,4 @@
-"""A level of DeepMind Lab as an environment of gymnasium: small gray frames, eleven actions."""
+"""A level of DeepMind Lab as a gymnasium environment: small gray frames, eleven actions."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ACTIONS: tuple[tuple[str, str, int], ...] = (
     ("jump", "JUMP", 1),
     ("crouch", "CROUCH", 1),
 )
-"""What each action is, the one of the Lab's controls that it moves, and how far; the others rest."""
+"""The name of each action, the Lab's control that it moves, and by how much; other controls rest."""
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
 class Level(gymnasium.Env):
-    """Observations are gray frames, uint8 [84, 84]; an action is a position in `ACTIONS`, held for `frame_skip` frames.
+    """Observations are gray frames, uint8 [84, 84]; an action is an index into `ACTIONS`, held for `frame_skip` frames.
 
     `open_lab` makes the `deepmind_lab.Lab`, whose frames (RGB_INTERLEAVED) must be 84 by 84. It is called at the first
-    reset: a process that only asks for the spaces starts no engine. An episode ends as terminated, because the Lab
-    does not tell its time limit from the level's own end. Its frames end before that: the last observation is the
-    newest one that was seen.
+    reset: a process that only asks for the spaces starts no engine. An episode ends as terminated, because the Lab does
+    not distinguish its time limit from the level's own end. Its frames end before that: the last observation is the
+    newest frame seen.
     """
 
     def __init__(self, open_lab: Callable[[], Any], frame_skip: int = 4) -> None:
@@ -59,7 +59,7 @@ class Level(gymnasium.Env):
         if self._lab is None:
             self._lab = self._open_lab()
             self._controls = controls(self._lab.action_spec())
-        self._lab.reset(seed=int(self.np_random.integers(2**31)))  # an episode's seed: episodes differ, runs do not
+        self._lab.reset(seed=int(self.np_random.integers(2**31)))  # seeded per episode: episodes differ, runs do not
         self._seen = self._look()
         return self._seen, {}
 
@@ -80,7 +80,7 @@ class Level(gymnasium.Env):
 
 
 def open_lab(name: str, renderer: str = "software") -> Any:
-    """The `deepmind_lab.Lab` of one level. Raises command.UsageError where it cannot be opened."""
+    """Return the `deepmind_lab.Lab` of one level. Raises command.UsageError if it cannot be opened."""
     lab = importlib.import_module("deepmind_lab")
     try:
         return lab.Lab(name, [FRAME], config={"width": str(SIDE), "height": str(SIDE)}, renderer=renderer)
@@ -89,7 +89,7 @@ def open_lab(name: str, renderer: str = "software") -> Any:
 
 
 def controls(action_spec: list[dict[str, Any]]) -> list[npt.NDArray[np.intc]]:
-    """The vector of the Lab's controls for each of `ACTIONS`; `action_spec` names them in their order."""
+    """Return the vector of the Lab's controls for each of `ACTIONS`; `action_spec` names them in order."""
     names = [control["name"] for control in action_spec]
     vectors = [np.zeros(len(names), np.intc) for _ in ACTIONS]
     for vector, (_, control, value) in zip(vectors, ACTIONS, strict=True):
@@ -98,5 +98,5 @@ def controls(action_spec: list[dict[str, Any]]) -> list[npt.NDArray[np.intc]]:
 
 
 def gray(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Luma of a frame [H, W, 3], as uint8 [H, W]."""
+    """Return the luma of a frame [H, W, 3] as uint8 [H, W]."""
     return np.rint(frame @ _LUMA).astype(np.uint8)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Run levels of DeepMind Lab against an RLX server: `main HOST:PORT NAME [N]`.
 
-NAME is a level's, such as `seekavoid_arena_01`. Frames are 84x84 and gray, an action is repeated for 4 frames, and
-there are eleven of them: 0 and 1 look left and right, 2 and 3 look up and down, 4 and 5 strafe left and right,
-6 and 7 move forward and back, 8 fires, 9 jumps, 10 crouches. More than one level run in processes of their own.
+NAME is the name of a level, such as `seekavoid_arena_01`. Frames are 84x84 and gray; an action is repeated for 4
+frames. There are eleven actions: 0 and 1 look left and right, 2 and 3 look up and down, 4 and 5 strafe left and right,
+6 and 7 move forward and back, 8 fires, 9 jumps, 10 crouches. Several levels run in separate processes.
 
-The package `deepmind_lab` is no dependency of RELAAX: it is built from its sources, with Bazel.
+The package `deepmind_lab` is not a dependency of RELAAX: it is built from source with Bazel.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 
 def make(arguments: argparse.Namespace) -> Any:
-    """The levels in one vector."""
+    """Return the levels as one vector."""
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
     level = command.beside(__package__, "level")
@@ -59,17 +59,17 @@ def make(arguments: argparse.Namespace) -> Any:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Return the parser of the program's arguments."""
     result = command.parser(
         PROGRAM, "Run levels of DeepMind Lab against an RLX server.", "a level, such as seekavoid_arena_01"
     )
     add: Any = result.add_argument
     add("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
-    add("--renderer", choices=("software", "hardware"), default="software", help="who draws the frames (software)")
+    add("--renderer", choices=("software", "hardware"), default="software", help="renderer of the frames (software)")
     add(
         "--vectorization",
         choices=("sync", "async"),
-        help="all levels in this process, or one process each (sync for one level, else async)",
+        help="all levels in this process, or one process each (sync for one level, otherwise async)",
     )
     return result
 

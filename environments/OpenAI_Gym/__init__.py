@@ -1,1 +1,1 @@
-"""Environments of gymnasium, by their id."""
+"""Environments of gymnasium, by id."""

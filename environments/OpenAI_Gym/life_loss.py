@@ -1,4 +1,4 @@
-"""Atari episodes that end with a life, in games that go on."""
+"""Atari episodes that end with a life, in games that continue."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SCORE, LENGTH = "game_score", "game_length"
 
 
 class LifeLoss(gymnasium.Wrapper):
-    """Ends an episode where a life is lost, and lets the game go on with the next one.
+    """End an episode when a life is lost, and continue the game in the next one.
 
-    gymnasium's own preprocessing begins a new game after each life. Where a game is really over, `info` holds its whole
-    score and its length in steps.
+    gymnasium's own preprocessing begins a new game after each life. When a game is over, `info` holds its whole score
+    and its length in steps.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -54,7 +54,7 @@ class LifeLoss(gymnasium.Wrapper):
 
 
 def whole_games(infos: dict[str, Any]) -> Sequence[Episode]:
-    """The games that ended with a step of a vector of `LifeLoss`, SAME_STEP."""
+    """Return the games that ended with a step of a SAME_STEP vector of `LifeLoss`."""
     ended = infos.get("final_info", {})
     if SCORE not in ended:
         return ()

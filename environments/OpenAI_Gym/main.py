@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run environments of gymnasium against an RLX server: `main HOST:PORT NAME [N]`.
 
-N environments are stepped together over one connection. NAME is an id, or MODULE:ID as for gymnasium.make. An id of
-the Atari games gets the usual preprocessing: grayscale 84x84, frame skip 4 with the maximum over the last two frames,
-up to 30 no-op starts. The ids of MinAtar (MinAtar/Breakout-v1) are there if the package minatar is installed.
+N environments are stepped together over one connection. NAME is an id, or MODULE:ID as for gymnasium.make. Atari ids
+get the usual preprocessing: grayscale 84x84, frame skip 4 with the maximum over the last two frames, up to 30 no-op
+starts. The ids of MinAtar (MinAtar/Breakout-v1) are available if the package minatar is installed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ except ModuleNotFoundError as error:
 
 ATARI_FRAME_SKIP = 4
 VECTOR_PAYS = 4
-"""Environments from which on an environment's own vector form is used. CartPole's takes 33 us a step however many there
-are, those of gymnasium's SyncVectorEnv 7 us and 7 us more for each."""
+"""Environments from which an environment's own vector form is used. CartPole's takes 33 us per step for any number,
+gymnasium's SyncVectorEnv 7 us plus 7 us for each.
+"""
 PROGRAM = "OpenAI_Gym/main"
 
 
@@ -58,7 +59,7 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 
 def find(arguments: argparse.Namespace) -> Any:
-    """Gymnasium's description of the environment. Raises command.UsageError if there is none of this name."""
+    """Return gymnasium's specification of the environment. Raises command.UsageError if there is none of this name."""
     naming = command.beside(__package__, "naming")
     if arguments.register or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper))):
         naming.look_in(arguments.path)
@@ -66,14 +67,14 @@ def find(arguments: argparse.Namespace) -> Any:
 
 
 def is_atari(spec: Any) -> bool:
-    """Whether an id is one of the Arcade Learning Environment's."""
+    """Return whether an id belongs to the Arcade Learning Environment."""
     return str(spec.entry_point).startswith("ale_py")
 
 
 def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Namespace) -> Any:
-    """The environments in one vector, each put into these wrappers, in order.
+    """Return the environments as one vector, each with these wrappers, in order.
 
-    Raises command.UsageError if one cannot be made of the arguments.
+    Raises command.UsageError if one cannot be made with the arguments.
     """
     import gymnasium
 
@@ -90,7 +91,7 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
             if atari:
                 raise command.UsageError(f"{spec.id} has a vector form with other preprocessing: use environments/ALE")
             if wrappers:
-                raise command.UsageError("--wrapper is put around each environment: --vectorization sync or async")
+                raise command.UsageError("--wrapper wraps each environment: use --vectorization sync or async")
             made = gymnasium.make_vec(spec, count, mode, **kwargs)
             return made if observe is None else observe.vector(made)
         if atari:
@@ -104,13 +105,13 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
             around.append(command.quiet_child())
         same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # no step is wasted on a reset
         return gymnasium.make_vec(spec, count, mode, same_step, around, **options, **kwargs)
-    except naming.WRONG as error:  # which may say what is not installed
+    except naming.WRONG as error:  # its message may name a missing library
         given = f" with {', '.join(f'{name}={value!r}' for name, value in kwargs.items())}" if kwargs else ""
         raise command.UsageError(f"cannot make {spec.id}{given}: {naming.said(error)}") from error
 
 
 def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.Namespace) -> str:
-    """Which vector is made: what was asked for, else the environment's own form where it can be had, and pays."""
+    """Return the vectorization mode: as requested, or the environment's own vector form if available and faster."""
     wrapping = command.beside(__package__, "wrapping")
     if kwargs:
         wrapping.check_environment(spec, kwargs)
@@ -122,9 +123,9 @@ def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.
 
 
 def _import_box2d(spec: Any) -> None:
-    """Its classes, made by SWIG, raise warnings of deprecation; turned into errors, those crash the interpreter."""
+    """Import Box2D: its SWIG classes raise deprecation warnings, which, as errors, would crash the interpreter."""
     if str(spec.entry_point).startswith("gymnasium.envs.box2d"):
-        with warnings.catch_warnings(), contextlib.suppress(ImportError):  # gymnasium says what to install
+        with warnings.catch_warnings(), contextlib.suppress(ImportError):  # gymnasium names the package to install
             warnings.simplefilter("ignore", DeprecationWarning)
             importlib.import_module("Box2D")
 
@@ -135,7 +136,7 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     from gymnasium.wrappers import AtariPreprocessing
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    cv2.setNumThreads(1)  # the images are small, and there are other processes
+    cv2.setNumThreads(1)  # the images are small, and other processes need the cores
     wrappers: list[Any] = [lambda env: AtariPreprocessing(env, noop_max=30, frame_skip=ATARI_FRAME_SKIP)]
     if arguments.life_loss:
         wrappers.append(command.beside(__package__, "life_loss").LifeLoss)
@@ -146,10 +147,10 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _positions(text: str) -> tuple[int, ...]:
-    """Positions in a vector, separated by commas, for argparse."""
+    """Parse positions in a vector, separated by commas, for argparse."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of positions; they count from 0, as in 0,2")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of positions, counted from 0, as in 0,2")
     positions = tuple(int(part) for part in parts)
     if len(set(positions)) < len(positions):
         raise argparse.ArgumentTypeError(f"{text!r} names a position twice")
@@ -157,7 +158,7 @@ def _positions(text: str) -> tuple[int, ...]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The program's arguments."""
+    """Return the parser of the program's arguments."""
     result = command.parser(
         PROGRAM, "Run gymnasium environments against an RLX server.", "an id, such as CartPole-v1, or MODULE:ID"
     )
@@ -166,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
         "--vectorization",
         choices=("vector_entry_point", "sync", "async"),
         help="the environment's own vector form, all in this process, or one process each"
-        f" (its own where it has one and N is at least {VECTOR_PAYS}, else sync)",
+        f" (its own if it has one and N is at least {VECTOR_PAYS}, otherwise sync)",
     )
     result.add_argument(
         "--observe",
@@ -180,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
         type=wrapping.kwarg,
         action="append",
         default=[],
-        help="an argument of the environment's constructor, as gymnasium.make takes it: is_slippery=false; repeatable",
+        help="an argument of the environment's constructor, as for gymnasium.make: is_slippery=false; repeatable",
     )
     result.add_argument(
         "--wrapper",
@@ -194,7 +195,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--register",
         metavar="MODULE:FUNCTION",
-        help="call this first: for packages that register their ids so, such as minatar.gym:register_envs",
+        help="call this first, for packages that register their ids by a call, such as minatar.gym:register_envs",
     )
     result.add_argument(
         "--path",
@@ -203,7 +204,7 @@ def parser() -> argparse.ArgumentParser:
         default=[],
         help="look for the modules of NAME, --wrapper and --register here, then in the working directory; repeatable",
     )
-    result.add_argument("--life-loss", action="store_true", help="Atari: the loss of a life ends an episode")
+    result.add_argument("--life-loss", action="store_true", help="Atari: end an episode with each life")
     result.add_argument(
         "--sticky", type=command.probability, metavar="P", help="Atari: repeat the last action with probability P"
     )

@@ -1,4 +1,4 @@
-"""Environments by their ids, and what else a user names: modules, and classes and functions in them."""
+"""Find environments by id, and modules, classes and functions by name."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from relaax.client import command
 
 MINATAR = "MinAtar/"
 WRONG = (gymnasium.error.Error, ImportError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
-"""What is raised for arguments that make no sense or a library that is not there. To try again would not help."""
+"""Errors of unusable arguments or missing libraries, for which a retry would not help."""
 _log = logging.getLogger(__name__)
-_REGISTERING = threading.Lock()  # connections of one program find their environments side by side
+_REGISTERING = threading.Lock()  # connections of one program find their environments in parallel
 
 
 def find(name: str, register: str | None = None) -> registration.EnvSpec:
-    """Gymnasium's description of an environment.
+    """Return gymnasium's specification of an environment.
 
     `name`: an id, or MODULE:ID to import a module first. `register`: MODULE:FUNCTION of a package that registers its
     ids by a call. Raises command.UsageError if there is none of this name.
@@ -49,7 +49,7 @@ def find(name: str, register: str | None = None) -> registration.EnvSpec:
             imported(module)
     try:
         namespace, short, version = registration.parse_env_id(identifier)
-        if version is None and identifier not in gymnasium.registry:  # the newest, as gymnasium.make does
+        if version is None and identifier not in gymnasium.registry:  # the newest, as in gymnasium.make
             version = registration.find_highest_version(namespace, short)
         return gymnasium.spec(registration.get_env_id(namespace, short, version))
     except (gymnasium.error.Error, ImportError) as error:
@@ -58,32 +58,32 @@ def find(name: str, register: str | None = None) -> registration.EnvSpec:
 
 
 def look_in(folders: Iterable[str]) -> None:
-    """Let modules be found in these folders and in the working directory, before the installed ones."""
+    """Search these folders and the working directory for modules, before the installed ones."""
     for folder in reversed([*folders, os.getcwd()]):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
 
 def imported(module: str) -> ModuleType:
-    """A module by its name. Raises command.UsageError, also for what goes wrong in it."""
+    """Import a module by name. Raises command.UsageError, also for errors within it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise command.UsageError(f"cannot import {module}: {said(error)}") from error
         raise command.UsageError(
-            f"there is no module {error.name!r}, neither installed nor in the working directory; it is also looked for"
-            " beside the YAML file of `relaax run`, in the folders of --path, and in those of PYTHONPATH"
+            f"there is no module {error.name!r}, neither installed nor in the working directory; also searched are the"
+            " folder of `relaax run`'s YAML file, the folders of --path, and those of PYTHONPATH"
         ) from error
     except Exception as error:  # whatever a module does
         raise command.UsageError(f"cannot import {module}: {said(error)}") from error
 
 
 def named(text: str) -> Any:
-    """What MODULE:NAME stands for. Raises command.UsageError."""
+    """Return the object named MODULE:NAME. Raises command.UsageError."""
     module, _, name = text.partition(":")
     if not module or not name:
-        raise command.UsageError(f"{text!r} is no MODULE:NAME, such as minatar.gym:register_envs")
+        raise command.UsageError(f"{text!r} is not MODULE:NAME, such as minatar.gym:register_envs")
     found = imported(module)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -93,20 +93,20 @@ def named(text: str) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that names the most similar word that is known; empty if none is similar."""
+    """Return a clause that names the most similar known word; empty if none is similar."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
 def said(error: BaseException) -> str:
-    """What an error says, with its kind if that is no library's own sentence. The log has where, at level debug."""
-    _log.debug("where this came from:", exc_info=error)
+    """Return an error's message, with its type unless it comes from a library. Log its origin at level debug."""
+    _log.debug("origin of the error:", exc_info=error)
     if isinstance(error, gymnasium.error.Error | ImportError) and str(error):
         return str(error)
     return f"{type(error).__name__}: {error} (--log-level debug shows where)"
 
 
-@functools.cache  # a second time gymnasium would warn of ids that are there already
+@functools.cache  # a second call would make gymnasium warn of duplicate ids
 def _call(text: str) -> None:
     function = named(text)
     try:
@@ -116,11 +116,11 @@ def _call(text: str) -> None:
 
 
 def _unknown(identifier: str, module: str, new: Sequence[str]) -> str:
-    """The sentence for an id that is not there. `new`: the ids that the user's packages registered."""
+    """Return the message for an unknown id. `new`: the ids that the user's packages registered."""
     sentence = f"gymnasium has no environment {identifier!r}"
     if new:
-        return f"{sentence}; those that were registered are {', '.join(new[:12])}"
+        return f"{sentence}; the registered ones are {', '.join(new[:12])}"
     if module:
-        return f"{sentence}, and importing {module} registers none: --register {module}:FUNCTION calls what does"
+        return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION"
     near = nearest(identifier, gymnasium.registry)
-    return f"{sentence}{near}; one of another package is written PACKAGE:ID, such as highway_env:highway-v0"
+    return f"{sentence}{near}; for one of another package, write PACKAGE:ID, such as highway_env:highway-v0"

@@ -1,4 +1,4 @@
-"""A part of each observation instead of the whole: tasks whose state cannot be seen at once."""
+"""Partial observations, for tasks whose state is not fully visible."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from relaax.client import command
 
 
 class Observe:
-    """Keeps these elements of the observation, in this order: of one environment, or of a vector of them."""
+    """Keep the chosen elements of the observation, in this order, for one environment or a vector of them."""
 
     def __init__(self, chosen: Sequence[int]) -> None:
         self._chosen = list(chosen)
 
     def __call__(self, env: gymnasium.Env) -> gymnasium.Env:
-        """Wrap one environment. Raises command.UsageError where its observation has no such elements."""
+        """Wrap one environment. Raises command.UsageError if its observation lacks these elements."""
         space = self.part_of(env.observation_space)
         return gymnasium.wrappers.TransformObservation(env, self._of_one, space)
 
     def vector(self, env: gymnasium.vector.VectorEnv) -> gymnasium.vector.VectorEnv:
         """Wrap a vector. Raises command.UsageError, also for one that resets in the step that ends an episode.
 
-        gymnasium's wrappers of vectors do not reach the final observations of those.
+        gymnasium's wrappers of such vectors do not process the final observations.
         """
         space = self.part_of(env.single_observation_space)
         try:
@@ -34,10 +34,10 @@ class Observe:
             raise command.UsageError(f"--observe: {error}; --vectorization sync has no such limit") from None
 
     def part_of(self, space: Any) -> Box:
-        """The space of what is kept."""
+        """Return the space of the chosen elements."""
         option, last = f"--observe {','.join(map(str, self._chosen))}", max(self._chosen)
         if not isinstance(space, Box) or len(space.shape) != 1:
-            raise command.UsageError(f"{option}: the observation is no vector of numbers, but {space}")
+            raise command.UsageError(f"{option}: the observation is not a vector of numbers, but {space}")
         (size,) = space.shape
         if last >= size:
             raise command.UsageError(f"{option}: there is no element {last}; the observation has 0 to {size - 1}")

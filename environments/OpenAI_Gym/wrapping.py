@@ -1,4 +1,4 @@
-"""Arguments of environments and wrappers around them, from the words of a command line."""
+"""Parse and check arguments of environments, and wrappers around them, from a command line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from relaax.client import command
 from relaax.client.values import UnsupportedSpace, values_of
 
 _FRAMES = {"AtariPreprocessing": "frame_skip", "MaxAndSkipObservation": "skip", "RepeatAction": "num_repeats"}
-"""Wrappers of gymnasium by which a step takes several frames, and the argument that says how many."""
+"""Wrappers of gymnasium whose steps take several frames, and the argument with their number."""
 _OF_MAKE = ("max_episode_steps", "disable_env_checker")  # arguments of gymnasium.make itself
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """One that is put around each environment: `make(env, **kwargs)`, known to the user as `name`."""
+    """A wrapper for each environment: `make(env, **kwargs)`; the user knows it as `name`."""
 
     name: str
     make: Callable[..., Any]
     kwargs: Mapping[str, Any]
 
     def __call__(self, env: Any) -> Any:
-        """The environment in its wrapper. Raises command.UsageError if that does not go."""
+        """Return the wrapped environment. Raises command.UsageError if that fails."""
         import gymnasium
 
         naming = command.beside(__package__, "naming")
@@ -37,12 +37,12 @@ class Wrapper:
         except naming.WRONG as error:
             raise command.UsageError(f"--wrapper {self.name}: {naming.said(error)}") from error
         if not isinstance(made, gymnasium.Env):
-            raise command.UsageError(f"--wrapper {self.name}: made {made!r}, which is no environment of gymnasium")
+            raise command.UsageError(f"--wrapper {self.name}: made {made!r}, which is not a gymnasium environment")
         return made
 
     @property
     def frame_skip(self) -> int:
-        """How many of the environment's frames a step takes, as far as that is known."""
+        """Return the environment's frames per step, as far as known."""
         parameter = _FRAMES.get(self.name)
         if parameter is None:
             return 1
@@ -52,12 +52,12 @@ class Wrapper:
 
 
 def frame_skip(wrappers: Sequence[Wrapper]) -> int:
-    """How many frames a step takes in all these wrappers."""
+    """Return the frames per step in all these wrappers."""
     return math.prod(wrapper.frame_skip for wrapper in wrappers)
 
 
 def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
-    """A wrapper of gymnasium by its name, or MODULE:CLASS. Raises command.UsageError if there is none."""
+    """Return a gymnasium wrapper by its name, or MODULE:CLASS. Raises command.UsageError if there is none."""
     import gymnasium.wrappers
 
     naming = command.beside(__package__, "naming")
@@ -77,7 +77,7 @@ def wrapper_of(name: str, kwargs: Mapping[str, Any]) -> Wrapper:
 
 
 def require_sendable(space: Any) -> None:
-    """Raise command.UsageError for observations with parts that cannot be sent, such as Text, while others can."""
+    """Raise command.UsageError for observations of which only some parts can be sent (not Text, for example)."""
     from gymnasium.spaces import Dict
 
     if isinstance(space, Dict):
@@ -100,7 +100,7 @@ def _is_sendable(space: Any) -> bool:
 
 
 def check_names(what: str, make: Callable[..., Any], kwargs: Mapping[str, Any], more: Sequence[str] = ()) -> None:
-    """Raise command.UsageError for arguments that `make` does not have, as far as that can be known."""
+    """Raise command.UsageError for arguments that `make` does not accept, as far as that can be known."""
     known, takes_any = _parameters(make)
     for name in kwargs:
         if name not in known and name not in more and not takes_any:
@@ -108,25 +108,25 @@ def check_names(what: str, make: Callable[..., Any], kwargs: Mapping[str, Any], 
 
 
 def check_environment(spec: Any, kwargs: Mapping[str, Any]) -> None:
-    """Raise command.UsageError for arguments that the environment's constructor does not have."""
+    """Raise command.UsageError for arguments that the environment's constructor does not accept."""
     check_names(spec.id, _loaded(spec.entry_point), kwargs, _OF_MAKE)
 
 
 def takes(entry_point: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether an environment's own vector form has these arguments."""
+    """Return whether an environment's own vector form accepts these arguments."""
     return kwargs.keys() <= set(_parameters(_loaded(entry_point))[0])
 
 
 def kwarg(text: str) -> tuple[str, Any]:
-    """NAME=VALUE for argparse. The value is read as JSON, else as Python writes it, else it is a text."""
+    """Parse NAME=VALUE for argparse. The value is the first that fits of JSON, a Python literal, a text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE, such as is_slippery=false")
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as is_slippery=false")
     return name, _value(value)
 
 
 def wrapper(text: str) -> tuple[str, dict[str, Any]]:
-    """NAME or NAME={...} for argparse: the arguments of a wrapper are an object of JSON."""
+    """Parse NAME or NAME={...} for argparse: the arguments of a wrapper are a JSON object."""
     name, equals, value = text.partition("=")
     kwargs = _value(value) if equals else {}
     if not name or not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
@@ -146,7 +146,7 @@ def _value(text: str) -> Any:
 
 
 def _as_wanted(make: Callable[..., Any], name: str, value: Any) -> Any:
-    """A list as the array or the tuple that a wrapper asks for: JSON and YAML have neither."""
+    """Convert a list to the array or tuple that a wrapper requires: JSON and YAML have neither."""
     parameter = inspect.signature(make).parameters.get(name)
     if isinstance(value, list) and parameter is not None and "ndarray" in str(parameter.annotation):
         import numpy as np
@@ -169,9 +169,9 @@ def _loaded(entry_point: Any) -> Callable[..., Any]:
 
 
 def _parameters(make: Callable[..., Any]) -> tuple[list[str], bool]:
-    """Names of the arguments that may be given to it by name, and whether it takes any others.
+    """Return the names of the keyword arguments of `make`, and whether it accepts any others.
 
-    Those that a constructor hands on as **kwargs are taken to be of the class that it is derived from.
+    Arguments that a constructor passes on as **kwargs are assumed to be those of its base class.
     """
     classes = make.__mro__ if inspect.isclass(make) else ()
     functions = [vars(made)["__init__"] for made in classes if "__init__" in vars(made)] or [make]

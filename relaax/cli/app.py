@@ -1,4 +1,4 @@
-"""The subcommands of `relaax`. Each is imported when it is asked for, so that none pays for another's libraries."""
+"""The subcommands of `relaax`, each imported only when used, so that none pays for another's libraries."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer.main
 from relaax import __version__
 from relaax.server.options import VersionOption, command_app
 
-# Name, and where it is: a function, or a Typer application with subcommands of its own. Their modules are imported for
-# `relaax --help` too: what takes long to load (TensorFlow, gRPC) they import when they run.
+# Name and location: a function, or a Typer application with its own subcommands. `relaax --help` imports the modules
+# too: they import slow libraries (TensorFlow, gRPC) only when they run.
 COMMANDS = {
     "run": "relaax.cli.run.command:run",
     "plot": "relaax.cli.plot:plot",
@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """Those of COMMANDS, behind the ones that are declared here."""
+    """The commands of COMMANDS, followed by those declared here."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS, *self.commands]
@@ -40,7 +40,7 @@ class CommandGroup(typer.core.TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS:  # it is misspelt: the nearest is looked for among those that are loaded
+        if args and args[0] not in COMMANDS:  # misspelt: only loaded commands are suggested
             for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
@@ -60,13 +60,13 @@ def _load(name: str) -> Any:
 app = command_app(
     cls=CommandGroup,
     no_args_is_help=True,
-    help="RELAAX: a reinforcement-learning service for environments that live anywhere.",
+    help="RELAAX: a reinforcement-learning service for environments that run anywhere.",
 )
 
 
 @app.callback()
 def _relaax(version_: VersionOption = False) -> None:
-    """A group, however few commands are declared here."""
+    """Make this a group, however few commands are declared here."""
 
 
 @app.command()

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 HELP = """Check a client or a server, in any language, against RLX, rule by rule. `relaax docs RLX` shows the rules.
 
 --server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors. What a server
-decides by itself stays open: session id, limits, actions within their space, the sentence of an error. Give it a
-server that has nothing to lose: the conversations teach its agent nonsense, unless --exploit asks for an agent that
-learns nothing.
+may choose is not compared: session id, limits, actions within their space, the text of an error. Use a
+disposable server: the conversations train its agent on nonsense, unless --exploit requests an agent that does not
+learn.
 
-A server may know some spaces only, or settle them with its first client. Rules that need no spaces are checked first;
-then conversations about a point of two numbers and three choices, or in the spaces that --observation-space and
---action-space give, as JSON of rlx.v1.Space; other spaces come last. A conversation that the server refuses for a
-reason of its own is "not applicable", with the server's sentence.
+A server may support some spaces only, or fix them with its first client. Rules that need no spaces are checked first;
+then conversations in a Box of two numbers and a Discrete of 3, or in the spaces that --observation-space and
+--action-space give, as JSON of rlx.v1.Space; other spaces come last. A conversation that the server refuses for its
+own reasons is "not applicable", with the server's message.
 
---client COMMAND takes the role of the server, and runs the command once for each of some thirty ways in which a server
-may behave. {address} in the command becomes HOST:PORT; without it, the address is appended. The client chooses its
-spaces, observations and episodes; it should be willing to play some hundred steps, and to connect again after an error
-that it may retry. What it never came to is "not seen".
+--client COMMAND takes the role of the server, and runs the command once for each of about thirty server behaviors.
+{address} in the command becomes HOST:PORT; without it, the address is appended. The client chooses its spaces,
+observations and episodes; it should play some hundred steps, and reconnect after an error that permits a retry. Rules
+that it never exercises are "not seen".
 
-Exit code 0: no rule failed; 1: some failed; 2: the check cannot be done as asked for.
+Exit code 0: no rule failed; 1: some failed; 2: the check cannot be done as requested.
 
 \b
     relaax conformance --server localhost:7001 --observation-space '{"box":{"dtype":"DTYPE_FLOAT32","shape":[4]}}' \\
@@ -45,20 +45,20 @@ Exit code 0: no rule failed; 1: some failed; 2: the check cannot be done as aske
 
 def conformance(
     client: Annotated[str | None, typer.Option(metavar="COMMAND", help="The client's command line.")] = None,
-    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the server listens.")] = None,
-    only: Annotated[str, typer.Option(metavar="PATTERN", help="Rules by name, as in 'step_*'.")] = "*",
-    list_: Annotated[bool, typer.Option("--list", help="Name the rules, and check nothing.")] = False,
-    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="A file for the report, too.")] = None,
-    deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for what is due.")] = 20.0,
-    jobs: Annotated[int, typer.Option(min=1, help="Clients: how many to run at a time.")] = 1,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The server's address.")] = None,
+    only: Annotated[str, typer.Option(metavar="PATTERN", help="Names of rules, as in 'step_*'.")] = "*",
+    list_: Annotated[bool, typer.Option("--list", help="List the rules and check nothing.")] = False,
+    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report to this file.")] = None,
+    deadline: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a reply.")] = 20.0,
+    jobs: Annotated[int, typer.Option(min=1, help="Clients: number to run in parallel.")] = 1,
     token_file: Annotated[Path | None, typer.Option(help="Servers: a file with the token.")] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Servers: over TLS, by the authority (PEM) in this file.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Servers: use TLS, with this authority (a PEM file).")] = None,
     codec: Annotated[str | None, typer.Option(help="Servers: protobuf or json; by default both.")] = None,
-    exploit: Annotated[bool, typer.Option("--exploit", help="Servers: ask for an agent that does not learn.")] = False,
-    observation_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: that they know.")] = None,
-    action_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: that they know.")] = None,
+    exploit: Annotated[bool, typer.Option("--exploit", help="Servers: request an agent that does not learn.")] = False,
+    observation_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: supported space.")] = None,
+    action_space: Annotated[str | None, typer.Option(metavar="JSON", help="Servers: supported space.")] = None,
 ) -> None:
-    """Its help is HELP."""
+    """Run the command; its help is HELP."""
     if (client is None) == (server is None) and not (list_ and client is None):
         _refuse("give either --client COMMAND or --server HOST:PORT")
     if client is not None:
@@ -67,7 +67,7 @@ def conformance(
         _refuse(f"--codec {codec}: protobuf or json is expected")
     if (observation_space is None) != (action_space is None):
         _refuse("--observation-space and --action-space go together")
-    # They take a moment to load.
+    # These are slow to import.
     from rich.console import Console
 
     from relaax.conformance.adaptation import Settings
@@ -95,7 +95,7 @@ def conformance(
             for rule in rules if list_ else ():
                 print(f"{whose}: {rule.name} (section {rule.section}): {rule.description}")
     if not checks:
-        _refuse(f"--only {only}: no rule is named so; --list names them")
+        _refuse(f"--only {only}: no rule matches; --list shows them")
     if list_:
         return
     with status:
@@ -126,7 +126,7 @@ def _refuse(sentence: str) -> NoReturn:
 
 def _no_server_options(*options: object) -> None:
     if any(option not in (None, False) for option in options):
-        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; give a client its own arguments")
+        _refuse("a token, TLS, a codec, --exploit and spaces are for --server; pass a client its own arguments")
 
 
 def _space(option: str, text: str | None) -> Any:
@@ -151,7 +151,7 @@ def _context(path: Path) -> ssl.SSLContext:
     try:
         return client_context(path.read_text(encoding="ascii"))
     except (OSError, ValueError) as error:
-        _refuse(f"--tls-ca {path}: no certificate (PEM) can be read there: {error}")
+        _refuse(f"--tls-ca {path}: cannot read a certificate (PEM): {error}")
 
 
 def _reachable(text: str, settings: Settings) -> tuple[str, int]:
@@ -163,9 +163,9 @@ def _reachable(text: str, settings: Settings) -> tuple[str, int]:
     except ValueError as error:
         _refuse(str(error))
     except ssl.SSLError as error:
-        _refuse(f"no TLS with {text}: {reason_of(error) or error}")
+        _refuse(f"no TLS connection to {text}: {reason_of(error) or error}")
     except OSError as error:
-        _refuse(f"nothing can be reached at {text}: {error.strerror or error}")
+        _refuse(f"cannot connect to {text}: {error.strerror or error}")
     return address
 
 

@@ -1,4 +1,4 @@
-"""The command `relaax docs`: the pages of the documentation, which are installed with the package."""
+"""The command `relaax docs`: the documentation pages that are installed with the package."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ENTRY = re.compile(r"^\d+\. \[[^\]]*\]\(([^)]+)\): (.+)$", re.MULTILINE)
 
 
 def docs(
-    page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; without one, a list.")] = None,
+    page: Annotated[str | None, typer.Argument(help="A page, such as getting-started; omit it to list all.")] = None,
 ) -> None:
-    """Show a page of the documentation, or list the pages and say where their files are.
+    """Show a page of the documentation, or list the pages and the folder of their files.
 
-    On a terminal a page is laid out and can be scrolled; into a file or a pipe it is written as Markdown. The pages are
-    those of the version that is installed. Exit code 2: there is no such page.
+    On a terminal, a page is formatted and can be scrolled; to a file or a pipe, it is written as Markdown. The pages
+    are those of the installed version. Exit code 2: no such page.
     """
     folder = bundled_folder("docs")
     entries = {
@@ -58,7 +58,7 @@ def _show(text: str) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    os.environ.setdefault("LESS", "FRX")  # colours, and no waiting at the end of a short page
+    os.environ.setdefault("LESS", "FRX")  # keep colors; do not wait at the end of a short page
     console = Console()
     with console.pager(styles=True):
         console.print(Markdown(text, hyperlinks=False))

@@ -1,4 +1,4 @@
-"""The command `relaax keys`: tokens and certificates for a service, from nothing."""
+"""The command `relaax keys`: creates tokens and certificates for a service."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TOKEN_BYTES = 32
 _HINT = """\
 {folder} holds
 
-  token                      what environments show the RLX server
-  parameter-server-token     what workers and shards show the parameter server
-  ca.pem                     the authority: clients check the servers by it. No secret
+  token                      the token of environments for the RLX server
+  parameter-server-token     the token of workers and shards for the parameter server
+  ca.pem                     the authority: clients verify the servers with it. Not secret
   ca-key.pem                 signs further certificates. No server needs it: keep it elsewhere
-  server.pem, server-key.pem what both servers prove themselves by, as {hosts}
-  worker.pem, worker-key.pem what workers prove themselves by
+  server.pem, server-key.pem the certificate of both servers, for {hosts}
+  worker.pem, worker-key.pem the certificate of workers
 
 The servers' configuration:
 
@@ -51,8 +51,8 @@ An environment's machine needs token and ca.pem, and its command two more option
 """
 
 _CLIENT_HINT = """\
-What lets them in, for the file that relaax-rlx-server.clients-file names, which is read again when it changes. Quotas
-may be set below each name: max-connections, max-environments, steps-per-second, bytes-per-second.
+Add these entries to the file that relaax-rlx-server.clients-file names; it is read again when it changes. Each entry
+may set quotas: max-connections, max-environments, steps-per-second, bytes-per-second.
 
 {lines}
 
@@ -63,24 +63,23 @@ Each client's machine needs its own file, and its command one more option:
 
 
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet, or is empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that does not exist yet or is empty.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Name or IP address by which others reach the servers; repeatable. localhost is included."),
+        typer.Option(help="Name or IP address of the servers as seen by others; repeatable. localhost is included."),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=36500, help="How long the certificates are valid.")] = 730,
+    days: Annotated[int, typer.Option(min=1, max=36500, help="Days for which the certificates are valid.")] = 730,
     client: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Make a token for a client of this name, and nothing else; repeatable. DIR may have others in it.",
+            help="Only make a token for a client of this name; repeatable. DIR may contain other tokens.",
         ),
     ] = None,
 ) -> None:
-    """Make two tokens, an authority, and certificates of servers and workers, and say how to use them.
+    """Make two tokens, an authority, and certificates of servers and workers, and print how to use them.
 
-    With --client: tokens of clients with names of their own. Nobody but you can read the files. Nothing is ever
-    overwritten.
+    With --client: make tokens of named clients. Only you can read the files. Nothing is ever overwritten.
     """
     if client:
         _clients(folder, list(dict.fromkeys(client)))
@@ -99,7 +98,7 @@ def keys(
         "yaml": {name: _in_yaml(path) for name, path in paths.items()},
         "shell": {name: shlex.quote(path) for name, path in paths.items()},
         "hosts": ", ".join(hosts),
-        # Others are to reach them: without these lines both would listen on this machine only.
+        # Needed for remote clients: without these lines both servers listen on this machine only.
         "parameter_server_bind": "  bind: 0.0.0.0:7000\n" if host else "",
         "rlx_server_bind": "  bind: 0.0.0.0:7001\n" if host else "",
     }
@@ -113,16 +112,16 @@ def _refused(error: OSError | ValueError) -> typer.Exit:
 
 
 def _clients(folder: Path, names: list[str]) -> None:
-    """Tokens of clients, each in a file that is called as it is, and the lines that let them in."""
+    """Write the tokens of clients, each to a file named after it, and print the entries that admit them."""
     from relaax.server.tokens import CLIENT_NAME, WHAT_A_NAME_IS
 
     tokens = {name: _token() for name in names}
     try:
         for name in names:
             if not re.fullmatch(CLIENT_NAME, name):
-                raise ValueError(f"{name!r} is no name of a client: {WHAT_A_NAME_IS}")
+                raise ValueError(f"{name!r} is not a client name: {WHAT_A_NAME_IS}")
             if (folder / f"{name}.token").exists():
-                raise ValueError(f"{folder / name}.token is there, and nothing is overwritten: choose another name")
+                raise ValueError(f"{folder / name}.token exists and is not overwritten: choose another name")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name, token in tokens.items():
             _write_new(folder / f"{name}.token", token)
@@ -137,7 +136,7 @@ def _clients(folder: Path, names: list[str]) -> None:
 
 
 def _made(hosts: list[str], days: int) -> dict[str, bytes]:
-    """Contents of the files by their names. Raises ValueError."""
+    """Return the contents of the files by name. Raises ValueError."""
     from relaax.server.certificates import Authority
 
     authority = Authority(days)
@@ -156,7 +155,7 @@ def _made(hosts: list[str], days: int) -> dict[str, bytes]:
 
 
 def _in_yaml(path: str) -> str:
-    """As it is where YAML reads it so, else in quotes; those of JSON are YAML's too."""
+    """Return a path as YAML: plain if possible, otherwise quoted as in JSON."""
     return path if re.fullmatch(r"[\w/.,+=@~-]+", path) else json.dumps(path, ensure_ascii=False)
 
 
@@ -165,16 +164,16 @@ def _token() -> bytes:
 
 
 def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Raises OSError, and ValueError where there is something already."""
+    """Write the files. Raises OSError, and ValueError if the folder is not empty."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty, and nothing is overwritten: name a folder that does not exist yet")
+        raise ValueError(f"{folder} is not empty, and nothing is overwritten: name a new folder")
     folder.chmod(0o700)
     for name, content in contents.items():
         _write_new(folder / name, content)
 
 
 def _write_new(path: Path, content: bytes) -> None:
-    """Raises OSError, also where there is such a file."""
+    """Write a new file. Raises OSError, also if the file exists."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""The commands that an installation puts on the path. What they need, and is not there, is named with its extra."""
+"""The entry points of the installed commands. A missing dependency is reported with the extra that provides it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def _importing() -> Iterator[None]:
-    """Ctrl-C while libraries are imported ends the process at once: there is nothing yet to end in order.
+    """Let Ctrl-C end the process at once during imports, when there is nothing to shut down yet.
 
-    No exception: some libraries make another one of it, or swallow it.
+    It raises no exception: some libraries convert or swallow it.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, such as behind nohup
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as under nohup
         yield
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
@@ -30,7 +30,7 @@ def _importing() -> Iterator[None]:
 
 
 def _asks_for_versions() -> bool:
-    """Whether that was all; then it is answered, before a server's libraries are imported or missed."""
+    """Answer a lone `--version` before importing a server's libraries, and return whether that was the request."""
     asked = sys.argv[1:] == ["--version"]
     if asked:
         from relaax.server.options import versions
@@ -40,7 +40,7 @@ def _asks_for_versions() -> bool:
 
 
 def main() -> None:
-    """`relaax`."""
+    """Run `relaax`."""
     with named("relaax"):
         with _importing():
             from relaax.cli.app import app
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def parameter_server() -> None:
-    """`relaax-parameter-server`."""
+    """Run `relaax-parameter-server`."""
     with named("relaax-parameter-server"):
         if _asks_for_versions():
             return
@@ -60,7 +60,7 @@ def parameter_server() -> None:
 
 
 def rlx_server() -> None:
-    """`relaax-rlx-server`."""
+    """Run `relaax-rlx-server`."""
     with named("relaax-rlx-server"):
         if _asks_for_versions():
             return

@@ -1,4 +1,4 @@
-"""Options that several subcommands have."""
+"""Options shared by several subcommands."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ ClientsOption = Annotated[int | None, typer.Option(help="Environment processes."
 EnvironmentsOption = Annotated[
     int | None, typer.Option(help="Environments that each connection of a client steps together.")
 ]
-ConnectionsOption = Annotated[int | None, typer.Option(help="Connections of each client, in threads of one process.")]
+ConnectionsOption = Annotated[int | None, typer.Option(help="Connections per client, in threads of one process.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of parameters, agents and environments.")]

@@ -1,4 +1,4 @@
-"""The command `relaax plot`: the curves of runs as a picture and as a table."""
+"""The command `relaax plot`: the curves of runs as a figure and as a table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
 
 Curve = list[tuple[int, float, float]]
-"""Global step, seconds since the run's first value, value."""
+"""Tuples of global step, seconds since the run's first value, and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlottedRun:
-    """A run to draw; the runs of a group share a colour and a name in the legend."""
+    """A run to draw; the runs of a group share a color and a legend entry."""
 
     name: str
     curve: Curve
@@ -30,21 +30,21 @@ class PlottedRun:
 
 def plot(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="PlottedRun directories, or folders with TensorBoard files.")
+        list[Path] | None, typer.Argument(help="Run directories, or folders with TensorBoard files.")
     ] = None,
-    scalar: Annotated[str, typer.Option(help="What to draw, by its name in TensorBoard.")] = "episode/mean_return_100",
-    output: Annotated[Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")] = Path("plot.png"),
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="A file for the numbers, too.")] = None,
+    scalar: Annotated[str, typer.Option(help="What to draw, by its TensorBoard name.")] = "episode/mean_return_100",
+    output: Annotated[Path, typer.Option("--output", "-o", help="The figure: .png, .svg or .pdf.")] = Path("plot.png"),
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Write the numbers to this file.")] = None,
     x: Annotated[str, typer.Option(help="'steps' (the global step) or 'minutes'.")] = "steps",
-    title: Annotated[str | None, typer.Option(help="Above the picture.")] = None,
-    target: Annotated[float | None, typer.Option(help="A dashed line at this height.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the figure.")] = None,
+    target: Annotated[float | None, typer.Option(help="Draw a dashed line at this value.")] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATTERN", help="Runs of one colour and name, as in 'LSTM=runs/lstm-*'; repeatable."),
+        typer.Option(metavar="NAME=PATTERN", help="Runs of one color and name, as in 'LSTM=runs/lstm-*'; repeatable."),
     ] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A dotted line at this height, with its name; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Draw a dotted line at this value, with a name; repeatable."),
     ] = None,
 ) -> None:
     """Draw one scalar of one or more runs."""
@@ -78,7 +78,7 @@ def _refuse(sentence: str) -> NoReturn:
 
 
 def _height(text: str) -> tuple[str, float]:
-    """Name and height of `--reference`: the name may hold an equals sign, the height cannot."""
+    """Parse `--reference` into name and value; the name may contain an equals sign."""
     name, equals, value = text.rpartition("=")
     try:
         height = float(value)
@@ -90,7 +90,7 @@ def _height(text: str) -> tuple[str, float]:
 
 
 def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str | None]]:
-    """Folder and group of each run by its name: the folder's, behind its group's; the path where that name is taken."""
+    """Return folder and group of each run by name: GROUP/FOLDER, FOLDER, or the path if the name is taken."""
     folders: dict[str, tuple[Path, str | None]] = {}
     for run in runs:
         folders[str(run) if run.name in folders else run.name] = run, None
@@ -100,7 +100,7 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
             _refuse(f"--group {text}: NAME=PATTERN is expected, such as 'LSTM=runs/lstm-*'")
         found = sorted(Path(path) for path in glob.glob(pattern))
         if not found:
-            _refuse(f"--group {text}: no folder is named so")
+            _refuse(f"--group {text}: no folder matches")
         for run in found:
             name = f"{group}/{run.name}"
             folders[f"{group}/{run}" if name in folders else name] = run, group
@@ -108,7 +108,7 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
 
 
 def read_curve(folder: Path, scalar: str) -> Curve:
-    """The values of one scalar, in order of the global step. Ends the command with a sentence where there are none."""
+    """Return the values of one scalar, by global step. Exit the command with a message if there are none."""
     do_without_tensorflow()
     from tensorboard.backend.event_processing import event_accumulator
 
@@ -142,7 +142,7 @@ def draw(
     target: float | None = None,
     references: dict[str, float] | None = None,
 ) -> Any:
-    """The picture, a matplotlib Figure. Raises ValueError where matplotlib cannot draw it."""
+    """Return the figure, a matplotlib Figure. Raises ValueError if matplotlib cannot draw it."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The command `relaax schema`: what a configuration may say, for editors and for people."""
+"""The command `relaax schema`: describes configuration keys for editors and for people."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def schema(
     what: Annotated[
         str | None, typer.Argument(help="A configuration, or an algorithm: a name, a directory or a .py file.")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Tables for people instead.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables instead.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write into this file. Of a page, what is not the tables stays."),
+        typer.Option("--output", "-o", help="Write to this file. In a page, replace only the tables."),
     ] = None,
 ) -> None:
     """Print a JSON schema of configuration files, with which an editor completes, explains and checks keys.
 
-    Without WHAT it knows the algorithms that come with RELAAX, else the one that is named. A file refers to it by its
+    Without WHAT it covers the algorithms that come with RELAAX, otherwise the given one. A file refers to it by its
     first line: # yaml-language-server: $schema=schema.json
     """
     try:
@@ -56,7 +56,7 @@ def _tables(what: str | None) -> str:
 
 
 def _configs(what: str | None) -> dict[str, type]:
-    """The Config of one algorithm, or of each bundled one, by its name. Raises ConfigurationError."""
+    """Return the Config of one algorithm, or of each bundled one, by name. Raises ConfigurationError."""
     if what is None:
         folder = bundled_folder("algorithms")
         return {name: _config(name, folder) for name in bundled_names("algorithms")}
@@ -79,12 +79,12 @@ def _config(path: str, folder: Path) -> type:
 
 
 def _within(page: Path, text: str) -> str:
-    """The page with `text` between its two marks; a page of its own where there is none yet."""
+    """Return the page with `text` between its two marks, or a new page if there is none yet."""
     if not page.exists():
         return f"{BEGIN}\n\n{text}\n{END}\n"
     old = page.read_text(encoding="utf-8")
     before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ConfigurationError(f"{page}: the lines {BEGIN} and {END} are needed: the tables go between them")
+        raise ConfigurationError(f"{page}: the lines {BEGIN} and {END} are missing: the tables go between them")
     return f"{before}{BEGIN}\n\n{text}\n{END}{after}"

@@ -1,4 +1,4 @@
-"""Configurations: read from files, environment variables and command lines, checked, printed, described."""
+"""Read configurations from files, environment variables and command lines; check, print and describe them."""
 
 from relaax.configuration.configuration import (
     ALGORITHM,

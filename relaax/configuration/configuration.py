@@ -1,4 +1,4 @@
-"""One configuration, put together from a file, environment variables and the command line, checked and at hand."""
+"""A checked configuration, assembled from a file, environment variables and the command line."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from relaax.configuration.yaml_file import read_yaml
 ALGORITHM = "algorithm"
 COMMAND_LINE = "command line"
 HERE = "${here}"
-"""At the beginning of a path in the servers' sections, the folder of the file."""
+"""Stands for the folder of the file at the beginning of a path in the servers' sections."""
 
 
 ConfigOf = Callable[[str, Path], type[pydantic.BaseModel]]
-"""From the path of an algorithm and the folder of the configuration to the algorithm's Config."""
+"""Maps the path of an algorithm and the folder of the configuration to the algorithm's Config."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A configuration. `algorithm` is that section as it was given, `algorithm_config` as the algorithm has it.
+    """A checked configuration.
 
-    The latter is None if the configuration was read without its algorithm.
-    `origins` says where each value came from; what is not in it is a default.
+    `algorithm` is that section as given, `algorithm_config` the same as the algorithm's Config, or None if read without
+    its algorithm. `origins` maps keys to the sources of their values; a key not in it has its default.
     """
 
     sections: Mapping[str, Section]
-    """Of each role, by its name."""
+    """The sections of the roles, by section name."""
     algorithm: Mapping[str, Any]
     folder: Path
     algorithm_config: pydantic.BaseModel | None = None
@@ -46,36 +46,36 @@ class Configuration:
 
     @property
     def parameter_server(self) -> ParameterServerSection:
-        """The section `relaax-parameter-server`."""
+        """Return the section `relaax-parameter-server`."""
         return cast(ParameterServerSection, self.sections["relaax-parameter-server"])
 
     @property
     def rlx_server(self) -> RlxServerSection:
-        """The section `relaax-rlx-server`."""
+        """Return the section `relaax-rlx-server`."""
         return cast(RlxServerSection, self.sections["relaax-rlx-server"])
 
     @property
     def run(self) -> RunSection:
-        """The section `relaax-run`."""
+        """Return the section `relaax-run`."""
         return cast(RunSection, self.sections["relaax-run"])
 
     def with_keys(self, keys: Mapping[str, Mapping[str, Any]], origin: str) -> Configuration:
-        """Return the same with other values of some keys, by their sections, which come from `origin`."""
+        """Return a copy with other values for some keys, given by section; their origin is `origin`."""
         sections = {name: section.model_copy(update=keys.get(name)) for name, section in self.sections.items()}
         origins: dict[KeyPath, str] = {(name, key): origin for name, values in keys.items() for key in values}
         return replace(self, sections=sections, origins={**self.origins, **origins})
 
     @property
     def algorithm_path(self) -> str:
-        """Where the algorithm is, as the file has it. Raises ConfigurationError where it says nothing."""
+        """Return the path of the algorithm as the file gives it. Raises ConfigurationError if it gives none."""
         path = self.algorithm.get("path")
         if not isinstance(path, str) or not path:
-            raise ConfigurationError("algorithm.path: is needed: the name or the path of an algorithm, such as da3c")
+            raise ConfigurationError("algorithm.path: required: the name or the path of an algorithm, such as da3c")
         return path
 
     def as_dict(self) -> dict[str, Any]:
-        """The effective configuration as a file would have it: with the defaults of the servers, and the algorithm's
-        where they are known.
+        """Return the effective configuration in a file's form, with the servers' and, if known, the algorithm's
+        defaults.
         """
         config = self.algorithm_config
         return {
@@ -85,9 +85,9 @@ class Configuration:
 
 
 def find_configuration(name: str) -> Path:
-    """A path as it is, or the name of a bundled configuration. Raises ConfigurationError.
+    """Return the path of a file or of a bundled configuration. Raises ConfigurationError.
 
-    Who names a folder means the file there: if it is not there, no bundled one takes its place.
+    A name with a folder means exactly that file: no bundled configuration replaces it.
     """
     path = Path(name)
     if path.is_file():
@@ -95,7 +95,7 @@ def find_configuration(name: str) -> Path:
     known, short = bundled_names("config", ".yaml"), path.name.removesuffix(".yaml")
     if name != path.name:
         guess = nearest(short, known, 0.75)
-        bundled = f"; for the bundled configuration give its name alone: {guess}" if guess else ""
+        bundled = f"; to use the bundled configuration, give its name alone: {guess}" if guess else ""
         raise ConfigurationError(f"no file {name}{bundled}")
     if short in known:
         return bundled_folder("config") / f"{short}.yaml"
@@ -108,12 +108,12 @@ def load_configuration(
     environ: Mapping[str, str] | None = None,
     config_of: ConfigOf | None = None,
 ) -> Configuration:
-    """Read a file, lay the variables of `environ` over it, and over these the `overrides` of the command line.
+    """Read a file and apply the variables of `environ`, then the `overrides` of the command line.
 
-    Overrides have the form `section.key=value`, later ones over earlier ones. With `config_of` the algorithm's section
-    is checked too.
+    Overrides have the form `section.key=value`; later ones win. With `config_of`, the algorithm's section is checked
+    too.
 
-    Raises ConfigurationError, one line for each thing that is wrong.
+    Raises ConfigurationError, one line per problem.
     """
     path = Path(path)
     folder = path.resolve().parent
@@ -149,7 +149,7 @@ def load_configuration(
 
 
 def overrides_of(given: Mapping[str, Any]) -> list[str]:
-    """Overrides for `load_configuration` from keys and values of a command line; None was not given."""
+    """Return overrides for `load_configuration` from command-line keys and values; None means not given."""
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
@@ -177,9 +177,9 @@ def _sections_of(document: Any, name: str) -> dict[str, dict[str, Any]]:
 
 
 def _target(override: str) -> tuple[KeyPath, str, str]:
-    """The key that an override sets, the text behind the equals sign, the override.
+    """Return the key that an override sets, the text behind the equals sign, and the override.
 
-    Of `a.b.c=value`, a is the section; servers may be named without `relaax-`.
+    In `a.b.c=value`, a is the section; the prefix `relaax-` of a server may be omitted.
     """
     target, equals, text = override.partition("=")
     first, *keys = [part.strip().lstrip("-") for part in target.split(".")]
@@ -193,7 +193,7 @@ def _target(override: str) -> tuple[KeyPath, str, str]:
 
 
 def _placed(value: Any, folder: Path) -> Any:
-    """A value in which `HERE` stands for `folder`."""
+    """Return `value` with a leading `HERE` replaced by `folder`."""
     if isinstance(value, str) and Path(value).parts[:1] == (HERE,):
         return str(folder.joinpath(*Path(value).parts[1:]))
     return value
@@ -206,7 +206,7 @@ def _config(
     given: Sequence[tuple[KeyPath, str, str]],
     folder: Path,
 ) -> type[pydantic.BaseModel] | None:
-    """The Config of the algorithm that all layers together name. None where none is named, which is said elsewhere."""
+    """Return the Config of the algorithm that the layers name; None if they name none, which is reported elsewhere."""
     place = (ALGORITHM, "path")
     texts = [text for target, text, _ in given if target == place] or [
         text for variable, text in variables.items() if variable == "RELAAX_ALGORITHM__PATH"
@@ -216,7 +216,7 @@ def _config(
 
 
 def _with_variable(line: str, origins: Mapping[KeyPath, str]) -> str:
-    """A sentence about a value that came from an environment variable says so: the file may look right."""
+    """Add the environment variable that a wrong value comes from to the message: the file may look right."""
     for path, origin in origins.items():
         if origin.startswith("RELAAX_") and line.startswith(f"{'.'.join(path)}: "):
             return f"{line} (it comes from {origin})"

@@ -1,4 +1,4 @@
-"""Keys that come from environment variables: `RELAAX_ALGORITHM__ENTROPY_BETA=0.02`."""
+"""Configuration keys from environment variables: `RELAAX_ALGORITHM__ENTROPY_BETA=0.02`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _log = logging.getLogger(__name__)
 
 PREFIX = "RELAAX_"
 SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN)
-"""Variables that are no keys: what must not stand in a file."""
+"""Variables for secrets: not keys, because they must not be in a file."""
 
 _SECTIONS = [name.removeprefix("relaax-").replace("-", "_").upper() for name in (*SECTIONS, "algorithm")]
 _KEY = re.compile(f"{PREFIX}(?:RELAAX_)?(?:{'|'.join(_SECTIONS)})__")
-_NEAR = 0.8  # of 1: what Kubernetes makes of a Service's name, such as RELAAX_RLX_SERVER_PORT, stays below
+_NEAR = 0.8  # of 1: variables that Kubernetes derives from Services, such as RELAAX_RLX_SERVER_PORT, score lower
 
 
 def variable_of(path: KeyPath) -> str:
-    """The name of the variable that sets a key."""
+    """Return the name of the variable that sets a key."""
     section, *keys = path
     return PREFIX + "__".join([section.removeprefix("relaax-").replace("-", "_"), *keys]).upper()
 
 
 def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those that set keys, or are meant to: with two underscores behind the name of a section."""
+    """Return the variables that set keys or are meant to: those with two underscores after a section's name."""
     return {name: text for name, text in environ.items() if _KEY.match(name)}
 
 
 def warn_of_misspelt(environ: Mapping[str, str], models: Models) -> None:
-    """Log a warning for each variable that sets nothing, and has nearly the name of one that does.
+    """Log a warning for each variable that sets nothing but has nearly the name of one that does.
 
-    Others that begin with RELAAX_ are none of ours: Kubernetes names variables after its Services.
+    Ignore other variables that begin with RELAAX_: Kubernetes names variables after its Services.
     """
     known = [*SECRETS, *(variable_of(path) for path in all_paths(models))]
     for name in sorted(environ):
@@ -46,7 +46,7 @@ def warn_of_misspelt(environ: Mapping[str, str], models: Models) -> None:
 
 
 def _meant(name: str, known: list[str]) -> str | None:
-    """The variable that is nearly `name`. What all variables of a section begin with tells nothing."""
+    """Return the known variable closest to `name`, or None. The prefix that a section's keys share is not compared."""
     section = next((f"{PREFIX}{section}_" for section in _SECTIONS if name.startswith(f"{PREFIX}{section}_")), PREFIX)
     rests = {variable.removeprefix(section).lstrip("_"): variable for variable in known if variable.startswith(section)}
     guess = nearest(name.removeprefix(section), rests, _NEAR)
@@ -54,15 +54,14 @@ def _meant(name: str, known: list[str]) -> str | None:
 
 
 def without_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` for a process that is given the effective configuration in a file."""
+    """Return `environ` for a process that reads the effective configuration from a file."""
     return {name: text for name, text in environ.items() if not _KEY.match(name)}
 
 
 def path_of(variable: str, models: Models, open_section: str | None = None) -> KeyPath:
-    """The key that a variable sets.
+    """Return the key that a variable sets. Raises ConfigurationError that names the nearest variable.
 
-    `open_section` is one whose keys are not all known: what the models do not have is taken there, in lower case.
-    Raises ConfigurationError that names the nearest variable.
+    `open_section` is a section whose keys are not all known: it accepts any key, in lower case.
     """
     paths = {variable_of(path): path for path in all_paths(models)}
     if variable in paths:

@@ -1,4 +1,4 @@
-"""The keys that models declare, at every depth, and the one that somebody meant."""
+"""The keys that models declare, at every depth, and suggestions for unknown keys."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pydantic
 
 KeyPath = tuple[str, ...]
-"""A section's name, and keys: ("algorithm", "RMSProp", "decay")."""
+"""The name of a section, then keys: ("algorithm", "RMSProp", "decay")."""
 
 Models = Mapping[str, type[pydantic.BaseModel]]
-"""The model of each section by the section's name."""
+"""Maps the name of each section to its model."""
 
 _SYNONYMS = {
     "initial_learning_rate": ("learning_rate", "lr"),
@@ -25,26 +25,26 @@ _SYNONYMS = {
     "max_global_step": ("total_timesteps",),
     "envs_per_client": ("num_envs", "n_envs"),
 }
-"""What keys are called elsewhere, where their letters alone would lead astray or nowhere."""
+"""Names of keys in other libraries for which a comparison of letters suggests the wrong key or none."""
 _CALLED = {word: key for key, words in _SYNONYMS.items() for word in words}
 
-_SURE = 0.8  # how near, of 1, a key of another section must come to be suggested
+_SURE = 0.8  # similarity, of 1, from which on a key of another section is suggested
 
 
 def key_of(name: str, field: Any) -> str:
-    """The key of a field, as a file has it."""
+    """Return the key of a field as it is written in a file."""
     return field.alias or name
 
 
 def inner_model(annotation: Any) -> type[pydantic.BaseModel] | None:
-    """The model within `Model`, `Model | None`, `list[Model]` and the like."""
+    """Return the model inside `Model`, `Model | None`, `list[Model]` and the like; None if there is none."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return annotation
     return next((model for inner in get_args(annotation) if (model := inner_model(inner))), None)
 
 
 def kinds_of(annotation: Any) -> set[Any]:
-    """The types that an annotation is made of, outside of lists and the like."""
+    """Return the types that an annotation combines, without looking into lists and the like."""
     if get_origin(annotation) in (Union, types.UnionType):
         return {kind for inner in get_args(annotation) for kind in kinds_of(inner)}
     if get_origin(annotation) is Annotated:
@@ -55,7 +55,7 @@ def kinds_of(annotation: Any) -> set[Any]:
 
 
 def key_paths(model: type[pydantic.BaseModel], prefix: KeyPath) -> Iterator[KeyPath]:
-    """The path of every key of a model, those of the models inside it included, of models in lists not."""
+    """Yield the path of every key of a model, including keys of nested models, but not of models in lists."""
     for name, field in model.model_fields.items():
         path = (*prefix, key_of(name, field))
         yield path
@@ -65,12 +65,12 @@ def key_paths(model: type[pydantic.BaseModel], prefix: KeyPath) -> Iterator[KeyP
 
 
 def all_paths(models: Models) -> list[KeyPath]:
-    """The path of every key of every section."""
+    """Return the path of every key of every section."""
     return [path for section, model in models.items() for path in key_paths(model, (section,))]
 
 
 def field_at(path: KeyPath, models: Models) -> Any:
-    """The field that a path leads to; None where it leads nowhere that is known."""
+    """Return the field at a path; None if the path is unknown."""
     model, field = models.get(path[0]), None
     for key in path[1:]:
         if model is None:
@@ -81,14 +81,14 @@ def field_at(path: KeyPath, models: Models) -> Any:
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known word that `word` was most likely meant to be, regardless of case; None where nothing comes near."""
+    """Return the known word most similar to `word`, ignoring case; None if none is similar."""
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """A sentence that refuses `word` and names the way out."""
+    """Return a message that rejects `word` and suggests a known one."""
     names = sorted(known)
     guess = nearest(word, names)
     way_out = f"did you mean {guess!r}?" if guess else f"known: {', '.join(names)}"
@@ -96,9 +96,9 @@ def unknown(what: str, word: str, known: Iterable[str]) -> str:
 
 
 def unknown_key(word: str, known: Iterable[str], models: Models) -> str:
-    """The same for a key, which may belong to another place: there it is suggested with its path.
+    """Return the message for an unknown key; if the key belongs elsewhere, suggest it with its path.
 
-    `known` are the keys of the place where it stands.
+    `known` are the keys that are valid at this place.
     """
     names = list(known)
     meant = _CALLED.get(word.lower(), word.lower())

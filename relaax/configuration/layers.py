@@ -1,4 +1,4 @@
-"""Values laid over each other: those of a file, of environment variables and of the command line."""
+"""Layered values: the command line over environment variables over a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from relaax.configuration.yaml_file import dump_line, parse_yaml
 
 
 class Layers:
-    """The values of all sections, and where each came from."""
+    """The values of all sections and their origins."""
 
     def __init__(self, sections: Mapping[str, Mapping[str, Any]], origin: str) -> None:
         self.data: dict[str, dict[str, Any]] = {section: dict(values) for section, values in sections.items()}
         self.origins = {path: origin for section, values in sections.items() for path in _leaves(values, (section,))}
 
     def put(self, path: KeyPath, value: Any, origin: str) -> None:
-        """Set one key; what stood there is gone, with the keys below it."""
+        """Set one key; discard its former value, including the keys below it."""
         node = self.data[path[0]]
         for part in path[1:-1]:
             inner = node.get(part)
@@ -30,7 +30,7 @@ class Layers:
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
-    """The paths of the values that are no mappings."""
+    """Yield the paths of the values that are not mappings."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, (*path, key))
@@ -39,9 +39,9 @@ def _leaves(value: Any, path: KeyPath) -> Iterator[KeyPath]:
 
 
 def value_of(text: str, path: KeyPath, models: Models, name: str) -> Any:
-    """What a text means as the value of a key: YAML, but the text itself where the key wants a text.
+    """Parse a text as the value of a key: as YAML, or literally if the key expects a text.
 
-    So an environment may be called 1943, no or #1. Raises ConfigurationError with `name`.
+    An environment may thus be called 1943, no or #1. Raises ConfigurationError with `name`.
     """
     field = field_at(path, models)
     if field is not None and kinds_of(field.annotation) <= {str, type(None)}:
@@ -56,9 +56,9 @@ _NULL = ("null", "Null", "NULL", "~")
 
 
 def text_of(text: str, name: str) -> str | None:
-    """A text as the value of a key that wants one: as it stands, but for quotes around all of it. `null` is None.
+    """Return a text as the value of a key that expects one, without surrounding quotes; `null` is None.
 
-    Raises ConfigurationError with `name` where there is none.
+    Raises ConfigurationError with `name` if the text is empty.
     """
     text = text.strip()
     if text == "null":
@@ -66,7 +66,7 @@ def text_of(text: str, name: str) -> str | None:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         try:
             quoted = parse_yaml(text, name)
-        except ConfigurationError:  # such as 'a' or 'b': not around all of it
+        except ConfigurationError:  # such as 'a' or 'b': the quotes do not surround the whole
             quoted = text
         text = quoted if isinstance(quoted, str) else text
     if not text:
@@ -75,18 +75,18 @@ def text_of(text: str, name: str) -> str | None:
 
 
 def _no_value(name: str) -> ConfigurationError:
-    return ConfigurationError(f"{name}: a value is missing; null is the one for none at all, where a key may have none")
+    return ConfigurationError(f"{name}: a value is missing; write null for none, if the key allows it")
 
 
 def printed(document: Mapping[str, Any], origins: Mapping[KeyPath, str]) -> str:
-    """A configuration file with these values, each with a comment that says where it came from."""
+    """Return a configuration file with these values, each with a comment that names its origin."""
     return "\n".join(_lines(document, (), origins)) + "\n"
 
 
 def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, str]) -> Iterator[str]:
     indent = "  " * len(path)
     for key, value in values.items():
-        # Sections of the servers are written with dashes, as in the files; the algorithms' have the names of Python.
+        # Keys of the servers are written with dashes, as in the files; keys of algorithms are Python names.
         written = key if not path or path[0] == "algorithm" else key.replace("_", "-")
         if KWARGS in path:
             written = dump_line(key)

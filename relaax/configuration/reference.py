@@ -1,4 +1,4 @@
-"""The reference of all keys as Markdown tables, written from their declarations."""
+"""The reference of all keys as Markdown tables, generated from their declarations."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _COUNTED = ("integer", "number", "text")
 
 
 def tables(base: type[pydantic.BaseModel], algorithms: Models) -> str:
-    """A table for each section, for `base`, which every algorithm has, and for what each algorithm adds or changes."""
+    """Return tables of the sections, of `base` (the keys of every algorithm), and of each algorithm's differences."""
     parts = [_table(f"`{name}`", _doc(model), _rows(model, dashes=True)) for name, model in SECTIONS.items()]
     parts.append(_table("`algorithm`", "The keys of every algorithm.", _with_rules(base), _HEAD_WITH_RULES))
     shown = {base: "every algorithm"}
     for name, model in algorithms.items():
         parent = next(ancestor for ancestor in model.__mro__[1:] if ancestor in shown)
         inherited = set(_with_rules(parent))
-        whose = f"Those of {shown[parent]}, and with these differences:"
+        whose = f"The keys of {shown[parent]}, with these differences:"
         rows = [row for row in _with_rules(model) if row not in inherited]
         parts.append(_table(f"`algorithm`: {name}", whose, rows, _HEAD_WITH_RULES))
         shown[model] = name
@@ -51,14 +51,14 @@ def _table(title: str, text: str, rows: Sequence[tuple[str, ...]], columns: Sequ
 
 
 def _with_rules(model: type[pydantic.BaseModel]) -> list[tuple[str, ...]]:
-    """The rows of an algorithm's keys, with what each may do when a run is resumed."""
+    """Return the rows of an algorithm's keys, with their rules on resume."""
     rules = {f"`{'.'.join(path)}`": rule.value for path, rule in resume_rules(model)}
-    # Those of a model in a list are under the list's rule, of which they are a part.
+    # The keys of a model in a list follow the list's rule.
     return [(*row[:4], rules.get(row[0]) or rules[f"{row[0].partition('[]')[0]}`"], row[4]) for row in _rows(model)]
 
 
 def _rows(model: type[pydantic.BaseModel], dashes: bool = False, prefix: str = "") -> list[tuple[str, ...]]:
-    """Key, type, default, bounds and meaning; the keys of a model inside this one follow its own."""
+    """Return key, type, default, bounds and meaning; the keys of a nested model follow its own."""
     rows: list[tuple[str, ...]] = []
     properties = model.model_json_schema()["properties"]
     for name, field in model.model_fields.items():
@@ -82,7 +82,7 @@ def _number(value: float) -> str:
 
 
 def _choices(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The members of a union; of what is none, itself."""
+    """Return the members of a union; of any other node, the node itself."""
     if "anyOf" not in node:
         return [node]
     return [choice for member in node["anyOf"] for choice in _choices(member)]
@@ -104,7 +104,7 @@ def _name(node: Mapping[str, Any], plural: bool) -> str:
 
 
 def _bounds(node: Mapping[str, Any]) -> str:
-    """Those of the number, or of each in the list."""
+    """Return the bounds of the number, or of each number in the list."""
     members = [choice.get("items", choice) for choice in _choices(node)]
     bounds = [text.format(_number(member[key])) for member in members for key, text in _BOUNDS.items() if key in member]
     return ", ".join(dict.fromkeys(bounds))

@@ -1,4 +1,4 @@
-"""Which keys may have another value when a run is resumed: declared at the key, as `Fixed[int]` or `Free[float]`."""
+"""Rules for keys when a run is resumed, declared at the key as `Fixed[int]` or `Free[float]`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ T = TypeVar("T")
 
 
 class Resume(enum.Enum):
-    """What a key may do when a run is resumed."""
+    """Whether a key may change when a run is resumed."""
 
     FIXED = "fixed"
     FREE = "free"
 
 
 Fixed = Annotated[T, Resume.FIXED]
-"""The key must have the value that it had: the saved parameters, slots or statistics mean something by it."""
+"""The key must keep its value: the saved parameters, slots or statistics depend on it."""
 
 Free = Annotated[T, Resume.FREE]
-"""The key may have another value when a run is resumed, which holds from then on."""
+"""The key may get another value when a run is resumed, which applies from then on."""
 
 
 def resume_rules(model: type[pydantic.BaseModel], prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Resume]]:
-    """Each key that holds a value, those of models inside included, and its rule.
+    """Yield each key that holds a value, including keys of nested models, with its rule.
 
-    A class that declares a key anew and says nothing of resuming keeps what its parent said. The keys of a model inside
-    have the rule of the key that holds it where they have none of their own. What nobody declares is fixed: to refuse
-    loses nothing, and to go on with another meaning may lose a week. A list is compared whole.
+    A class that redeclares a key without a rule inherits its parent's rule. A key of a nested model without a rule
+    takes that of the key that holds the model. A key without any declared rule is fixed: refusing loses nothing, while
+    resuming with another meaning may waste a week. A list is compared as a whole.
     """
     yield from _rules(model, prefix, Resume.FIXED)
 
@@ -49,7 +49,7 @@ def _rules(model: type[pydantic.BaseModel], prefix: KeyPath, otherwise: Resume) 
 
 
 def _declared(model: type[pydantic.BaseModel], name: str) -> Resume | None:
-    """What the class says, or the first of its parents that says something."""
+    """Return the rule that the class declares, or else its nearest ancestor that declares one."""
     for owner in model.__mro__:
         field = getattr(owner, "__pydantic_fields__", {}).get(name)
         for mark in field.metadata if field is not None else ():

@@ -1,7 +1,7 @@
-"""The roles: the kinds of processes that a training is made of.
+"""The roles: the kinds of processes of a training run.
 
-One table, read by whoever starts, configures, checks or shows processes. A further kind is a row here, with a section
-and a command of its own.
+All code that starts, configures, checks or shows processes reads this one table. A further kind of process is a row
+here, with a section and a command of its own.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from relaax.configuration.sections import ParameterServerSection, RlxServerSecti
 from relaax.configuration.validation import Section
 
 Sections = Mapping[str, Section]
-"""The sections of a configuration by their names."""
+"""The sections of a configuration by name."""
 
 Addresses = Mapping[str, Sequence[str]]
-"""HOST:PORT of every process of the roles that were started, by the name of the role."""
+"""HOST:PORT of every process of the started roles, by role name."""
 
 ENVIRONMENTS_TOKEN = "RELAAX_TOKEN"
-"""The variable with the token that environments show an RLX server."""
+"""The variable for the token that environments send to an RLX server."""
 WORKERS_TOKEN = "RELAAX_PARAMETER_SERVER_TOKEN"
-"""The variable with the token that workers and shards show a parameter server."""
+"""The variable for the token that workers and shards send to a parameter server."""
 
 
 class Restart(enum.Enum):
-    """When a process that has ended is started again."""
+    """When to restart a process that has ended."""
 
     ALWAYS = enum.auto()
     """Whatever its exit code."""
     IF_FAILED = enum.auto()
-    """If its exit code is not 0: with 0 it says that it is done."""
+    """Unless its exit code is 0, which means that it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +39,38 @@ class Role:
     """One kind of process."""
 
     name: str
-    """Of its processes and their logs; further ones have their number behind it."""
+    """The name of its first process and log; further ones append their number."""
     title: str
-    """As sentences call it."""
+    """The name in messages."""
     section: str
-    """Its section in a configuration."""
+    """The configuration section."""
     model: type[Section]
     """The section's keys."""
     command: str | None
-    """What starts one by hand; None for programs of the user's, which the plan of a run knows."""
+    """The command that starts one by hand; None for the user's programs, which the plan of a run knows."""
     module: str | None
-    """The module that is run. It announces `... listening on HOST:PORT` when it is ready; None as above."""
+    """The module to run, which prints `... listening on HOST:PORT` when ready; None for the user's programs."""
     count: Callable[[Sections], int]
-    """How many there are."""
+    """The number of processes."""
     restart: Restart
     stop_seconds: Callable[[Sections], float]
-    """How long one may take to end, after SIGTERM, before it is killed."""
+    """Seconds from SIGTERM until a process is killed."""
     stop_key: str | None
-    """The key that gives it longer."""
+    """The key that sets this time; None if no key does."""
     tokens: tuple[str, ...]
-    """The environment variables with the tokens that it needs."""
+    """The environment variables of the tokens that it needs."""
     arguments: Callable[[Addresses, int], list[str]]
-    """Options of the process of this number, given the addresses of the processes that it talks to."""
+    """Return the options of the process of this number, given the addresses of the processes that it connects to."""
     led: bool = False
-    """Whether the first of several leads: it is started, and ended, before the others, and with exit code 0 it says
-    that training is over. Their addresses are settled before they start, and stay the same."""
+    """Whether the first of several processes leads: it starts and ends before the others, and its exit code 0 means
+    that training is over. Their addresses are fixed before they start and do not change.
+    """
 
 
 def _shard_arguments(addresses: Addresses, shard: int) -> list[str]:
     shards = addresses["parameter-server"]
     arguments = ["--shard", f"{shard}/{len(shards)}"] if len(shards) > 1 else []
-    if shard:  # one page tells how training goes: the first shard's
+    if shard:  # only the first shard serves the status page
         arguments += ["--first-shard", shards[0], "--set", "relaax-parameter-server.status_bind=null"]
     return arguments
 
@@ -95,7 +96,7 @@ PARAMETER_SERVER = Role(
     module="relaax.server.parameter_server.main",
     count=_shards,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 120.0,  # it tries its last checkpoint for a minute, and the last attempt takes its time
+    stop_seconds=lambda _: 120.0,  # it retries its last checkpoint for a minute, and the last attempt may be slow
     stop_key=None,
     tokens=(WORKERS_TOKEN,),
     arguments=_shard_arguments,
@@ -111,7 +112,7 @@ RLX_SERVER = Role(
     module="relaax.server.rlx_server.main",
     count=lambda _: 1,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 10.0,  # it gives its workers 5 s itself, and ends at once without any
+    stop_seconds=lambda _: 10.0,  # it gives its workers 5 s, and ends at once if it has none
     stop_key=None,
     tokens=(WORKERS_TOKEN, ENVIRONMENTS_TOKEN),
     arguments=lambda addresses, _: ["--parameter-server", ",".join(addresses["parameter-server"])],
@@ -133,12 +134,12 @@ CLIENT = Role(
 )
 
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, RLX_SERVER, CLIENT)
-"""In the order in which they are needed; they are ended in the reverse order."""
+"""All roles in starting order; they are stopped in reverse order."""
 
 SECTIONS: dict[str, type[Section]] = {role.section: role.model for role in ROLES}
-"""The model of each section by its name. The section `algorithm` is the algorithm's own."""
+"""Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 
 
 def servers() -> list[Role]:
-    """Return the roles that listen at an address."""
+    """Return the roles that listen on an address."""
     return [role for role in ROLES if role.module is not None]

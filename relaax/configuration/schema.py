@@ -1,4 +1,4 @@
-"""A JSON schema of configuration files, for editors: keys as people write them, numbers that YAML takes for texts."""
+"""A JSON schema of configuration files for editors; it accepts every spelling of keys and of numbers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from relaax.configuration.keys import Models
 from relaax.configuration.roles import SECTIONS
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
-# What RELAAX reads as a number, and YAML 1.1 as a text.
+# RELAAX reads these as numbers, YAML 1.1 as texts.
 _NUMBER = {"type": "string", "pattern": r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"}
 _COMBINED = ("anyOf", "allOf", "oneOf")
 _ANNOTATIONS = ("description", "default")
 
 
 def schema_of(algorithms: Models, base: type[pydantic.BaseModel]) -> dict[str, Any]:
-    """Make the schema of files with one of these algorithms, by their names, or with another, whose keys extend `base`.
+    """Return the schema of files with one of these algorithms, by name, or with another whose keys extend `base`.
 
-    With a single algorithm, of files with that one, whatever its path.
+    With a single algorithm, return the schema of files with that one, whatever its path.
     """
     definitions: dict[str, Any] = {}
     sections = {name: _defined(model, name, definitions) for name, model in SECTIONS.items()}
@@ -52,7 +52,7 @@ def schema_of(algorithms: Models, base: type[pydantic.BaseModel]) -> dict[str, A
 
 
 def _defined(model: type[pydantic.BaseModel], name: str, definitions: dict[str, Any]) -> dict[str, Any]:
-    """A reference to the schema of a model, which is put among the definitions with those that it is made of."""
+    """Add the schema of a model and its parts to the definitions, and return a reference to it."""
     prefix = f"{name}."
     raw = model.model_json_schema(ref_template=f"#/definitions/{prefix}{{model}}")
     parts = {f"{prefix}{key}": value for key, value in raw.pop("$defs", {}).items()}
@@ -62,7 +62,7 @@ def _defined(model: type[pydantic.BaseModel], name: str, definitions: dict[str, 
 
 
 def _loosened(node: Any, place: str, dashes: bool = False) -> Any:
-    """A schema that takes what RELAAX takes. `dashes`: keys are suggested with dashes, as the files write them."""
+    """Return a schema that accepts all that RELAAX accepts. `dashes`: suggest keys with dashes, as in the files."""
     if isinstance(node, list):
         return [_loosened(item, place, dashes) for item in node]
     if not isinstance(node, Mapping):
@@ -84,7 +84,7 @@ def _loosened(node: Any, place: str, dashes: bool = False) -> Any:
 
 
 def _any_spelling(properties: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Keys as they are suggested, and the other ways to write them: leading dashes, dashes for underscores."""
+    """Return properties as suggested, and patterns for other spellings: leading dashes, dashes for underscores."""
     patterns = {}
     for name in properties:
         spelt = "[-_]".join(re.escape(part) for part in re.split("[-_]", name))

@@ -1,4 +1,4 @@
-"""Leaving secrets out of what is published or kept: pages of TensorBoard, figures, checkpoints, the terminal."""
+"""Hide secrets from output and storage: TensorBoard pages, figures, checkpoints, the terminal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _OPTION = re.compile(r"(?<![\w-])(--?[\w.-]+)([\"']?(?:\s*,\s*|\s+))([^\s,\]}]+)
 
 
 def redacted(value: Any) -> Any:
-    """A configuration, or a part of it, or a command line, without what may be secret.
+    """Return a configuration, a part of one, or a command line, with possible secrets hidden.
 
-    That is the value of a key that has such a name (token, password, auth, api_key, ...), at every depth; the argument
-    behind such an option; what is assigned to such a name within a text; and passwords within addresses. It goes by
-    names: a secret under another name stays.
+    Hidden are: the value of a key whose name suggests a secret (token, password, auth, api_key, ...), at every depth;
+    the argument after such an option; values assigned to such a name within a text; and passwords in addresses. Only
+    names count: a secret under another name remains.
     """
     if isinstance(value, Mapping):
         return {key: _hidden(inner) if _SECRET.search(str(key)) else redacted(inner) for key, inner in value.items()}
@@ -36,12 +36,12 @@ def redacted(value: Any) -> Any:
 
 
 def _hidden(value: Any) -> Any:
-    """That there is none is no secret, nor is a switch."""
+    """Hide a value, except None and bools, which are not secret."""
     return value if value is None or isinstance(value, bool) else HIDDEN
 
 
 def _is_option(value: Any) -> bool:
-    """Whether the next argument of a command line is the value of an option that has the name of a secret."""
+    """Return whether `value` is a command-line option whose name suggests that the next argument is secret."""
     return isinstance(value, str) and bool(re.fullmatch(r"--?[\w.-]+", value)) and bool(_SECRET.search(value))
 
 

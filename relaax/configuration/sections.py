@@ -1,4 +1,4 @@
-"""Every key of a configuration file but the algorithm's own, with its default, declared once."""
+"""Every configuration key except the algorithm's own, with its default, declared once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _device(value: str) -> str:
 
 
 def _addresses(value: object) -> object:
-    """A list, or one text with commas between the addresses."""
+    """Split a text of addresses separated by commas; leave a list as it is."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _folder(value: str) -> str:
     if "://" in value:
-        raise ValueError("the path of a folder is needed; for S3 there is a key of its own that ends in _aws_s3")
+        raise ValueError("the path of a folder is needed; for S3, use the key that ends in _aws_s3")
     return os.path.expanduser(value)
 
 
@@ -45,7 +45,7 @@ _DURATION = "".join(rf"(?:({_AMOUNT}){unit})?" for unit in _UNITS)
 
 
 def _seconds(value: object) -> object:
-    """Seconds of a text such as 90s or 1h30m; a number is seconds as it stands."""
+    """Convert a text such as 90s or 1h30m to seconds; leave a number as it is."""
     if not isinstance(value, str):
         return value
     text = value.strip().lower()
@@ -53,12 +53,12 @@ def _seconds(value: object) -> object:
         return float(text)
     found = re.fullmatch(_DURATION, text)
     if found is None or not text:
-        raise ValueError("a time is a number of seconds, or one with units: 90s, 15m, 2h, 1h30m, 3d")
+        raise ValueError("a time is a number of seconds, or has units: 90s, 15m, 2h, 1h30m, 3d")
     return sum(float(amount) * unit for amount, unit in zip(found.groups(), _UNITS.values(), strict=True) if amount)
 
 
 def _wrapper(value: object) -> object:
-    """A name, or one name with arguments."""
+    """Accept a name, or one name with arguments."""
     given = list(value.values()) if isinstance(value, dict) else [None]
     if isinstance(value, str | dict) and len(given) == 1 and isinstance(given[0], dict | None):
         return value
@@ -92,7 +92,7 @@ Duration = Annotated[
         {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": f"^({_AMOUNT}[dhms]?)+$"}]}
     ),
 ]
-# BUCKET and KEY: what is kept in S3 stands under KEY/ in BUCKET.
+# BUCKET and KEY: objects are stored under KEY/ in BUCKET.
 S3Location = Annotated[list[str], Field(min_length=2, max_length=2)]
 LogFormat = Literal["text", "json"]
 Wrapper = Annotated[
@@ -111,50 +111,50 @@ Word = Annotated[
 class ParameterServerSection(Section):
     """`relaax-parameter-server`: the process that holds the global parameters."""
 
-    bind: Address = Field("localhost:7000", description="Where workers reach it; port 0 picks a free one.")
-    shards: int = Field(1, ge=1, le=64, description="Over how many parameter servers the parameters are spread.")
-    shard: int = Field(0, ge=0, description="Which of them this is, from 0; shard 0 leads.")
-    first_shard: Address = Field("localhost:7000", description="Where the others find shard 0.")
-    allow_anonymous: bool = Field(False, description="Bind anything but loopback without a token.")
+    bind: Address = Field("localhost:7000", description="Address for workers; port 0 picks a free one.")
+    shards: int = Field(1, ge=1, le=64, description="Number of parameter servers that share the parameters.")
+    shard: int = Field(0, ge=0, description="Index of this shard, from 0; shard 0 leads.")
+    first_shard: Address = Field("localhost:7000", description="Address of shard 0, for the other shards.")
+    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
     token_file: str | None = Field(
         None,
-        description="File with the token that workers and other shards must show; else the environment variable "
+        description="File with the token that workers and other shards must send; otherwise the environment variable "
         "RELAAX_PARAMETER_SERVER_TOKEN.",
     )
-    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): TLS is on.")
+    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): enables TLS.")
     tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
     tls_client_ca: str | None = Field(
-        None, description="File with the authority (PEM) that must have signed the certificates of workers: mutual TLS."
+        None, description="File with the authority (PEM) that must have signed the workers' certificates: mutual TLS."
     )
     tls_ca: str | None = Field(
-        None, description="File with the authority (PEM) that shards check each other's certificates by."
+        None, description="File with the authority (PEM) against which shards check each other's certificates."
     )
-    checkpoint_dir: Folder | None = Field(None, description="Folder of the checkpoints; none are written without it.")
+    checkpoint_dir: Folder | None = Field(None, description="Folder of the checkpoints; if unset, none are written.")
     checkpoint_aws_s3: S3Location | None = Field(
-        None, description="Bucket and key of the checkpoints in S3, in place of a folder."
+        None, description="Bucket and key of the checkpoints in S3, instead of a folder."
     )
     aws_keys: str | None = Field(
-        None, description="YAML file with `access` and `secret` for S3; else what boto3 finds by itself."
+        None, description="YAML file with `access` and `secret` for S3; otherwise the credentials that boto3 finds."
     )
-    aws_endpoint: str | None = Field(None, description="URL of a store that speaks S3, where it is not Amazon's.")
+    aws_endpoint: str | None = Field(None, description="URL of an S3-compatible store other than Amazon's.")
     checkpoint_spool: Folder | None = Field(
         None,
-        description="Folder where the last checkpoint waits while S3 is away, until the next start; else "
+        description="Folder that keeps the last checkpoint until the next start if S3 is unreachable; otherwise "
         "relaax/spool in $XDG_STATE_HOME or ~/.local/state.",
     )
     checkpoint_interval: float = Field(
         900.0,
         gt=0,
-        description="Seconds between checkpoints; the first ones come after 1, 2, 4 and 8 minutes, if it is longer.",
+        description="Seconds between checkpoints; if longer, the first are written after 1, 2, 4 and 8 minutes.",
     )
-    checkpoints_kept: int = Field(5, ge=1, description="How many of the newest checkpoints are kept.")
-    best_checkpoints_kept: int = Field(1, ge=0, description="How many of the best by mean return are kept besides.")
-    metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; none is written without it.")
-    metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key that the TensorBoard run is copied to.")
-    status_bind: Address | None = Field(None, description="Where /healthz and /metrics (Prometheus) are served.")
-    device: Device = Field("cpu", description="Where parameters are kept and updated: cpu, gpu (the first) or gpu:I.")
-    log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object each line.")
+    checkpoints_kept: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
+    best_checkpoints_kept: int = Field(1, ge=0, description="Number of best checkpoints by mean return to keep, too.")
+    metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; unset, none is written.")
+    metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key for a copy of the TensorBoard run.")
+    status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
+    device: Device = Field("cpu", description="Device that updates the parameters: cpu, gpu (the first) or gpu:I.")
+    log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
 
     @pydantic.model_validator(mode="after")
     def _one_place(self) -> ParameterServerSection:
@@ -166,128 +166,128 @@ class ParameterServerSection(Section):
 class RlxServerSection(Section):
     """`relaax-rlx-server`: the process that environments connect to."""
 
-    bind: Address = Field("localhost:7001", description="Where environments reach it; port 0 picks a free one.")
-    allow_anonymous: bool = Field(False, description="Bind anything but loopback without a token.")
+    bind: Address = Field("localhost:7001", description="Address for environments; port 0 picks a free one.")
+    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
     token_file: str | None = Field(
-        None, description="File with the token that environments must show; else the environment variable RELAAX_TOKEN."
+        None, description="File with the token that environments must send; otherwise the variable RELAAX_TOKEN."
     )
     clients_file: str | None = Field(
         None,
-        description="YAML file with names of clients, a token for each, and quotas; it is read again when it changes.",
+        description="YAML file with client names, their tokens and quotas; it is read again when it changes.",
     )
-    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): TLS is on.")
+    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): enables TLS.")
     tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
     max_failed_handshakes: int = Field(
-        20, ge=1, description="Failed handshakes in a minute after which an address is turned away for a while."
+        20, ge=1, description="Failed handshakes per minute after which an address is refused for a while."
     )
     parameter_server: Addresses = Field(
-        ["localhost:7000"], description="Where the parameter server is; all of its shards, shard 0 first."
+        ["localhost:7000"], description="Address of the parameter server; of all shards, shard 0 first."
     )
     parameter_server_token_file: str | None = Field(
         None,
-        description="File with the parameter server's token; else the environment variable "
+        description="File with the parameter server's token; otherwise the environment variable "
         "RELAAX_PARAMETER_SERVER_TOKEN.",
     )
     parameter_server_ca: str | None = Field(
-        None, description="File with the authority (PEM) that signed the parameter server's certificate: TLS is used."
+        None, description="File with the authority (PEM) that signed the parameter server's certificate: enables TLS."
     )
     parameter_server_certificate: str | None = Field(
-        None, description="File with the workers' own certificate (PEM), where the parameter server asks for one."
+        None, description="File with the workers' certificate (PEM), if the parameter server requires one."
     )
     parameter_server_key: str | None = Field(None, description="File with that certificate's private key (PEM).")
     parameter_server_patience: float = Field(
-        60.0, gt=0, description="Seconds that a worker waits for a parameter server that is away."
+        60.0, gt=0, description="Seconds that a worker waits for an unreachable parameter server."
     )
     bridge: Literal["auto", "grpc", "shared_memory", "hogwild"] = Field(
         "auto",
-        description="How gradients and parameters travel: auto is shared_memory where a shard of the parameter server "
-        "is on the workers' own host, and grpc else; shared_memory ends a worker where it is not. With hogwild workers "
-        "update the parameters there by themselves, without locks.",
+        description="Transport of gradients and parameters: auto is shared_memory if a shard of the parameter server "
+        "is on the workers' host, otherwise grpc; with shared_memory, a worker elsewhere exits. With hogwild, workers "
+        "update the shared parameters themselves, without locks.",
     )
     wire_precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
-        description="Numbers of gradients and parameters on the wire, where they travel by grpc: of 16 bits, they are "
-        "rounded, and take half the bytes. The parameter server keeps float32.",
+        description="Number format of gradients and parameters sent by grpc: with 16 bits, they are "
+        "rounded and take half the bytes. The parameter server keeps float32.",
     )
-    status_bind: Address | None = Field(None, description="Where /healthz and /metrics (Prometheus) are served.")
-    log_level: LogLevel = Field("INFO", description="The least serious message that is logged.")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object each line.")
+    status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
+    log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
     device: Device | None = Field(
-        None, description="Where workers compute: cpu, gpu or gpu:I; by default cpu, gpu where algorithm.gpu is true."
+        None, description="Device of the workers: cpu, gpu or gpu:I; by default cpu, or gpu if algorithm.gpu is true."
     )
     blas_kernels: Literal["environment", "native"] = Field(
         "environment",
-        description="Which kernels of OpenBLAS multiply matrices: those that OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE of "
-        "the environment ask for, or, whatever these say, those for the processor that is there.",
+        description="OpenBLAS kernels to use: environment for those that the variables OPENBLAS_CORETYPE and "
+        "OPENBLAS_L2_SIZE request, native for those of the actual processor regardless of these.",
     )
     worker_start: Literal["fork", "spawn"] = Field(
         "fork",
-        description="How a worker starts: fork copies the server's process, spawn starts a fresh one, which takes "
-        "seconds and shares no memory but is what macOS needs.",
+        description="How a worker starts: fork copies the server's process; spawn starts a fresh one, which takes "
+        "seconds and shares no memory, but is required on macOS.",
     )
     timeout: float | None = Field(
-        None, gt=0, description="Seconds after which a worker ends at its next episode's end, for rebalancing."
+        None, gt=0, description="Seconds after which a worker exits at the end of its next episode, for rebalancing."
     )
-    max_workers: int = Field(256, ge=1, description="Upper bound on workers; more connections are told to wait.")
-    max_environments: int = Field(4096, ge=1, description="Environments of a connection.")
+    max_workers: int = Field(256, ge=1, description="Maximum number of workers; further connections must wait.")
+    max_environments: int = Field(4096, ge=1, description="Maximum number of environments per connection.")
     max_environments_per_address: int = Field(
-        65_536, ge=1, description="Environments of all connections that come from one network address."
+        65_536, ge=1, description="Maximum number of environments per network address, over its connections."
     )
-    max_handshakes: int = Field(16, ge=1, description="Upper bound on processes not yet let in.")
-    handshake_timeout: float = Field(10.0, gt=0, description="Seconds a connection has to introduce itself.")
+    max_handshakes: int = Field(16, ge=1, description="Maximum number of processes for clients in the handshake.")
+    handshake_timeout: float = Field(10.0, gt=0, description="Seconds that a connection has for its handshake.")
     idle_timeout: float = Field(600.0, gt=0, description="Seconds of silence after which a connection is closed.")
-    heartbeat: float = Field(10.0, gt=0, description="Seconds after which a waiting client is told that work goes on.")
+    heartbeat: float = Field(10.0, gt=0, description="Seconds between signs of life to a waiting client.")
     memory_reserve: float = Field(
-        256.0, ge=0, description="Megabytes that must stay available after a new worker has started."
+        256.0, ge=0, description="Megabytes that must remain available after a new worker has started."
     )
-    max_frame_megabytes: float = Field(64.0, gt=0, le=1024, description="The longest message a client may send.")
+    max_frame_megabytes: float = Field(64.0, gt=0, le=1024, description="Maximum size of a client's message.")
 
     @pydantic.model_validator(mode="after")
     def _a_wire_to_be_precise_on(self) -> RlxServerSection:
         if self.wire_precision != "float32" and self.bridge not in ("auto", "grpc"):
             raise ValueError(
-                f"wire_precision {self.wire_precision} is for what travels by grpc, and bridge is {self.bridge}: set "
-                "bridge to grpc or auto, or leave wire_precision out"
+                f"wire_precision {self.wire_precision} applies to grpc only, and bridge is {self.bridge}: set "
+                "bridge to grpc or auto, or omit wire_precision"
             )
         return self
 
 
 class RunSection(Section):
-    """`relaax-run`: what `relaax run` starts beside the servers."""
+    """`relaax-run`: what `relaax run` starts besides the servers."""
 
     environment: str | None = Field(None, description="Environment family: a directory of environments/, or a path.")
     name: str | None = Field(None, description="The environment's name within its family.")
     clients: int = Field(2, ge=1, description="Client processes; each is one connection and one worker.")
     envs_per_client: int = Field(4, ge=1, description="Environments that each connection of a client steps together.")
     connections_per_client: int = Field(
-        1, ge=1, description="Connections of each client, with environments of their own, in threads of one process."
+        1, ge=1, description="Connections per client, each with its own environments, in threads of one process."
     )
     kwargs: dict[str, pydantic.JsonValue] = Field(
         {},
-        description="Arguments of the environment's constructor, as `gymnasium.make` takes them: {is_slippery: false}.",
+        description="Arguments of the environment's constructor, as for `gymnasium.make`: {is_slippery: false}.",
     )
     wrappers: list[Wrapper] = Field(
         [],
-        description="What each environment is put into, in order: names of `gymnasium.wrappers` or MODULE:CLASS, with "
-        "their arguments if they have any: [GrayscaleObservation, {ResizeObservation: {shape: [84, 84]}}].",
+        description="Wrappers around each environment, in order: names of `gymnasium.wrappers` or MODULE:CLASS, with "
+        "their arguments, if any: [GrayscaleObservation, {ResizeObservation: {shape: [84, 84]}}].",
     )
     register_: str | None = Field(
         None,
         alias="register",  # pydantic's models have a method of that name
-        description="MODULE:FUNCTION that is called first, for packages that register their ids by a call: "
+        description="MODULE:FUNCTION to call first, for packages that register their ids by a call: "
         "minatar.gym:register_envs.",
     )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
-    target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run has succeeded.")
+    target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run succeeds.")
     max_steps: int | None = Field(None, ge=1, description="Environment steps after which the run stops.")
     max_time: Duration | None = Field(
         None,
-        description="Time of training after which the run stops, counted from its first connection: seconds, or 15m, "
+        description="Training time after which the run stops, counted from its first connection: seconds, or 15m, "
         "2h, 1h30m.",
     )
     checkpoint_interval: float = Field(60.0, gt=0, description="Seconds between checkpoints in `relaax run`.")
     stop_timeout: float = Field(
         10.0,
         gt=0,
-        description="Seconds that clients have to end, after SIGTERM, when the run stops; then they are killed.",
+        description="Seconds from SIGTERM to SIGKILL for clients when the run stops.",
     )

@@ -1,4 +1,4 @@
-"""From untrusted keys and values to checked models, with errors that a person can act on."""
+"""Check untrusted keys and values against models, with actionable errors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from relaax.configuration.keys import Models, inner_model, key_of, kinds_of, unk
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 KWARGS = "kwargs"
-"""A key whose value are keyword arguments for something that is not RELAAX's."""
+"""A key whose value holds keyword arguments of foreign code."""
 
 
 class ConfigurationError(Exception):
-    """The configuration cannot be used. The message names the key, the value and the way out."""
+    """The configuration cannot be used. The message names the key, the value and a remedy."""
 
 
 class Section(pydantic.BaseModel):
-    """A part of the configuration. Unknown keys are refused; `validate_section` says which one was meant."""
+    """A part of the configuration that rejects unknown keys; `validate_section` suggests the intended one."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """To Python it is 1, and to pydantic too."""
+        """Refuse bools for numbers: Python and pydantic take True for 1."""
         if isinstance(value, bool) and info.field_name is not None:
             kinds = kinds_of(cls.model_fields[info.field_name].annotation)
             if kinds & {int, float} and not kinds & {bool, Any}:
@@ -35,18 +35,18 @@ class Section(pydantic.BaseModel):
 
 
 def normalized(data: Any) -> Any:
-    """`data` with keys as Python names: `--log-level` becomes `log_level`, at every depth.
+    """Return `data` with keys as Python names at every depth: `--log-level` becomes `log_level`.
 
-    What stands under a key `kwargs` is left as it is: those are names of somebody else's.
+    Leave the value of a key `kwargs` unchanged: its names belong to foreign code.
 
-    Raises ConfigurationError where two keys become one.
+    Raises ConfigurationError if two keys become the same.
     """
     if isinstance(data, Mapping):
         result: dict[str, Any] = {}
         for key, value in data.items():
             name = _normalized_key(key)
             if name in result:
-                raise ConfigurationError(f"the key {str(key)!r} stands twice: with dashes it is still {name!r}")
+                raise ConfigurationError(f"the key {str(key)!r} appears twice: with underscores it is {name!r}")
             result[name] = value if name == KWARGS else normalized(value)
         return result
     return data
@@ -57,10 +57,10 @@ def _normalized_key(key: Any) -> str:
 
 
 def validate_section(model: type[Model], data: Any, where: str, models: Models | None = None) -> Model:
-    """`data` as a `model`.
+    """Validate `data` as a `model`.
 
-    `where` is the section's name for messages, `models` are those of all sections: a key that stands in the wrong one
-    is sent to the right one. Raises ConfigurationError, one line for each thing that is wrong.
+    `where` is the section's name for messages; `models` holds the models of all sections, used to suggest the right
+    section for a misplaced key. Raises ConfigurationError, one line per problem.
     """
     if data is None:
         data = {}
@@ -75,7 +75,7 @@ def validate_section(model: type[Model], data: Any, where: str, models: Models |
 def _sentences(
     model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str, models: Models
 ) -> list[str]:
-    """One for each key: of a union pydantic says what is wrong with each of its members, under names of its own."""
+    """Return one message per key: for a union, pydantic reports each member's errors under its own names."""
     refused: dict[str, list[str]] = {}
     lines: list[str] = []
     for item in error.errors(include_url=False):
@@ -88,8 +88,8 @@ def _sentences(
             continue
         path = ".".join([where, *_follow(model, item["loc"])[0]])
         if item["type"] == "missing":
-            lines.append(f"{path}: is needed and has no default")
-        elif item["type"] == "value_error" and isinstance(item["input"], Mapping):  # keys that do not go together
+            lines.append(f"{path}: is required and has no default")
+        elif item["type"] == "value_error" and isinstance(item["input"], Mapping):  # incompatible keys
             lines.append(f"{path}: {_reason(item)}")
         else:
             refused.setdefault(f"{path}: {item['input']!r} cannot be used", []).append(_reason(item))
@@ -110,8 +110,8 @@ def _names(model: type[pydantic.BaseModel]) -> list[str]:
 def _follow(
     model: type[pydantic.BaseModel], location: Iterable[int | str]
 ) -> tuple[list[str], type[pydantic.BaseModel]]:
-    """The keys and indices of `location`, without pydantic's names for the members of unions, and the innermost model
-    that they lead to.
+    """Return the keys and indices of `location`, without pydantic's names for members of unions, and the innermost
+    model on the way.
     """
     keys: list[str] = []
     in_model = True

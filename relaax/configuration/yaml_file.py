@@ -1,4 +1,4 @@
-"""YAML as RELAAX's users write it: `1e8` and `7e-4` are numbers."""
+"""YAML in which `1e8` and `7e-4` are numbers, as users expect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from relaax.configuration.validation import ConfigurationError
 
-# YAML 1.1 wants a dot and a signed exponent in a float; people write neither.
+# YAML 1.1 requires a dot and a signed exponent in a float; people write neither.
 _NUMBER = re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
@@ -19,18 +19,18 @@ class _YamlLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other` is no key
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *other` is not a key
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable):
                 if key in seen:
-                    raise ConfigurationError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+                    raise ConfigurationError(f"line {key_node.start_mark.line + 1}: the key {key!r} appears twice")
                 seen.add(key)
         return super().construct_mapping(node, deep)
 
 
 class _YamlDumper(yaml.SafeDumper):
-    """Quotes texts that `_YamlLoader` would take for numbers."""
+    """Quote texts that `_YamlLoader` would read as numbers."""
 
 
 for _side in (_YamlLoader, _YamlDumper):
@@ -38,13 +38,13 @@ for _side in (_YamlLoader, _YamlDumper):
 
 
 def dump_line(value: Any) -> str:
-    """A value as YAML of one line, which `parse_yaml` reads back."""
+    """Return a value as one line of YAML that `parse_yaml` reads back."""
     text = yaml.dump(value, Dumper=_YamlDumper, default_flow_style=True, width=1e9, allow_unicode=True)
     return str(text).removesuffix("...\n").strip()
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """The value of a YAML document. Raises ConfigurationError with `name`, line and column."""
+    """Return the value of a YAML document. Raises ConfigurationError with `name`, line and column."""
     try:
         return yaml.load(text, _YamlLoader)
     except ConfigurationError as error:
@@ -58,7 +58,7 @@ def parse_yaml(text: str, name: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a YAML file. Raises ConfigurationError."""
+    """Return the value of a YAML file. Raises ConfigurationError."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What was learned, in any Python program and without the service: `relaax.policy.load(FILE)`.
+"""Use a learned policy in any Python program without the service: `relaax.policy.load(FILE)`.
 
-`relaax checkpoints export` writes the file. It holds parameters, statistics and a description, and no code: the
-algorithm that it names is one of those that come with RELAAX, or the one that the program gives the path of.
+`relaax checkpoints export` writes the file. It holds parameters, statistics and a description, but no code: the
+algorithm is one that comes with RELAAX, or one whose path the program gives.
 """
 
 from relaax.extras import explained

@@ -1,4 +1,4 @@
-"""From a checkpoint to a policy's file."""
+"""Convert a checkpoint to a policy file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relaax.policy.file import PARAMETERS, Description, to_file
 
 
 def description_of(checkpoint: Checkpoint) -> Description:
-    """What a checkpoint says of itself, without secrets. Raises Damaged where it says too little."""
+    """Return the description of a checkpoint, without secrets. Raises Damaged if the manifest is incomplete."""
     manifest = checkpoint.manifest
     try:
         fingerprint = manifest["fingerprint"]
@@ -27,11 +27,11 @@ def description_of(checkpoint: Checkpoint) -> Description:
             versions=manifest.get("versions", {}),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"its manifest says too little: {error!r}") from None
+        raise Damaged(f"its manifest is incomplete: {error!r}") from None
 
 
 def policy_of(checkpoint: Checkpoint) -> list[memoryview]:
-    """The file of a checkpoint's parameters, of however many shards, and of its statistics. Raises Damaged."""
+    """Return the policy file of a checkpoint: its parameters from all shards, and its statistics. Raises Damaged."""
     parameters = np.asarray(whole(checkpoint, PARAMETERS), np.float32)
     arrays = {
         name: array for part in checkpoint.parts.values() for name, array in part.items() if name.startswith(STATISTICS)

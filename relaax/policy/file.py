@@ -1,7 +1,7 @@
-"""A policy as a file: one safetensors file, with what it is in its metadata.
+"""Policy files: one safetensors file with a description in its metadata.
 
-Arrays: `parameters`, float32 [P], and for each statistic `statistics/NAME/count`, `/mean` and `/m2`, float64.
-Metadata, all texts: `format`, `sha256` of the arrays, and `description`, JSON (see `Description`).
+Arrays: `parameters`, float32 [P], and for each statistic `statistics/NAME/count`, `/mean` and `/m2`, float64. Metadata,
+all texts: `format`, `sha256` of the arrays, and `description`, JSON (see `Description`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PARAMETERS = "parameters"
 
 
 class PolicyError(Exception):
-    """The file or what it is given cannot be used. The message says why, and what would help."""
+    """The file or its input cannot be used. The message gives the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a policy is. Secrets are left out.
+    """The description of a policy, without secrets.
 
     `fingerprint`: algorithm, its configuration, and the spaces. `configuration`: that of the whole run. `checkpoint`:
-    the id of the one it was taken from; `time`: when that was saved, Unix time in seconds.
+    the id of the source checkpoint; `time`: when that was saved, Unix time in seconds.
     """
 
     fingerprint: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """What a file holds. `parameters`: float32 [P], read-only."""
+    """The contents of a file. `parameters`: float32 [P], read-only."""
 
     description: Description
     parameters: npt.NDArray[np.float32]
@@ -56,33 +56,33 @@ class PolicyFile:
 
 
 def to_file(description: Description, arrays: Arrays) -> list[memoryview]:
-    """The file, in pieces that stand one behind the other."""
+    """Return the file's contents as consecutive pieces."""
     texts = {"format": FORMAT, "description": json.dumps(asdict(description)), "sha256": _digest(arrays)}
     return to_buffers(arrays, texts)
 
 
 def read(path: Path | str) -> PolicyFile:
-    """What a file holds, verified. Raises PolicyError."""
-    if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
-        raise PolicyError(f"{path} cannot be read: it is no plain file")
+    """Return the verified contents of a file. Raises PolicyError."""
+    if Path(path).exists() and not Path(path).is_file():  # reading a pipe would block
+        raise PolicyError(f"{path} cannot be read: it is not a regular file")
     try:
         arrays, metadata = from_bytes(np.fromfile(path, np.uint8))
     except OSError as error:
         raise PolicyError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise PolicyError(f"{path} is no policy of RELAAX: {error}; `relaax checkpoints export` writes one") from None
+        raise PolicyError(f"{path} is not a RELAAX policy: {error}; `relaax checkpoints export` writes one") from None
     found = metadata.get("format")
     if found != FORMAT:
         raise PolicyError(
-            f"{path} is no policy that this version reads: its format is {found!r}, not {FORMAT!r}; "
+            f"{path} is not a policy that this version can read: its format is {found!r}, not {FORMAT!r}; "
             "`relaax checkpoints export LOCATION FILE` writes one"
         )
     if metadata.get("sha256") != _digest(arrays):
-        raise PolicyError(f"{path} is not what was written: its SHA-256 differs")
+        raise PolicyError(f"{path} is corrupt: its SHA-256 differs")
     try:
         return PolicyFile(Description(**json.loads(metadata["description"])), _parameters(arrays), from_arrays(arrays))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise PolicyError(f"{path} does not say what it is: {error!r}") from None
+        raise PolicyError(f"{path} has no valid description: {error!r}") from None
 
 
 def _parameters(arrays: Arrays) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Parameters that stay as they are and metrics that go nowhere, for an agent without a parameter server."""
+"""Constant parameters and discarded metrics, for an agent without a parameter server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relaax.parameters.moments import Moments
 
 
 class FixedParameters(Parameters):
-    """Give the same parameters and statistics for ever; nothing is learned."""
+    """Return the same parameters and statistics every time; nothing is learned."""
 
     def __init__(self, pulled: Pulled) -> None:
         self._pulled = pulled
@@ -18,18 +18,18 @@ class FixedParameters(Parameters):
         return self._pulled
 
     def push(self, gradient: Any, env_steps: int, want_parameters: bool = True, *, loss: float | None = None) -> Pushed:
-        """Raises ParameterServerError: an agent in exploit mode pushes nothing."""
+        """Raise ParameterServerError: an agent in exploit mode pushes nothing."""
         raise ParameterServerError("a policy that was loaded from a file does not learn")
 
 
 class NoMetrics(MetricsRecorder):
-    """Drop everything: for a policy that only acts."""
+    """Discard all metrics, for a policy that only acts."""
 
     def scalar(self, name: str, value: float) -> None:
-        """Drop it."""
+        """Discard it."""
 
     def statistic(self, name: str, moments: Moments) -> None:
-        """Drop it."""
+        """Discard it."""
 
     def episode(self, episode_return: float, length: int) -> None:
-        """Drop it."""
+        """Discard it."""

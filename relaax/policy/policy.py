@@ -1,4 +1,4 @@
-"""A policy that acts: the algorithm's own agent in exploit mode, with parameters that stay as they are."""
+"""A policy that acts: the algorithm's own agent in exploit mode, with constant parameters."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Policy:
-    """Acts in one environment, or in N at once; see `act`. Made by `relaax.policy.load`. Not thread-safe.
+    """A policy that acts in one environment or in N at once; see `act`. Made by `relaax.policy.load`. Not thread-safe.
 
-    What an agent remembers of an episode, such as the last frames or the state of an LSTM, is kept for each
-    environment until `first` or `reset` says that another episode begins.
+    What an agent remembers of an episode, such as the last frames or the state of an LSTM, is kept per environment
+    until `first` or `reset` begins another episode.
 
-    `observation_space` and `action_space` are of `relaax.rlx`; the former has no bounds. `configuration` has the
-    algorithm's keys, `description` whatever else the file says.
+    `observation_space` and `action_space` are of `relaax.rlx`; the former has no bounds. `configuration` holds the
+    algorithm's keys, `description` the other contents of the file's description.
     """
 
     def __init__(
@@ -52,22 +52,22 @@ class Policy:
         self._agent: AgentBase | None = None
         self._environments = 0
         self._begun = False
-        self._agent_for(1)  # what does not fit together is told before the first observation
+        self._agent_for(1)  # report mismatches before the first observation
 
     @property
     def global_step(self) -> int:
-        """Environment steps that were learned from."""
+        """Return the number of environment steps of the training."""
         return self._pulled.global_step
 
     def act(self, observations: Any, first: npt.ArrayLike | None = None) -> Any:
-        """The actions that answer to observations.
+        """Return the actions for observations.
 
-        `observations`: a value of the observation space, or a batch: a value with a leading axis of length N in each
-        of its arrays. The answer is an action or a batch of N likewise; the action of a Discrete space is an int, or
-        int64 [N]. `first`, a bool or bool [N]: where an observation begins an episode. The first call begins one in
-        every environment, as does the first one after `reset`; only then may N be another.
+        `observations`: a value of the observation space, or a batch: a value with a leading axis of length N in each of
+        its arrays. Returns an action or a batch of N likewise; the action of a Discrete space is an int, or int64 [N].
+        `first`, a bool or bool [N]: whether an observation begins an episode. The first call begins one in every
+        environment, as does the first one after `reset`; only then may N change.
 
-        Raises PolicyError where the observations do not fit.
+        Raises PolicyError if the observations do not fit.
         """
         leaves, single = self._leaves(observations)
         environments = len(leaves[0])
@@ -75,7 +75,7 @@ class Policy:
             agent = self._agent_for(environments)
         elif environments != self._environments:
             raise PolicyError(
-                f"{environments} observations after {self._environments}: call reset() where the number changes"
+                f"{environments} observations after {self._environments}: call reset() when the number changes"
             )
         else:
             assert self._agent is not None
@@ -90,7 +90,7 @@ class Policy:
         return self._answer(actions, single)
 
     def reset(self) -> None:
-        """The next observations begin an episode in every environment, of which there may be another number."""
+        """Begin an episode in every environment with the next observations, whose number may change."""
         self._begun = False
 
     def __repr__(self) -> str:
@@ -116,14 +116,14 @@ class Policy:
                     agent = self._algorithm.Agent(self._config, context)
             except (ValueError, KeyError) as error:
                 raise PolicyError(
-                    f"the parameters do not fit the algorithm {self._algorithm.source}: {error}; was its code another "
-                    "one when they were learned?"
+                    f"the parameters do not fit the algorithm {self._algorithm.source}: {error}; has its code changed "
+                    "since they were learned?"
                 ) from error
             self._agent, self._environments = agent, environments
         return self._agent
 
     def _leaves(self, observations: Any) -> tuple[Leaves, bool]:
-        """Leaves [N, ...], and whether it was one observation without an axis for environments."""
+        """Return leaves [N, ...], and whether the input was one observation without an axis for environments."""
         space = self.observation_space
         try:
             leaves = space.flatten(observations)
@@ -133,7 +133,7 @@ class Policy:
             leaf.shape[: leaf.ndim - len(element.shape)] for leaf, element in zip(leaves, space.elements(), strict=True)
         }
         if len(axes) != 1 or any(len(shape) > 1 or 0 in shape for shape in axes):
-            raise PolicyError(f"one observation in {space} is needed, or N of them with one axis more")
+            raise PolicyError(f"one observation in {space} is needed, or N of them with an additional axis")
         single = axes == {()}
         batch = [leaf[None] for leaf in leaves] if single else leaves
         try:
@@ -147,7 +147,7 @@ class Policy:
         try:
             mask = np.asarray(False if first is None else first, np.bool_)
         except (ValueError, TypeError) as error:
-            raise PolicyError(f"first is no array of bools, and {needed}: {error}") from None
+            raise PolicyError(f"first is not an array of bools, and {needed}: {error}") from None
         try:
             return np.broadcast_to(mask, (self._environments,))
         except ValueError:

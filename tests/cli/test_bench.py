@@ -63,7 +63,7 @@ def test_ratios_are_taken_window_by_window() -> None:
 
 def test_windows_that_lie_far_apart_are_told() -> None:
     (sentence,) = results.unsteady({"training": [100.0, 131.0, 105.0], "emulator_only": [100.0, 101.0, 115.0]})
-    assert "training lie 30% apart" in sentence
+    assert "training differ by 30%" in sentence
     assert results.unsteady({"training": [0.0, 0.0, 0.0]}) == []
 
 

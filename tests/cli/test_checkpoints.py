@@ -91,13 +91,13 @@ def test_the_list_as_json(run: Path) -> None:
     assert (second["global_step"], second["updates"], second["mean_return"], second["shards"]) == (2000, 400, 31.25, 2)
     files = (run / "checkpoints" / SECOND).glob("*.safetensors")
     assert second["size"] == sum(file.stat().st_size for file in files)
-    assert first["damaged"] == f"{FIRST}/shard-0.safetensors is not there"
-    assert "00000001-10 is damaged: 00000001-10/shard-0.safetensors is not there\n" in checkpoints(run).output
+    assert first["damaged"] == f"{FIRST}/shard-0.safetensors is missing"
+    assert "00000001-10 is damaged: 00000001-10/shard-0.safetensors is missing\n" in checkpoints(run).output
 
 
 def test_what_is_whole_and_what_is_not(run: Path) -> None:
     done = checkpoints("verify", run)
-    assert (done.exit_code, done.output.count("is whole")) == (0, 3)
+    assert (done.exit_code, done.output.count("is intact")) == (0, 3)
     damage(run, SECOND)
     done = checkpoints("verify", run)
     assert done.exit_code == 1
@@ -211,14 +211,14 @@ def test_a_file_that_is_there_is_replaced_with_force_only(run: Path, tmp_path: P
     ("arguments", "code", "sentence"),
     [
         (("{}/none",), 2, "no such folder"),
-        (("{}/file",), 2, "is no folder"),
-        (("ftp://x/y",), 2, "is no location"),
+        (("{}/file",), 2, "is not a folder"),
+        (("ftp://x/y",), 2, "is not a location"),
         (("s3://bucket",), 2, "s3://BUCKET/KEY is needed"),
-        (("copy", "{}/run", ""), 2, "'' is no location"),
+        (("copy", "{}/run", ""), 2, "'' is not a location"),
         (("verify", "{}/empty"), 2, "there are no checkpoints in"),
         (("verify", "{}/run", "00000003-31"), 2, "unknown checkpoint '00000003-31'; did you mean '00000003-30'?"),
-        (("copy", "{}/run", "{}/to", FIRST, "--best"), 2, "one of the three"),
-        (("export", "{}/run", "{}/file", "--id", FIRST, "--best"), 2, "--id or --best: one of the two"),
+        (("copy", "{}/run", "{}/to", FIRST, "--best"), 2, "only one of the three"),
+        (("export", "{}/run", "{}/file", "--id", FIRST, "--best"), 2, "--id or --best: only one of the two"),
         (("export", "{}/run", "{}/none/x"), 1, "/none/x cannot be written: No such file or directory"),
         (("verfy", "{}/run"), 2, "Did you mean 'verify'?"),
     ],
@@ -311,7 +311,7 @@ def test_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
     assert checkpoints("copy", there, elsewhere, "--newest", *options).exit_code == 0
     assert checkpoints("copy", there, tmp_path / "back", *options).exit_code == 0
     assert files_of(tmp_path / "back") == files_of(run / "checkpoints")
-    assert checkpoints("verify", elsewhere, *options).output.startswith(f"{THIRD}  is whole")
+    assert checkpoints("verify", elsewhere, *options).output.startswith(f"{THIRD}  is intact")
     found = json.loads(checkpoints(there, "--json", *options).output)
     assert (found["location"], [entry["id"] for entry in found["checkpoints"]]) == (there, [THIRD, SECOND, FIRST])
     assert checkpoints("export", elsewhere, tmp_path / "x.safetensors", *options).exit_code == 0

@@ -149,6 +149,6 @@ def test_a_path_that_is_not_there_is_refused_by_every_command(command: str, proc
     assert running.wait(60) == 2, running.report()
     program = command.removesuffix(" --config")
     assert running.stderr == (
-        f"{program}: no file /nowhere/da3c_gym_boxing.yaml; for the bundled configuration give its name alone: "
+        f"{program}: no file /nowhere/da3c_gym_boxing.yaml; to use the bundled configuration, give its name alone: "
         "da3c_gym_boxing\n"
     )

@@ -57,11 +57,11 @@ def written(folder: Path, **sections: dict[str, Any]) -> Path:
 
 def found(config: Path, name: str) -> list[Finding]:
     """What one check finds, after those of configuration and algorithm."""
-    patient = Subject(str(config))
+    subject = Subject(str(config))
     findings: list[Finding] = []
     for check in checks():
         if check.name in ("configuration", name) or (check.name, name) == ("algorithm", "parameter server"):
-            findings = list(check.look(patient))
+            findings = list(check.look(subject))
         if check.name == name:
             break
     for finding in findings:
@@ -160,7 +160,7 @@ def test_environments_are_made_where_that_can_be(tmp_path: Path) -> None:
     assert "'CartPoel-v1'; the nearest is 'CartPole-v1'" in only(findings, Severity.WARNING)
     (tmp_path / "mine.py").write_text("open('started', 'w')")
     findings = found(written(tmp_path, run={"environment": "mine.py", "name": "any"}), "environment")
-    assert "mine.py is a program of your own, and was not started" in only(findings, Severity.OK)
+    assert "mine.py is your own program, and was not started" in only(findings, Severity.OK)
     assert found(written(tmp_path), "environment") == []
 
 
@@ -179,7 +179,7 @@ def test_an_algorithm_with_a_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("secret", "mode", "level", "sentence"),
     [
-        (SECRET, 0o600, Severity.OK, "a token is there"),
+        (SECRET, 0o600, Severity.OK, "a token is set"),
         (SECRET, 0o640, Severity.WARNING, "(mode 640). Chmod 600"),
         ("short", 0o600, Severity.WRONG, "from 16 to 4096 characters"),
         ("", 0o600, Severity.WRONG, "is empty"),
@@ -198,7 +198,7 @@ def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
 def test_workers_with_another_token(tmp_path: Path) -> None:
     ours, theirs = token(tmp_path, "ours"), token(tmp_path, "theirs", OTHER)
     config = written(tmp_path, server={"token_file": ours}, rlx={"parameter_server_token_file": theirs})
-    assert "workers would show another or none" in only(found(config, "tokens"), Severity.WRONG)
+    assert "workers would send another or none" in only(found(config, "tokens"), Severity.WRONG)
 
 
 def test_certificates_that_are_fine(tmp_path: Path, authority: Authority) -> None:
@@ -249,13 +249,13 @@ def test_an_authority_that_has_not_signed(tmp_path: Path, authority: Authority) 
 @pytest.mark.parametrize(
     ("server", "rlx", "sentence"),
     [
-        (("tls_client_ca",), (), "tls_client_ca: certificates are shown over TLS only"),
+        (("tls_client_ca",), (), "tls_client_ca: clients send certificates only over TLS"),
         (
             (),
             ("parameter_server_certificate", "parameter_server_key"),
-            "parameter_server_certificate: is shown over TLS",
+            "parameter_server_certificate: sent only over TLS",
         ),
-        (("tls_certificate", "tls_key", "shards"), ("parameter_server_ca",), "tls_ca: is needed by shards"),
+        (("tls_certificate", "tls_key", "shards"), ("parameter_server_ca",), "tls_ca: required by shards"),
     ],
 )
 def test_keys_that_need_another_one(
@@ -276,7 +276,7 @@ def test_shards_that_workers_are_not_told_of(tmp_path: Path) -> None:
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
     sentence = only(found(written(tmp_path, rlx={"bind": "192.0.2.1:7001"}), "ports"), Severity.WRONG)
-    assert sentence.endswith("Cannot assign requested address. Another address, or port 0 for a free one")
+    assert sentence.endswith("Cannot assign requested address. Choose another address, or port 0 for a free one")
 
 
 def test_a_port_of_another_program(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_a_port_of_another_program(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         taken.settimeout(0)  # it accepts nobody and says nothing
         status = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Severity.WRONG)
-    assert f"{address} is taken by" in status
+    assert f"{address} is in use by" in status
     assert f"(process {os.getpid()})" in status
     assert only(found(written(tmp_path, rlx={"bind": address}), "ports")[-1:], Severity.OK).endswith("is free")
 
@@ -300,7 +300,7 @@ def test_a_port_of_a_program_that_speaks_something_else(tmp_path: Path) -> None:
 
         threading.Thread(target=greet, daemon=True).start()
         sentence = only(found(written(tmp_path, rlx={"status_bind": address}), "ports"), Severity.WRONG)
-    assert f"{address} is taken by" in sentence
+    assert f"{address} is in use by" in sentence
 
 
 def test_a_parameter_server_that_only_workers_can_reach(tmp_path: Path, processes: Processes) -> None:
@@ -390,14 +390,14 @@ def test_memory_that_cannot_be_shared(tmp_path: Path, monkeypatch: pytest.Monkey
 
     for place, name, value, why in (
         (os, "memfd_create", refused, "Function not implemented"),
-        (FrameSocket, "receive", nothing_is_handed_over, "the system hands over no descriptors"),
-        (segments, "SUPPORTED", False, "this system has none that can be handed over"),
+        (FrameSocket, "receive", nothing_is_handed_over, "the system passes no descriptors"),
+        (segments, "SUPPORTED", False, "this system cannot pass memory between processes"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, name, value)
             usual = only(found(by_itself, "shared memory"), Severity.WARNING)
             needed = only(found(always, "shared memory"), Severity.WRONG)
-        assert f"workers reach a parameter server by gRPC: {why}" in usual
+        assert f"so workers use gRPC: {why}" in usual
         assert f"bridge is hogwild, and processes cannot share memory on this machine: {why}" in needed
 
 
@@ -407,7 +407,7 @@ def test_an_algorithm_that_cannot_do_with_the_bridge(tmp_path: Path) -> None:
 
 
 def test_a_check_that_fails_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(patient: Subject) -> Iterator[Finding]:
+    def broken(subject: Subject) -> Iterator[Finding]:
         raise RuntimeError("a mistake")
         yield warning("", "")
 
@@ -446,16 +446,17 @@ def test_the_parameter_server_that_is_there(tmp_path: Path, processes: Processes
         algorithm={"rewards_gamma": 0.5},
     )
     findings = found(other, "parameter server")
-    assert "is set up otherwise: configuration.rewards_gamma: 0.99 at the server, 0.5 in this configuration" in only(
-        findings, Severity.WRONG
+    assert (
+        "is configured differently: configuration.rewards_gamma: 0.99 at the server, 0.5 in this configuration"
+        in only(findings, Severity.WRONG)
     )
     server.stop()
-    assert "is away: Connection refused" in only(found(other, "parameter server"), Severity.WARNING)
+    assert "is unreachable: Connection refused" in only(found(other, "parameter server"), Severity.WARNING)
 
 
 @pytest.mark.parametrize(
     ("text", "level", "says"),
-    [("{}", Severity.OK, "0 clients with names"), ("lab: {token: x}", Severity.WRONG, "did you mean 'token_file'")],
+    [("{}", Severity.OK, "0 named clients"), ("lab: {token: x}", Severity.WRONG, "did you mean 'token_file'")],
 )
 def test_a_file_of_clients_with_names(tmp_path: Path, text: str, level: Severity, says: str) -> None:
     (tmp_path / "clients.yaml").write_text(text)

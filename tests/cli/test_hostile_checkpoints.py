@@ -89,7 +89,7 @@ def test_what_cannot_be_used_is_removed_by_hand_and_nothing_else(run: Path) -> N
     os.mkfifo(third / "shard-0.safetensors")
     refused = checkpoints("remove", run, FIRST, third.name)
     assert refused.exit_code == 2
-    assert f"{FIRST} in {folder}: whole, and was not set aside" in refused.stderr
+    assert f"{FIRST} in {folder}: intact and not set aside" in refused.stderr
     assert third.exists()
     CheckpointManager(LocalStore(folder)).restore()
     (line,) = [line for line in checkpoints(run).output.splitlines() if line.startswith(f"{third.name} was set aside")]
@@ -109,7 +109,7 @@ def test_one_that_was_set_aside_and_is_whole_again_says_how_it_counts(run: Path)
     part.write_bytes(b"")
     CheckpointManager(LocalStore(folder)).restore()
     part.write_bytes(whole)
-    assert f"without {folder}/{SECOND}/damaged.json it counts again" in checkpoints("verify", run, SECOND).output
+    assert f"delete {folder}/{SECOND}/damaged.json to use it again" in checkpoints("verify", run, SECOND).output
     (folder / SECOND / "damaged.json").unlink()
     restored = CheckpointManager(LocalStore(folder)).restore()
     assert restored is not None

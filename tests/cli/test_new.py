@@ -56,8 +56,8 @@ def test_an_algorithm() -> None:
     assert result.stdout.splitlines() == [
         "wrote mine.py, mine.yaml and mine.Procfile",
         "next:",
-        "  relaax run mine.yaml           trains it on this machine and says how that goes",
-        "  honcho -f mine.Procfile start  the same as servers and an environment of their own",
+        "  relaax run mine.yaml           trains it on this machine and shows the progress",
+        "  honcho -f mine.Procfile start  does the same with separate servers and environment",
         "  edit mine.py                   the algorithm is in this file",
     ]
     algorithm = load_algorithm("mine.py", Path())
@@ -102,7 +102,7 @@ def test_of_a_misspelt_algorithm_there_is_no_copy() -> None:
 def test_a_copy_overwrites_nothing(taken: str) -> None:
     Path(taken).parent.mkdir(exist_ok=True)
     Path(taken).write_text("precious")
-    expect_refused("algorithm", "mine", "there is already mine.*, and nothing is overwritten", "--from", "da3c")
+    expect_refused("algorithm", "mine", "already exists: mine.*; nothing is overwritten", "--from", "da3c")
     assert files() == {taken: "precious"}
 
 
@@ -113,8 +113,8 @@ def test_an_environment() -> None:
     assert result.stdout.splitlines() == [
         "wrote mine/main.py, mine.yaml and mine.Procfile",
         "next:",
-        "  relaax run mine.yaml           trains it on this machine and says how that goes",
-        "  honcho -f mine.Procfile start  the same as servers and an environment of their own",
+        "  relaax run mine.yaml           trains it on this machine and shows the progress",
+        "  honcho -f mine.Procfile start  does the same with separate servers and environment",
         "  edit mine/main.py              the environment is in this file",
     ]
     assert os.access("mine/main.py", os.X_OK)
@@ -164,20 +164,20 @@ def test_what_is_bundled_is_not_hidden(kind: str, name: str, copy: str) -> None:
 @pytest.mark.parametrize("suffix", ["yaml", "Procfile"])
 def test_nothing_is_overwritten(kind: str, suffix: str) -> None:
     Path(f"mine.{suffix}").write_text("precious")
-    expect_refused(kind, "mine", rf"there is already mine\.{suffix}, and nothing is overwritten")
+    expect_refused(kind, "mine", rf"already exists: mine\.{suffix}; nothing is overwritten")
     assert files() == {f"mine.{suffix}": "precious"}
 
 
 def test_a_link_that_leads_nowhere_is_left_alone() -> None:
     Path("mine.py").symlink_to("elsewhere.py")
-    expect_refused("algorithm", "mine", r"there is already mine\.py, and")
+    expect_refused("algorithm", "mine", r"already exists: mine\.py;")
     assert not Path("elsewhere.py").exists()
 
 
 def test_one_of_each_kind_cannot_have_the_same_name() -> None:
     assert new("algorithm", "mine").exit_code == 0
     before = files()
-    expect_refused("environment", "mine", r"there is already mine\.yaml and mine\.Procfile, and")
+    expect_refused("environment", "mine", r"already exists: mine\.yaml and mine\.Procfile;")
     assert files() == before
 
 

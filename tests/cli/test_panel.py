@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_late_stands_in_the_panel() -> None:
     assert "late" not in rendered(PROGRESS)
     text = " ".join(rendered(dataclasses.replace(PROGRESS, checkpoint_error=LATE)).replace("│", "").split())
     assert "the checkpoint is late (the last: step 10,000, 0:02:10 ago)" in text
-    assert f"training goes on: {LATE}" in text
+    assert f"training continues: {LATE}" in text
     none_yet = dataclasses.replace(PROGRESS, checkpoint_error=LATE, checkpoint_global_step=None)
     assert "late (there is none yet)" in rendered(none_yet)
 

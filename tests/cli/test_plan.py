@@ -115,8 +115,8 @@ def test_what_cannot_be_run_is_refused_with_the_way_out(config: str, overrides: 
     ("key", "reason"),
     [
         ("parameter-server.checkpoint_dir=x", "run directory, which --run-dir names"),
-        ("parameter-server.checkpoint_interval=5", "of `relaax run` it is relaax-run.checkpoint_interval"),
-        ("rlx-server.bind=localhost:1", "chooses the ports by itself"),
+        ("parameter-server.checkpoint_interval=5", "`relaax run` uses relaax-run.checkpoint_interval"),
+        ("rlx-server.bind=localhost:1", "chooses the ports itself"),
     ],
 )
 def test_keys_that_would_have_no_effect_are_refused_on_the_command_line(key: str, reason: str) -> None:

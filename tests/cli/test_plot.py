@@ -107,7 +107,7 @@ def test_one_run_alone_needs_no_legend():
         (["{run}", "--reference", "=3"], "--reference =3: NAME=VALUE is expected"),
         (["{run}", "--reference", "A2C=nan"], "--reference A2C=nan: NAME=VALUE is expected"),
         (["--group", "{run}"], "NAME=PATTERN is expected"),
-        (["--group", "LSTM={folder}/nothing-*"], "no folder is named so"),
+        (["--group", "LSTM={folder}/nothing-*"], "no folder matches"),
         (["{folder}/nothing"], "/nothing: no such folder"),
         (["{run}", "--scalar", "loss/polic"], f"has no scalar loss/polic; it has {SCALAR}"),
         (["{run}", "-o", "{folder}/plot.doc"], "doc"),

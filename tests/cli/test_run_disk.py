@@ -89,7 +89,7 @@ def test_a_process_whose_log_is_full_goes_on(disk: Disk, server: bool, caplog: p
     assert process.wait(60)
     assert process.exit_code() == 0
     assert [record.getMessage() for record in caplog.records] == [
-        f"{disk.path}/it.log cannot be written: No space left on device; what it says is lost"
+        f"{disk.path}/it.log cannot be written: No space left on device; the output of it is lost"
     ]
     assert process.address == ("1.1.1.1:1" if server else None)
     disk.free()
@@ -105,7 +105,7 @@ def test_a_process_starts_although_its_log_cannot(disk: Disk, caplog: pytest.Log
     assert process.wait(60)
     assert process.exit_code() == 0
     assert process.last_words() == f"  (no log: {disk.path}/it.log: No such file or directory)"
-    assert "Read-only file system; what it says is lost" in caplog.text
+    assert "Read-only file system; the output of it is lost" in caplog.text
 
 
 def test_last_words_that_found_no_room_are_not_passed_over(disk: Disk) -> None:
@@ -128,7 +128,7 @@ def expect_lost(run: Run, code: int, words: str) -> str:
     (sentence,) = [line for line in run.running.stderr.splitlines() if "steps are lost" in line]
     assert f"because the last checkpoint could not be written: cannot write {run.directory}/checkpoints/" in sentence
     assert words in sentence
-    assert f"it goes on at step {max(manifests(run)):,}, from {run.directory}/checkpoints/" in sentence
+    assert f"it resumes at step {max(manifests(run)):,}, from {run.directory}/checkpoints/" in sentence
     return sentence
 
 
@@ -200,7 +200,7 @@ def test_room_that_is_made_in_the_last_minute_loses_nothing(runs: Runs, disk: Di
     disk.fill()
     run.wait_for(lambda status: status.checkpoint_error, "the checkpoint is late")
     run.running.send_signal(signal.SIGTERM)
-    wait_until(lambda: "is tried for up to a minute more" in run.running.stderr, "it says so", PATIENCE)
+    wait_until(lambda: "retrying the last checkpoint for up to a minute" in run.running.stderr, "it says so", PATIENCE)
     disk.free()
     assert run.running.wait(60) == 130, run.running.report()
     assert run.summary["lost_steps"] == 0

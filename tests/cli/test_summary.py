@@ -85,10 +85,10 @@ def test_steps_that_are_lost_are_said_with_the_reason_and_the_way_out(directory:
     sentence = lost(directory, tmp_path, failed, 130_050)
     assert sentence == (
         "130,000 of 130,050 steps are lost, because the last checkpoint could not be written: cannot write x: No space "
-        f"left on device. Mend that (make room in {directory.path}, if it is full), and give the same command again: "
-        f"it goes on at step 50, from {directory.checkpoints}/00000001-50/manifest.json"
+        f"left on device. Fix that (free space in {directory.path}, if it is full), and repeat the same command: "
+        f"it resumes at step 50, from {directory.checkpoints}/00000001-50/manifest.json"
     )
-    assert "the same command without --fresh again" in str(lost(directory, tmp_path, failed, 130_050, fresh=True))
+    assert "repeat the same command without --fresh:" in str(lost(directory, tmp_path, failed, 130_050, fresh=True))
 
 
 def test_a_parameter_server_that_was_killed_at_the_very_end_may_have_lost_steps(
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_is_written_and_cannot_be_read_is_lost(directory: RunD
         manifest.write_text("{")
     sentence = str(lost(directory, tmp_path, "sys.exit(0)", 50))
     assert "50 of 50 steps are lost" in sentence
-    assert sentence.endswith("there is no checkpoint before, so that it begins anew")
+    assert sentence.endswith("there is no earlier checkpoint, so it starts over")
 
 
 def test_the_conclusion_names_what_is_there(directory: RunDirectory) -> None:

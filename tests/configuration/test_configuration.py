@@ -76,14 +76,14 @@ def test_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["relaax-run:\nalgorithm:\n", "{}"])
 def test_sections_may_be_empty(text: str, tmp_path: Path) -> None:
     found = load_configuration(write(tmp_path / "empty.yaml", text))
-    with pytest.raises(ConfigurationError, match=r"algorithm\.path: is needed"):
+    with pytest.raises(ConfigurationError, match=r"algorithm\.path: required"):
         _ = found.algorithm_path
 
 
 @pytest.mark.parametrize("path", ["3", "''", "[a]"])
 def test_the_algorithm_needs_a_path(path: str, file: Path) -> None:
     found = load_configuration(file, [f"algorithm.path={path}"])
-    with pytest.raises(ConfigurationError, match=r"algorithm\.path: is needed: the name or the path of an algorithm"):
+    with pytest.raises(ConfigurationError, match=r"algorithm\.path: required: the name or the path of an algorithm"):
         _ = found.algorithm_path
 
 
@@ -155,8 +155,8 @@ def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
     assert load_configuration(file, ["rlx-server.bridge=shared_memory"]).rlx_server.wire_precision == "float32"
     for bridge in ("shared_memory", "hogwild"):
         assert refusal(file, short, f"rlx-server.bridge={bridge}") == (
-            f"relaax-rlx-server: wire_precision bfloat16 is for what travels by grpc, and bridge is {bridge}: set "
-            "bridge to grpc or auto, or leave wire_precision out"
+            f"relaax-rlx-server: wire_precision bfloat16 applies to grpc only, and bridge is {bridge}: set "
+            "bridge to grpc or auto, or omit wire_precision"
         )
 
 
@@ -169,8 +169,8 @@ def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
         ("relaax-rlx-sever: {}", "unknown section 'relaax-rlx-sever'; did you mean 'relaax-rlx-server'?"),
         ("algorithm: 3", "algorithm: keys and values are expected, not 3"),
         ("relaax-run: [1]", "relaax-run: keys and values are expected, not [1]"),
-        ("relaax-run: {}\nrelaax_run: {}", "the key 'relaax_run' stands twice"),
-        ("algorithm:\n  --gpu: false\n  gpu: true", "the key 'gpu' stands twice"),
+        ("relaax-run: {}\nrelaax_run: {}", "the key 'relaax_run' appears twice"),
+        ("algorithm:\n  --gpu: false\n  gpu: true", "the key 'gpu' appears twice"),
     ],
 )
 def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_no_bundled_configuration_takes_the_place_of_a_path_that_is_not_there(
         with pytest.raises(ConfigurationError) as refused:
             find_configuration(folder + name)
         assert str(refused.value) == (
-            f"no file {folder}{name}; for the bundled configuration give its name alone: da3c_gym_boxing"
+            f"no file {folder}{name}; to use the bundled configuration, give its name alone: da3c_gym_boxing"
         )
     with pytest.raises(ConfigurationError, match=r"no file .*room\.yaml$"):
         find_configuration(f"{folder}room.yaml")

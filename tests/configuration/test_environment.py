@@ -121,7 +121,7 @@ def test_what_others_put_there_is_not_looked_at(file: Path, caplog: pytest.LogCa
 def test_a_value_that_cannot_be_used_is_said_to_come_from_its_variable(file: Path) -> None:
     assert refusal(file, RELAAX_RUN__CLIENTS="many").endswith("(it comes from RELAAX_RUN__CLIENTS)")
     assert refusal(file, RELAAX_RUN__CLIENTS="[").startswith("RELAAX_RUN__CLIENTS, line 1, column 2: ")
-    assert refusal(file, RELAAX_RUN__NAME="").startswith("RELAAX_RUN__NAME: a value is missing; null is ")
+    assert refusal(file, RELAAX_RUN__NAME="").startswith("RELAAX_RUN__NAME: a value is missing; write null ")
 
 
 def test_the_token_is_no_key(file: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_key_that_wants_a_text_gets_it_as_it_stands(path: tuple[str, ...], tex
 @pytest.mark.parametrize("key", ["name", "clients", "max_steps", "unknown"])
 @pytest.mark.parametrize("text", ["", " ", "\n"])
 def test_an_empty_value_is_refused(key: str, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^--set run.{key}=: a value is missing; null is the one for none"):
+    with pytest.raises(ConfigurationError, match=f"^--set run.{key}=: a value is missing; write null for none"):
         value_of(text, ("relaax-run", key), SECTIONS, f"--set run.{key}=")
 
 

@@ -46,7 +46,7 @@ def test_keys_may_have_dashes_at_every_depth() -> None:
 
 
 def test_two_keys_that_become_one_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="the key '--log-level' stands twice: with dashes it is still 'log_le"):
+    with pytest.raises(ConfigurationError, match="the key '--log-level' appears twice: with underscores it is 'log_le"):
         normalized({"log_level": 1, "--log-level": 2})
 
 
@@ -75,7 +75,7 @@ def test_whole_floats_are_integers() -> None:
             {"path": "x", "layers": [{"filters": 1}, {"filters": 1, "strid": 2}]},
             ["algorithm.layers.1: unknown key 'strid'; did you mean 'stride'?"],
         ),
-        ({"path": "x", "layers": [{}]}, ["algorithm.layers.0.filters: is needed and has no default"]),
+        ({"path": "x", "layers": [{}]}, ["algorithm.layers.0.filters: is required and has no default"]),
         (
             {"path": "x", "layers": [{"filters": 0}]},
             ["algorithm.layers.0.filters: 0 cannot be used: input should be greater than 0"],
@@ -88,8 +88,8 @@ def test_whole_floats_are_integers() -> None:
             {"path": "x", "layers": 3},
             ["algorithm.layers: 3 cannot be used: input should be a valid list"],
         ),
-        ({}, ["algorithm.path: is needed and has no default"]),
-        (None, ["algorithm.path: is needed and has no default"]),
+        ({}, ["algorithm.path: is required and has no default"]),
+        (None, ["algorithm.path: is required and has no default"]),
         (
             {"path": "x", "steps": "many"},
             [

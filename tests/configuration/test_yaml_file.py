@@ -57,9 +57,9 @@ def test_everything_else_is_yaml(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "test: line 3: the key 'a' stands twice"),
-        ("x:\n  a: 1\n  a: 1\n", "test: line 3: the key 'a' stands twice"),
-        ("x: {b: 1, b: 2}", "test: line 1: the key 'b' stands twice"),
+        ("a: 1\nb: 2\na: 3\n", "test: line 3: the key 'a' appears twice"),
+        ("x:\n  a: 1\n  a: 1\n", "test: line 3: the key 'a' appears twice"),
+        ("x: {b: 1, b: 2}", "test: line 1: the key 'b' appears twice"),
         ("a: [1, 2", "test, line 1, column 9: expected ',' or ']', but got '<stream end>'"),
         ("a: b: c", "test, line 1, column 5: mapping values are not allowed here"),
         ("\ta: 1", "test, line 1, column 1: found character '\\t' that cannot start any token"),

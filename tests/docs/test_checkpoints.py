@@ -55,7 +55,7 @@ def test_the_page_from_top_to_bottom(folder: Path, processes: Processes) -> None
         "00000002-120125",
         "00000001-97290",
     ]
-    assert said["verify"] == ["00000002-120125  is whole", "00000001-97290  is whole"]
+    assert said["verify"] == ["00000002-120125  is intact", "00000001-97290  is intact"]
     assert CheckpointManager(LocalStore(folder / "kept")).published() == ["00000001-97290"]
     for name in ("act.py", "many.py"):
         (folder / name).write_text(block(PAGE, name), encoding="utf-8")

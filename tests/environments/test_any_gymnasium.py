@@ -246,17 +246,17 @@ def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (["PKG:Roof-v0"], "gymnasium has no environment 'Roof-v0'; those that were registered are RoomOfPKG-v0"),
-        (["PKG.room:Roof-v0"], "gymnasium has no environment 'Roof-v0'; those that were registered are RoomOfPKG-v0"),
-        (["math:Roof-v0"], "importing math registers none: --register math:FUNCTION calls what does"),
+        (["PKG:Roof-v0"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG-v0"),
+        (["PKG.room:Roof-v0"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG-v0"),
+        (["math:Roof-v0"], "importing math registers none: use --register math:FUNCTION"),
         (["no_such:Roof-v0"], "there is no module 'no_such', neither installed nor in the working directory"),
         (["PKG.nothing:Roof-v0"], "there is no module 'PKG.nothing'"),
         (["PKG.lacking:Roof-v0"], "cannot import PKG.lacking: No module named 'no_such_library'"),
         (["PKG.broken:Roof-v0"], "cannot import PKG.broken: JSONDecodeError: Expecting property name"),
         (["Roof-v0", "--register", "PKG.late:tel"], "PKG.late has no 'tel'; the nearest is 'tell'"),
         (["Roof-v0", "--register", "PKG.late:fail"], "--register PKG.late:fail: RuntimeError: no licence"),
-        (["Roof-v0", "--register", "PKG"], "'PKG' is no MODULE:NAME, such as minatar.gym:register_envs"),
-        (["highway-v0"], "one of another package is written PACKAGE:ID, such as highway_env:highway-v0"),
+        (["Roof-v0", "--register", "PKG"], "'PKG' is not MODULE:NAME, such as minatar.gym:register_envs"),
+        (["highway-v0"], "for one of another package, write PACKAGE:ID, such as highway_env:highway-v0"),
         (["PKG:RoomOfPKG-v0", "--kwarg", "sice=3"], "RoomOfPKG-v0 has no argument 'sice'; it has size"),
         (
             ["PKG:RoomOfPKG-v0", "--kwarg", "size=11"],
@@ -282,7 +282,10 @@ def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
             ["CartPole-v1", "--wrapper", "PKG.room:Spoken"],
             "cannot be sent: 'said' (Text); without them: --wrapper 'FilterObservation={\"filter_keys\": [\"seen\"]}'",
         ),
-        (["CartPole-v1", "--wrapper", "PKG.late:none"], "--wrapper PKG.late:none: made None, which is no environment"),
+        (
+            ["CartPole-v1", "--wrapper", "PKG.late:none"],
+            "PKG.late:none: made None, which is not a gymnasium env",
+        ),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_sentence(
@@ -296,7 +299,7 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (["--kwarg", "size"], "'size' is no NAME=VALUE, such as is_slippery=false"),
+        (["--kwarg", "size"], "'size' is not NAME=VALUE, such as is_slippery=false"),
         (["--wrapper", "TimeLimit={3}"], "'TimeLimit={3}' is neither NAME nor NAME={...} with arguments"),
         (["--wrapper", "TimeLimit={max: 3}"], "'TimeLimit={max: 3}' is neither NAME nor NAME={...} with arguments"),
     ],

@@ -124,11 +124,11 @@ def test_a_final_observation_hides_the_same(vectorization):
     ("name", "observe", "sentence"),
     [
         ("CartPole-v1", "0,4", "--observe 0,4: there is no element 4; the observation has 0 to 3"),
-        ("CartPole-v1", "0,,2", "'0,,2' is no list of positions"),
-        ("CartPole-v1", "0,-1", "'0,-1' is no list of positions"),
+        ("CartPole-v1", "0,,2", "'0,,2' is not a list of positions"),
+        ("CartPole-v1", "0,-1", "'0,-1' is not a list of positions"),
         ("CartPole-v1", "1,1", "'1,1' names a position twice"),
-        ("FrozenLake-v1", "0", "--observe 0: the observation is no vector of numbers, but Discrete(16)"),
-        ("ALE/Boxing-v5", "0", "the observation is no vector of numbers, but Box(0, 255, (84, 84), uint8)"),
+        ("FrozenLake-v1", "0", "--observe 0: the observation is not a vector of numbers, but Discrete(16)"),
+        ("ALE/Boxing-v5", "0", "the observation is not a vector of numbers, but Box(0, 255, (84, 84), uint8)"),
     ],
 )
 @pytest.mark.parametrize("vectorization", [[], ["--vectorization", "async"]])

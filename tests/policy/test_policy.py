@@ -119,9 +119,9 @@ def test_an_algorithm_of_ones_own_is_given_by_its_path(tmp_path: Path) -> None:
     policy = relaax.policy.load(path, algorithm=source)
     for leaves, first, wanted in zip(seen, firsts(), through_the_agent(agent, seen), strict=True):
         assert policy.act(leaves[0], first).tolist() == wanted[0].tolist()
-    with pytest.raises(PolicyError, match=r"of the algorithm 'mine', which does not come with RELAAX: give its path"):
+    with pytest.raises(PolicyError, match=r"the algorithm 'mine', which does not come with RELAAX: give its path"):
         relaax.policy.load(path)
-    with pytest.raises(PolicyError, match="of the algorithm 'mine', not of 'da3c'"):
+    with pytest.raises(PolicyError, match="uses the algorithm 'mine', not 'da3c'"):
         relaax.policy.load(path, algorithm="da3c")
     with pytest.raises(PolicyError, match="has no key greedy_exploit"):
         relaax.policy.load(path, algorithm=source, greedy=False)
@@ -136,8 +136,8 @@ def policy(tmp_path: Path) -> Policy:
     ("wrong", "sentence"),
     [
         (np.zeros(4), r"an observation in Box\(float32, \[3\]\) is needed"),
-        (np.zeros((2, 2, 3)), "or N of them with one axis more"),
-        (np.zeros((0, 3)), "or N of them with one axis more"),
+        (np.zeros((2, 2, 3)), "or N of them with an additional axis"),
+        (np.zeros((0, 3)), "or N of them with an additional axis"),
         (np.array([0.0, np.nan, 0.0]), "observation of environment 0 holds NaN, not a value of"),
         ("text", "an observation in"),
     ],
@@ -154,7 +154,7 @@ def test_the_number_of_environments_changes_with_a_reset_only(policy: Policy) ->
         policy.act(np.zeros((4, 3)))
     with pytest.raises(PolicyError, match=r"first has shape \[3\]; a bool for each of 2 observations is needed"):
         policy.act(np.zeros((2, 3)), [True] * 3)
-    with pytest.raises(PolicyError, match="first is no array of bools, and a bool for each of 2 observations"):
+    with pytest.raises(PolicyError, match="first is not an array of bools, and a bool for each of 2 observations"):
         policy.act(np.zeros((2, 3)), [[True], [True, False]])
     policy.reset()
     assert policy.act(np.zeros((4, 3))).shape == (4,)
@@ -167,9 +167,9 @@ def test_files_that_are_no_policies_are_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     other = tmp_path / "other"
     for wrong, sentence in [
-        (b"", "no policy of RELAAX"),
-        (b"text of any kind, long enough", "no policy of RELAAX"),
-        (data[:-4], "no policy of RELAAX"),
+        (b"", "not a RELAAX policy"),
+        (b"text of any kind, long enough", "not a RELAAX policy"),
+        (data[:-4], "not a RELAAX policy"),
         (data[:-1] + bytes([data[-1] ^ 1]), "SHA-256 differs"),
         (
             data.replace(b"relaax-policy-1", b"relaax-policy-9"),
@@ -177,8 +177,8 @@ def test_files_that_are_no_policies_are_refused(tmp_path: Path) -> None:
         ),
         (safetensors.numpy.save({"x": np.zeros(3)}), "its format is None"),
         (data.replace(b'\\"da3c\\"', b'\\"da4c\\"'), "which does not come with RELAAX"),
-        (data.replace(b'\\"seed\\"', b'\\"sead\\"'), "does not say what it is"),
-        (data.replace(b'\\"episode_len\\"', b'\\"episode_lon\\"'), "is another version than the one that learned"),
+        (data.replace(b'\\"seed\\"', b'\\"sead\\"'), "has no valid description"),
+        (data.replace(b'\\"episode_len\\"', b'\\"episode_lon\\"'), "has another version than the one that was trained"),
         (data.replace(b'\\"dense\\": null', b'\\"dense\\": [12]'), "the parameters do not fit the algorithm"),
     ]:
         assert wrong != data

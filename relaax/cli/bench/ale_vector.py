@@ -1,4 +1,4 @@
-"""Steps ale-py's AtariVectorEnv, made as the Atari environment makes it, with random actions and nothing around it.
+"""Step ale-py's bare AtariVectorEnv, made as the Atari environment makes it, with random actions.
 
 `python -m relaax.cli.bench.ale_vector MAIN ARGUMENT ...`, with the path of the environment's main.py and its arguments.
 """
@@ -15,9 +15,9 @@ from relaax.client.alone import step_alone
 
 
 def main() -> None:
-    """Until a signal ends it."""
+    """Run until a signal arrives."""
     path = Path(sys.argv[1])
-    sys.path.insert(0, str(path.parent))  # the modules beside a program are found as they are when it runs
+    sys.path.insert(0, str(path.parent))  # find the modules beside the program as when it runs
     spec = importlib.util.spec_from_file_location("ale_main", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""An RLX server that answers every step of its only client with the same actions, at once.
+"""An RLX server that answers every step of its only client at once with the same actions.
 
 `python -m relaax.cli.bench.answering_server`
 """
@@ -18,9 +18,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def serve(listener: socket.socket) -> None:
-    """One client, until it leaves."""
+    """Serve one client until it leaves."""
     accepted, _ = listener.accept()
-    lifeline, _held = os.pipe()  # nobody ends this server but its client
+    lifeline, _held = os.pipe()  # only its client ends this server
     peer = Peer(accepted, rlx.ServerConnection(), lifeline)
     try:
         hello = peer.receive(PATIENCE_SECONDS)
@@ -40,7 +40,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def main() -> None:
-    """Listen on a free port of this machine, and say which."""
+    """Listen on a free local port, and print it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(f"the answering server is listening on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
         serve(listener)

@@ -1,4 +1,4 @@
-"""The parts of a benchmark, one after the other, and what they say together."""
+"""Run the parts of a benchmark in turn and combine their results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from relaax.cli.run.plan import Plan
 ROUNDS = 3
 STARTS = 5
 LEAST_SECONDS = 1.0
-"""Of a window in which forms are compared."""
+"""Minimum length of a window in which forms are compared."""
 MEMORY_SECONDS = 300.0
-"""The longest that is waited for workers to have made their updates."""
+"""Maximum time to wait until workers have made their updates."""
 
 
 @dataclass(slots=True)
 class Benchmark:
-    """Runs every part. `say` is told what came of each, and `begin` what is being done.
+    """Run every part. `say` receives each result, `begin` each activity.
 
-    `seconds`: how long emulator and training are measured, each; in ROUNDS windows, which take turns. `updates`: of
-    each worker before its memory is measured.
+    `seconds`: how long the emulator and training are each measured, in ROUNDS alternating windows. `updates`: updates
+    of each worker before its memory is measured.
     """
 
     plan: Plan
@@ -46,8 +46,8 @@ class Benchmark:
         return self.seconds / ROUNDS
 
     def run(self) -> dict[str, Any]:
-        """All figures, windows and facts. Raises StartError."""
-        self.begin("looking at the machine")
+        """Return all figures, windows and facts. Raises StartError."""
+        self.begin("examining the machine")
         facts = machine.describe()
         self.result["machine"] = facts
         self.result["warnings"] = machine.warnings(facts)
@@ -58,7 +58,7 @@ class Benchmark:
         with MeasuredService(self.plan, self.folder) as service:
             self._rounds(service, form)
             self._single_client(service)
-            self.begin("a worker's exchange with the parameter server, beside bare gRPC")
+            self.begin("a worker's exchange with the parameter server, compared to bare gRPC")
             service.stop()
             self._exchange(service)
             fingerprint, _ = service.fingerprint()
@@ -66,7 +66,7 @@ class Benchmark:
         return self.result
 
     def _fastest_form(self) -> Form:
-        """The form of the environments alone that is fastest in a short window."""
+        """Return the form of the bare environments that is fastest in a short window."""
         found = {}
         choices = forms(self.plan)
         for form in choices:
@@ -79,7 +79,7 @@ class Benchmark:
         return best
 
     def _rounds(self, service: MeasuredService, form: Form) -> None:
-        """Windows of each kind in turn, so that what slows the machine for a while slows all of them."""
+        """Measure windows of each kind in turn, so that a temporary slowdown of the machine affects all kinds."""
         ale = ale_vector_form(self.plan)
         windows: dict[str, list[float]] = {"emulator_only": [], "ale_vector_env": [], "training": []}
         trained: list[Window] = []
@@ -134,7 +134,7 @@ class Benchmark:
         )
 
     def _client(self, fingerprint: dict[str, Any]) -> None:
-        """The client without environments and without a network, on the spaces of the trained model."""
+        """Measure the client without environments and network, on the spaces of the trained model."""
         self.begin("the client alone")
         _, observations, actions = parse_fingerprint(json.dumps(fingerprint))
         found = client_overhead(observations, actions, self.plan.run.envs_per_client, self.folder)
@@ -144,7 +144,7 @@ class Benchmark:
     def _exchange(self, service: MeasuredService) -> None:
         times = exchange(service, self.folder, seconds=min(self._window, 10.0))
         sync, raw = (results.p50_p99(times[key]) for key in ("sync_ms", "raw_grpc_ms"))
-        shared = times["shared_memory_ms"]  # none where server and worker do not share their host's memory
+        shared = times["shared_memory_ms"]  # empty if server and worker do not share memory
         if shared:
             self.result["shared_memory_ms"] = results.p50_p99(shared)
         configured = self.plan.configuration.rlx_server.bridge

@@ -1,8 +1,8 @@
-"""What the client costs an environment's program: processor time per step, beside the environment's own.
+"""The client's cost to an environment's program: processor time per step beyond the environment's own.
 
-The whole loop of `relaax.client.run` is measured, with an environment that takes no time and a server that answers at
-once. As nothing else runs in between, the processor's caches hold all that the client needs; in a program that emulates
-games between two messages the same work takes several times as long.
+The whole loop of `relaax.client.run` is measured with an environment that takes no time and a server that answers at
+once. As nothing else runs in between, the processor caches hold all that the client needs; in a program that emulates
+games between two messages, the same work takes several times as long.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PARTS = 5
 
 
 class Still:
-    """A vector of environments in which nothing happens; `cpu`: of this thread, in seconds, at every so many steps."""
+    """A vector of environments in which nothing happens. `cpu`: this thread's seconds after every `part` steps."""
 
     def __init__(self, observation: rlx.Space, action: rlx.Space, environments: int, part: int) -> None:
         self.metadata = {"autoreset_mode": "same_step"}
@@ -46,11 +46,11 @@ class Still:
         )
 
     def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """The state, which never changes."""
+        """Return the state, which never changes."""
         return self._outcome[0], {}
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        """No reward, no end."""
+        """Return no reward and no end of an episode."""
         if self._messages % self._part == 0:
             self.cpu.append(time.thread_time())
         self._messages += 1
@@ -64,10 +64,10 @@ def _least(element: rlx.ElementarySpace) -> int:
 def client_overhead(
     observation_space: rlx.Space, action_space: rlx.Space, environments: int, folder: Path, messages: int = 5000
 ) -> dict[str, float]:
-    """`us_per_message` and `us_per_step`: microseconds of one core, the median of PARTS equal parts after a warm-up.
+    """Return `us_per_message` and `us_per_step`: microseconds of one core, medians of PARTS parts after a warm-up.
 
-    Spaces are those of one environment, `messages` what is sent in all, `folder` for the server's log. Raises
-    StartError.
+    The spaces are those of one environment; `messages` is the total number sent; `folder` holds the server's log.
+    Raises StartError.
     """
     part = max(1, messages // (PARTS + 1))
     env = Still(observation_space, action_space, environments, part)

@@ -22,34 +22,32 @@ if TYPE_CHECKING:
     from relaax.cli.run.plan import Plan
 
 DEFAULT = "da3c_ale_boxing"
-# Training must not end while it is measured. The learning rate goes down more slowly for it, which costs no time.
+# Training must not end while it is measured. The learning rate decays more slowly, which does not affect speed.
 ENDLESS = 10**15
 TABLE_WIDTH = 110
 
 
 def bench(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one.")] = DEFAULT,
-    seconds: Annotated[float, typer.Option(help="How long environments alone and training are measured, each.")] = 30.0,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement: environments alone, training.")] = 30.0,
     clients: ClientsOption = None,
     envs_per_client: EnvironmentsOption = None,
     connections_per_client: ConnectionsOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write all figures, windows and facts to this file.")
     ] = None,
-    updates: Annotated[
-        int, typer.Option(min=1, help="Updates that each worker has made when its memory is measured.")
-    ] = 1000,
+    updates: Annotated[int, typer.Option(min=1, help="Updates of each worker before its memory is measured.")] = 1000,
     seed: SeedOption = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02.")
     ] = None,
 ) -> None:
-    """Measure on this machine how fast an experiment is, part by part, and say what each figure means.
+    """Measure on this machine how fast an experiment is, part by part, and explain each figure.
 
-    Speed of the environments alone and of training, in windows that take turns; latency of an action; a worker's
-    exchange with the parameter server, beside bare gRPC; memory and start of a worker. The machine should have nothing
-    else to do. With the default --seconds it takes six to seven minutes for Atari on two cores, and two for CartPole:
-    three times --seconds, until the workers have made their updates, and a minute for the rest.
+    Measured are: the speed of the environments alone and of training, in alternating windows; the latency of an action;
+    a worker's exchange with the parameter server, compared to bare gRPC; memory and start of a worker. The machine
+    should be otherwise idle. With the default --seconds it takes six to seven minutes for Atari on two cores, and two
+    for CartPole: three times --seconds, until the workers have made their updates, and a minute for the rest.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 130: interrupted.
     """
@@ -85,7 +83,7 @@ def bench(
 
 
 def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
-    """All figures, shown and returned. Raises StartError."""
+    """Show and return all figures. Raises StartError."""
     from rich.console import Console
 
     from relaax.cli.bench import results
@@ -129,9 +127,9 @@ def _measure(plan: Plan, seconds: float, updates: int) -> dict[str, Any]:
 
 
 def _promise(path: Path) -> None:
-    """Make sure, before minutes are spent, that the figures can be written there. Raises ConfigurationError.
+    """Ensure, before minutes are spent, that the figures can be written there. Raises ConfigurationError.
 
-    A file that is there stays as it is, and none is left that was not.
+    An existing file is left as it is; no new file remains.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

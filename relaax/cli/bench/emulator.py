@@ -17,17 +17,17 @@ WARM_UP_SECONDS = 0.5
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def counted(number: int, one: str, more: str) -> str:
-    """A number and what it counts."""
+    """Return a number with its unit, singular or plural."""
     return f"{number} {one if number == 1 else more}"
 
 
 def is_ale(plan: Plan) -> bool:
-    """Whether the environments are the bundled Atari games."""
+    """Return whether the environments are the bundled Atari games."""
     return plan.environment_main == (bundled_folder("environments") / "ALE" / "main.py").resolve()
 
 
@@ -39,7 +39,7 @@ class Form:
     commands: tuple[tuple[str, ...], ...]
 
     def window(self, seconds: float, folder: Path) -> float:
-        """Steps per second. Raises StartError."""
+        """Return steps per second. Raises StartError."""
         with Programs("emulator", self.commands, folder) as programs:
             speed = programs.window(WARM_UP_SECONDS, seconds)
         if speed <= 0:
@@ -48,11 +48,11 @@ class Form:
 
 
 def forms(plan: Plan) -> list[Form]:
-    """The sensible ways to step as many environments as training has, with the same program and arguments."""
+    """Return the sensible ways to step as many environments as training has, with the same program and arguments."""
     clients, total = plan.run.clients, plan.environments
     processes = min(cores(), total)
     shares = [(total + i) // processes for i in range(processes)]
-    # ale-py has threads of its own, beside which processes would only get in each other's way.
+    # ale-py starts its own threads, which would compete with those of other processes.
     one_thread = ["--threads", "1"] if is_ale(plan) else []
     each = [
         tuple(plan.environment_command(RANDOM, share, sum(shares[:i])) + one_thread) for i, share in enumerate(shares)
@@ -71,7 +71,7 @@ def forms(plan: Plan) -> list[Form]:
 
 
 def ale_vector_form(plan: Plan) -> Form | None:
-    """ale-py's own vector environment with all cores and nothing around it; None where the games are not Atari's."""
+    """Return ale-py's bare vector environment with all cores; None if the games are not Atari's."""
     if not is_ale(plan):
         return None
     total = plan.environments

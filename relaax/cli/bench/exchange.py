@@ -1,4 +1,4 @@
-"""A worker's exchange with the parameter server, beside as many bytes through bare gRPC."""
+"""A worker's exchange with the parameter server, compared to as many bytes through bare gRPC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START_SECONDS = 60.0
 
 
 def exchange(service: MeasuredService, folder: Path, seconds: float) -> dict[str, Any]:
-    """See `sync.compare`. `service` has trained and was stopped. Raises StartError."""
+    """Return the result of `sync.compare`. `service` must have trained and stopped. Raises StartError."""
     fingerprint, parameters = service.fingerprint()
     description, output = folder / "fingerprint.json", folder / "sync.json"
     description.write_text(json.dumps(fingerprint, sort_keys=True, separators=(",", ":")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the figures were measured on, and whether it had nothing else to do."""
+"""The machine on which figures were measured, and whether it was idle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGES = ("tensorflow", "grpcio", "numpy", "protobuf", "gymnasium", "ale-py")
 
 
 def describe() -> dict[str, Any]:
-    """Hardware, versions and load. Takes a second, in which the processor is watched."""
+    """Return hardware, versions and load. Takes a second, to measure the processor's load."""
     memory = psutil.virtual_memory()
     return {
         "cores": cores(),
@@ -36,13 +36,13 @@ def describe() -> dict[str, Any]:
 
 
 def warnings(machine: dict[str, Any]) -> list[str]:
-    """A sentence where the machine was not idle."""
+    """Return a warning if the machine was not idle."""
     busy = machine["busy_percent"]
     if busy <= BUSY_PERCENT:
         return []
     return [
         f"the machine was not idle before the first measurement: {busy:.0f} % of its processor was in use (load "
-        f"average {machine['load_average'][0]:g}); the figures are those of what was left"
+        f"average {machine['load_average'][0]:g}); the figures reflect the remaining capacity"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Environment programs that are watched while they run."""
+"""Run environment programs and read their measurements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from relaax.client.parallel_connections import measure_file
 
 START_SECONDS = 90.0
 EACH_START_SECONDS = 2.0
-"""More for each program: they start together, and each imports an emulator."""
+"""Additional time per program: they start together, and each imports an emulator."""
 END_SECONDS = 3.0
 POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class Measurements:
-    """What a program with `--measure` has written so far."""
+    """The measurements that a program with `--measure` has written so far."""
 
     file: Path
     start_seconds: float | None = None
@@ -31,7 +31,7 @@ class Measurements:
     _read: int = 0
 
     def update(self) -> None:
-        """Read what is new: whole lines."""
+        """Read new complete lines."""
         if not self.file.exists():
             return
         with self.file.open("rb") as file:
@@ -48,7 +48,7 @@ class Measurements:
         self.act_ms += line.get("act_ms", ())
 
     def steps_per_second(self, begin: float, end: float) -> float:
-        """From the last line before a stretch of time to the last one in it; 0 where there are no two."""
+        """Return the speed from the last line before an interval to the last one in it; 0 without two lines."""
         until = [line for line in self.steps if line[0] <= end]
         earlier = [line for line in until if line[0] <= begin]
         if len(until) < 2:
@@ -58,9 +58,9 @@ class Measurements:
 
 
 class Programs:
-    """Programs that run side by side, each in a process of its own, until the block is left: then all have ended.
+    """Programs that run side by side, each in its own process, and are stopped at the end of the block.
 
-    `folder` gets the log and the measurements of each.
+    `folder` receives the log and the measurements of each.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Programs:
         secrets: Mapping[str, str] | None = None,
         connections: int = 1,
     ) -> None:
-        """`secrets`: tokens by the names of environment variables; by default none. `connections`: of each."""
+        """`secrets`: tokens by environment variable, by default none. `connections`: connections per program."""
         folder.mkdir(parents=True, exist_ok=True)
         stamp = time.monotonic_ns()
         logs = [folder / f"{name}-{i}-{stamp}.log" for i in range(len(commands))]
@@ -94,21 +94,21 @@ class Programs:
         self._end()
 
     def wait_begun(self) -> None:
-        """Until each has begun to act. Raises StartError where one has not, or has ended."""
+        """Wait until each program has begun to act. Raises StartError if one has not in time, or has ended."""
         seconds = START_SECONDS + EACH_START_SECONDS * len(self.measured)
         deadline = time.monotonic() + seconds
         self.wait_until(lambda: all(measured.steps for measured in self.measured), deadline)
         for index, measured in enumerate(self.measured):
             process = self._processes[index // self._connections]
             if not measured.steps:
-                raise StartError(f"{process.name} had no action within {seconds:g} s:\n{process.last_words()}")
+                raise StartError(f"{process.name} received no action within {seconds:g} s:\n{process.last_words()}")
 
     def wait(self, seconds: float) -> None:
-        """Let them run. Raises StartError where one has ended."""
+        """Let the programs run. Raises StartError if one has ended."""
         self.wait_until(lambda: False, time.monotonic() + seconds)
 
     def wait_until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Let them run until the condition holds, which is the answer, or until the deadline. Raises StartError."""
+        """Wait until the condition holds or the deadline passes; return whether it holds. Raises StartError."""
         while True:
             self._check()
             if condition():
@@ -119,7 +119,7 @@ class Programs:
             time.sleep(min(left, POLL_SECONDS))
 
     def window(self, warm_up: float, seconds: float) -> float:
-        """Steps per second of all together over a stretch of time, behind a warm-up."""
+        """Return the total steps per second over an interval after a warm-up."""
         self.wait_begun()
         self.wait(warm_up)
         begin = time.monotonic()

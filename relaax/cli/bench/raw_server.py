@@ -1,4 +1,4 @@
-"""A gRPC server that answers every call with the same bytes, as many as the parameter server's answer to a push has.
+"""A gRPC server that answers every call with the same bytes, as many as the parameter server's answer to a push.
 
 `python -m relaax.cli.bench.raw_server PARAMETERS`
 """
@@ -22,13 +22,13 @@ THREADS = 8  # as many as the parameter server has
 
 
 def answer_of(parameters: int) -> bytes:
-    """The answer to a push that wants its parameters, as it goes over the wire."""
+    """Return the serialized answer to a push that requests parameters."""
     answer = pb.PushResponse(global_step=1_000_000, version=1_000, staleness=1, parameters=bytes(4 * parameters))
     return answer.SerializeToString()
 
 
 def serve(parameters: int) -> grpc.Server:
-    """The server, started, and the line that says where it listens."""
+    """Start the server, and print a line with its address."""
     keep_freed_memory(4 * parameters)
     answer = answer_of(parameters)
 
@@ -45,7 +45,7 @@ def serve(parameters: int) -> grpc.Server:
 
 
 def main() -> None:
-    """Serve until a signal."""
+    """Serve until a signal arrives."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     server = serve(int(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The service, as `relaax run` starts it, and what is measured through it."""
+"""The service as `relaax run` starts it, and measurements through it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ WARM_UP_UPDATES = 10
 LEAVING_SECONDS = 10.0
 _WARNING = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b")
 LEAST_ACTIONS = 500
-"""Of which a 99th percentile says something."""
+"""Minimum number of actions for a meaningful 99th percentile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Unique set sizes of the workers, in megabytes, and how many updates each had made, on average."""
+    """Unique set sizes of the workers in megabytes, and their mean number of updates."""
 
     megabytes: tuple[float, ...]
     updates: int
 
     def as_json(self) -> dict[str, Any]:
-        """Mean and greatest."""
+        """Return mean and maximum."""
         sizes = self.megabytes
         return {
             "mean": round(statistics.fmean(sizes), 1) if sizes else None,
@@ -52,9 +52,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of training. `pushes`: of gradients; `discarded`: those of them that were not applied.
+    """An interval of training. `pushes`: gradients received; `discarded`: those not applied.
 
-    As the clients saw it: `of_connections`, steps per second of each, and `act_ms`, how long each action took.
+    As seen by the clients: `of_connections`, steps per second of each, and `act_ms`, the latency of each action.
     """
 
     steps_per_second: float
@@ -67,7 +67,7 @@ class Window:
 
 
 class MeasuredService:
-    """A parameter server and an RLX server with nobody connected, until the block is left."""
+    """A parameter server and an RLX server without clients, running until the end of the block."""
 
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
@@ -98,34 +98,31 @@ class MeasuredService:
             self._close()
 
     def stop(self) -> None:
-        """End the servers in order: the last checkpoint is written."""
+        """Stop the servers in order; the last checkpoint is written."""
         self._supervisor.stop_training()
         self._supervisor.stop_parameter_server()
 
     def fingerprint(self) -> tuple[dict[str, Any], int]:
-        """Of the model in the last checkpoint, and how many parameters it has. To be asked when stopped."""
+        """Return the model's fingerprint in the last checkpoint and its number of parameters. Call it after `stop`."""
         manager = CheckpointManager(LocalStore(self._directory.checkpoints))
         manifest = manager.manifest(manager.published()[0])
         return manifest["fingerprint"], manifest["shards"][-1]["end"]
 
     @property
     def worker_secrets(self) -> dict[str, str]:
-        """Environment variables of a process that is a worker to the parameter server."""
+        """Return the environment variables of a process that acts as a worker to the parameter server."""
         return self._tokens.of(PARAMETER_SERVER)
 
     def parameter_server_again(self) -> str:
-        """Start the parameter server without the other, from the last checkpoint; the addresses of its shards.
-
-        Raises StartError.
-        """
+        """Start only the parameter server, from the last checkpoint; return its shard addresses. Raises StartError."""
         self._supervisor.start_parameter_server()
         return self._supervisor.shard_addresses
 
     def window(self, seconds: float, updates: int = 0, bound: float = 0.0) -> Window:
-        """How fast training is, behind a warm-up, by the parameter server's count of steps.
+        """Measure the speed of training after a warm-up, by the parameter server's step count.
 
-        With `updates`, training goes on until each worker has made so many, for `bound` seconds at most, and the
-        workers' memory is in the answer. Raises StartError.
+        With `updates`, training continues until each worker has made this many, for at most `bound` seconds, and the
+        result includes the workers' memory. Raises StartError.
         """
         clients, connections = self._plan.run.clients, self._plan.run.connections_per_client
         workers = clients * connections
@@ -156,9 +153,9 @@ class MeasuredService:
         )
 
     def latencies(self, seconds: float) -> tuple[list[float], float]:
-        """How long each action took as one environment's client saw it, in ms, and its start in seconds.
+        """Return the latency of each action at the client of one environment, in ms, and its start in seconds.
 
-        It trains, and is the only one. Raises StartError.
+        The client trains, alone. Raises StartError.
         """
         before = self._progress()
         with self._single() as programs:
@@ -171,13 +168,13 @@ class MeasuredService:
         return measured.act_ms[seen:], measured.start_seconds or 0.0
 
     def warnings(self) -> list[str]:
-        """What the servers have logged as a warning or an error so far: line by line."""
+        """Return the lines that the servers have logged as warnings or errors so far."""
         logs = sorted(self._directory.logs.glob("*.log"))
         lines = (line for log in logs for line in log.read_text("utf-8", "replace").splitlines())
         return [line for line in lines if _WARNING.search(line)]
 
     def start_seconds(self) -> float:
-        """From connecting to the first action, of one environment's client. Raises StartError."""
+        """Return the time from connecting to the first action of one environment's client. Raises StartError."""
         with self._single() as programs:
             programs.wait_begun()
         self._wait_for_leaving()
@@ -197,21 +194,21 @@ class MeasuredService:
         return self._reader.poll(self._supervisor.parameter_server_address)
 
     def _warm_up(self, programs: Programs, before: Progress, workers: int, seconds: float) -> None:
-        """Until speed is steady. The first gradients take seconds: TensorFlow traces them."""
+        """Wait until the speed is steady. The first gradients take seconds, because TensorFlow traces them."""
         programs.wait_begun()
         programs.wait_until(lambda: self._updates(before, workers) >= WARM_UP_UPDATES, time.monotonic() + START_SECONDS)
         programs.wait(min(WARM_UP_SECONDS, seconds))
 
     def _pushes(self, progress: Progress) -> int:
-        """Gradients that came."""
+        """Return the number of gradients received."""
         return progress.updates + progress.discarded
 
     def _updates(self, before: Progress, workers: int) -> int:
-        """Gradients of each of so many workers since then, on average."""
+        """Return the mean number of gradients of each worker since `before`."""
         return (self._pushes(self._progress()) - self._pushes(before)) // workers
 
     def _below(self) -> set[int]:
-        """Processes that the RLX server has started, and theirs. Raises StartError where it has ended."""
+        """Return the RLX server's descendant processes. Raises StartError if the server has ended."""
         self._check()
         server = self._supervisor.rlx_server
         try:
@@ -227,7 +224,7 @@ class MeasuredService:
         return tuple(sizes)
 
     def _wait_for_leaving(self) -> None:
-        """Until no worker is left: what is measured next is to have the machine for itself."""
+        """Wait until no worker remains, so that the next measurement has the machine to itself."""
         deadline = time.monotonic() + LEAVING_SECONDS
         while self._below() - self._without_clients and time.monotonic() < deadline:
             time.sleep(0.05)

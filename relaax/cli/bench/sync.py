@@ -1,7 +1,7 @@
-"""Times a worker's push and pull against bare calls of the same bytes, one after the other, in a process of its own.
+"""Time a worker's push and pull against bare calls with the same bytes, alternating, in a separate process.
 
-`python -m relaax.cli.bench.sync PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE SECONDS OUTPUT`. The output: JSON
-with `sync_ms` (by gRPC), `shared_memory_ms` (none where server and worker share no host) and `raw_grpc_ms`.
+`python -m relaax.cli.bench.sync PARAMETER_SERVER RAW_SERVER FINGERPRINT_FILE SECONDS OUTPUT`. The output: JSON with
+`sync_ms` (by gRPC), `shared_memory_ms` (empty if server and worker are on different hosts) and `raw_grpc_ms`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from relaax.server.tokens import read_token
 WARM_UP = 20
 LONG = 5_000_000
 DEADLINE = 60.0
-ENV_STEPS = 1  # what a push stands for changes no speed: it is counted only
+ENV_STEPS = 1  # the value does not affect speed: it is only counted
 
 
 def request_of(parameters: int) -> bytes:
-    """A push of a gradient of so many numbers, as it goes over the wire."""
+    """Return the serialized push of a gradient of `parameters` numbers."""
     request = pb.PushRequest(
         worker_id="0" * 32,
         incarnation=time.time_ns() // 1_000_000,
@@ -47,14 +47,14 @@ def request_of(parameters: int) -> bytes:
 
 
 def milliseconds(call: Callable[[], Any]) -> float:
-    """How long a call takes."""
+    """Return how long a call takes."""
     before = time.perf_counter()
     call()
     return (time.perf_counter() - before) * 1e3
 
 
 def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> dict[str, Any]:
-    """Alternate for so many seconds, 100 of each at least; 10 of long vectors, which take a second each."""
+    """Alternate for `seconds`, at least 100 calls of each; at least 10 for long vectors, which take a second each."""
     targets = [Target(shard, read_token(None, "", WORKERS_TOKEN) or "") for shard in server.split(",")]
     bridge, local = ParameterClient(targets), ParameterClient(targets, way="auto")
     registered = bridge.register(Registration(fingerprint))
@@ -90,7 +90,7 @@ def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> d
 
 
 def main() -> None:
-    """Compare, and write down what came of it."""
+    """Compare, and write the result."""
     server, raw_server, fingerprint, seconds, output = sys.argv[1:]
     result = compare(server, raw_server, Path(fingerprint).read_text("utf-8"), float(seconds))
     Path(output).write_text(json.dumps(result), encoding="utf-8")

@@ -1,1 +1,1 @@
-"""`relaax checkpoints`: looking at checkpoints, verifying, copying and exporting them."""
+"""`relaax checkpoints`: lists, verifies, copies, exports and removes checkpoints."""

@@ -1,4 +1,4 @@
-"""What there is at a location, and which of it somebody means."""
+"""List the checkpoints at a location, and choose from them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from relaax.configuration import unknown
 
 
 class CatalogueError(Exception):
-    """What was asked for cannot be done. The message says why."""
+    """The request cannot be carried out. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A checkpoint as its manifest describes it.
 
-    `damaged` says why no server can go on from it, else None. `set_aside`: a server has noted that, and lets it be.
+    `damaged` is the reason why no server can resume from it, or None. `set_aside`: a server recorded it and moved on.
     """
 
     checkpoint_id: str
@@ -35,32 +35,31 @@ class Entry:
 
 
 def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: bool = False) -> Store:
-    """The store at a folder, in a run directory or in S3. A folder has to be there unless it is a `new` one.
+    """Return the store at a folder, in a run directory or in S3. A folder must exist unless `new` is set.
 
     Raises CatalogueError, StoreError and ConfigurationError.
     """
     if location.startswith("s3://"):
         try:
             return open_location(location, aws_keys, aws_endpoint)
-        except StoreError as error:  # S3 has not been asked yet: what was written is wrong
+        except StoreError as error:  # S3 has not been contacted yet: the location is wrong
             raise CatalogueError(str(error)) from None
     if "://" in location or not location.strip():
-        raise CatalogueError(f"{location!r} is no location: a folder, a run directory or s3://BUCKET/KEY is one")
+        raise CatalogueError(f"{location!r} is not a location: use a folder, a run directory or s3://BUCKET/KEY")
     folder = Path(location)
     if (folder / "checkpoints").is_dir() or (folder / "configuration.yaml").is_file():  # a run directory
         folder /= "checkpoints"
     if folder.exists() and not folder.is_dir():
-        raise CatalogueError(f"{location} is no folder")
+        raise CatalogueError(f"{location} is not a folder")
     if not folder.exists() and not new:
         raise CatalogueError(f"{location}: no such folder")
     return open_location(str(folder))
 
 
 def entries(store: Store) -> list[Entry]:
-    """Every checkpoint, the newest first, and then those that were set aside. Parts are not read, only missed where
-    they are not there.
+    """Return all checkpoints, newest first, then those set aside; omit any deleted concurrently.
 
-    What is deleted meanwhile is left out.
+    Parts are not read, only checked for existence.
     """
     manager = CheckpointManager(store)
     keys = set(store.list())
@@ -79,7 +78,7 @@ def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> En
         missing = [part["key"] for part in parts.values() if part["key"] not in keys]
         return Entry(
             checkpoint_id,
-            f"{missing[0]} is not there" if missing else None,
+            f"{missing[0]} is missing" if missing else None,
             manifest["time"],
             manifest["global_step"],
             manifest.get("updates"),
@@ -92,12 +91,12 @@ def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> En
 
 
 def newest(found: Sequence[Entry]) -> Entry | None:
-    """The one that a server would resume from, as far as the manifests tell."""
+    """Return the checkpoint that a server would resume from, judged by the manifests."""
     return next((entry for entry in found if entry.damaged is None), None)
 
 
 def best(found: Sequence[Entry]) -> Entry | None:
-    """The one of the highest mean return, of these the newest; None where none has one."""
+    """Return the checkpoint with the highest mean return, the newest of equals; None if none has one."""
     good = [entry for entry in found if entry.damaged is None and entry.mean_return is not None]
     return max(good, key=lambda entry: entry.mean_return or 0.0, default=None)
 
@@ -105,14 +104,14 @@ def best(found: Sequence[Entry]) -> Entry | None:
 def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool) -> list[Entry]:
     """Return the named entries, the newest, the best, or all. Raises CatalogueError if there is none."""
     if sum([bool(ids), only_newest, only_best]) > 1:
-        raise CatalogueError("name checkpoints, or take --newest, or --best: one of the three")
+        raise CatalogueError("give checkpoint ids, --newest or --best: only one of the three")
     found = entries(store)
     if not found:
         raise CatalogueError(f"there are no checkpoints in {store.location}")
     if only_newest or only_best:
         one = newest(found) if only_newest else best(found)
         if one is None:
-            what = "is whole" if only_newest else "has a mean return: no episode had ended"
+            what = "is intact" if only_newest else "has a mean return: no episode had ended"
             raise CatalogueError(f"none of the checkpoints in {store.location} {what}")
         return [one]
     by_id = {entry.checkpoint_id: entry for entry in found}
@@ -123,5 +122,5 @@ def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool)
 
 
 def is_gone(store: Store, checkpoint_id: str) -> bool:
-    """Whether somebody has deleted it meanwhile: a server that saves keeps only some."""
+    """Return whether a checkpoint was deleted concurrently: a server that saves keeps only some."""
     return manifest_key(checkpoint_id) not in store.list(f"{checkpoint_id}/")

@@ -21,14 +21,14 @@ LIST = "list"
 LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Checkpoints; by default all.")]
 KeysOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; else what boto3 finds.")
+    str | None, typer.Option(metavar="FILE", help="YAML file with `access` and `secret`; otherwise what boto3 finds.")
 ]
-EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="Of an S3 that is not Amazon's.")]
+EndpointOption = Annotated[str | None, typer.Option(metavar="URL", help="URL of an S3 other than Amazon's.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 class CheckpointCommands(typer.core.TyperGroup):
-    """`relaax checkpoints LOCATION` is `relaax checkpoints list LOCATION`."""
+    """Treat `relaax checkpoints LOCATION` as `relaax checkpoints list LOCATION`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in [*self.commands, *ctx.help_option_names] and not self._misspelt(args[0]):
@@ -42,9 +42,9 @@ class CheckpointCommands(typer.core.TyperGroup):
 checkpoints = command_app(
     cls=CheckpointCommands,
     no_args_is_help=True,
-    help="Look at checkpoints, on disk or in S3; verify, copy, export and remove them. `relaax checkpoints LOCATION` "
-    "lists them. A server may go on writing meanwhile. Exit code 0: done; 1: damaged, or the store failed; 2: cannot "
-    "be done so.",
+    help="List checkpoints on disk or in S3; verify, copy, export and remove them. `relaax checkpoints LOCATION` lists "
+    "them. A server may write at the same time. Exit code 0: done; 1: damaged, or the store failed; 2: the request "
+    "cannot be carried out.",
 )
 
 
@@ -55,7 +55,7 @@ def list_(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List them, the newest first. Manifests are read; whether the parts are what was written, `verify` says."""
+    """List checkpoints, newest first. Only manifests are read; `verify` checks the parts."""
     from relaax.cli.checkpoints import catalogue, tables
 
     with _sentences():
@@ -77,7 +77,7 @@ def verify(
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read them whole, and compare every byte with what was written. Exit code 1 where one is damaged."""
+    """Read checkpoints completely, and compare every byte with what was written. Exit code 1: one is damaged."""
     from relaax.cli.checkpoints import catalogue, tables, transfer
 
     with _sentences():
@@ -90,9 +90,9 @@ def verify(
     else:
         aside = {entry.checkpoint_id for entry in wanted if entry.set_aside}
         for checkpoint_id, damage in damages.items():
-            state = "is whole" if damage is None else f"is damaged: {damage}"
+            state = "is intact" if damage is None else f"is damaged: {damage}"
             if damage is None and checkpoint_id in aside:
-                state += f", and was set aside: without {store.location}/{checkpoint_id}/damaged.json it counts again"
+                state += f", but set aside: delete {store.location}/{checkpoint_id}/damaged.json to use it again"
             print(f"{checkpoint_id}  {state}")
     bad = [checkpoint_id for checkpoint_id, damage in damages.items() if damage is not None]
     if bad:
@@ -102,17 +102,17 @@ def verify(
 @checkpoints.command()
 def copy(
     location: LocationArgument,
-    to: Annotated[str, typer.Argument(metavar="TO", help="Where to: a folder, a run directory, or s3://BUCKET/KEY.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Target: a folder, a run directory, or s3://BUCKET/KEY.")],
     ids: IdsArgument = None,
     newest: Annotated[bool, typer.Option("--newest", help="Only the newest.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="Only the one of the highest mean return.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Only the one with the highest mean return.")] = False,
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy them between folders and S3, in any direction. Each is verified, and published when it is whole.
+    """Copy checkpoints between folders and S3, in any direction. Each is verified, and published once complete.
 
-    None is overwritten, and no server may write to TO meanwhile. --aws-keys and --aws-endpoint hold for both sides.
+    None is overwritten; no server may write to TO during the copy. --aws-keys and --aws-endpoint apply to both sides.
     """
     from relaax.cli.checkpoints import catalogue, tables, transfer
 
@@ -132,14 +132,14 @@ def copy(
 @checkpoints.command()
 def remove(
     location: LocationArgument,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Which ones.")],
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Their ids.")],
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete checkpoints that no server can use: damaged, set aside, or of a later version. There is no way back.
+    """Delete checkpoints that no server can use: damaged, set aside, or of a later version. This cannot be undone.
 
-    One that is whole is refused, with exit code 2, and then none is deleted.
+    If any of them is intact, exit with code 2 and delete none.
     """
     from relaax.cli.checkpoints import catalogue, tables, transfer
 
@@ -158,16 +158,16 @@ def remove(
 def export(
     location: LocationArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as pong.safetensors.")],
-    checkpoint_id: Annotated[str | None, typer.Option("--id", help="Which one; by default the newest.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The one of the highest mean return.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE where it is there.")] = False,
+    checkpoint_id: Annotated[str | None, typer.Option("--id", help="Its id; by default the newest.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="The one with the highest mean return.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the parameters as one safetensors file, with which `relaax.policy.load(FILE)` acts without the service.
+    """Write the parameters to a safetensors file, with which `relaax.policy.load(FILE)` acts without the service.
 
-    It holds parameters, statistics, configuration without secrets, spaces and the algorithm's name.
+    It holds parameters, statistics, the configuration without secrets, spaces and the algorithm's name.
     """
     from relaax.checkpoint import CheckpointManager
     from relaax.cli.checkpoints import catalogue
@@ -175,9 +175,9 @@ def export(
 
     with _sentences():
         if checkpoint_id is not None and best:
-            raise catalogue.CatalogueError("--id or --best: one of the two")
+            raise catalogue.CatalogueError("--id or --best: only one of the two")
         if file.exists() and not force:
-            raise catalogue.CatalogueError(f"{file} is there already: --force replaces it")
+            raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
         ids = [] if checkpoint_id is None else [checkpoint_id]
         (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
@@ -197,7 +197,7 @@ def export(
 
 @contextlib.contextmanager
 def _sentences() -> Iterator[None]:
-    """Errors that a person can act on end the command with one sentence."""
+    """Turn errors that the user can act on into a one-line message, and exit."""
     from relaax.checkpoint import Damaged, StoreError
     from relaax.checkpoint.lease import LeaseLost
     from relaax.cli.checkpoints.catalogue import CatalogueError

@@ -1,4 +1,4 @@
-"""What `relaax checkpoints` shows: a table, JSON, and a bar while it works."""
+"""Output of `relaax checkpoints`: a table, JSON, and a progress bar."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from relaax.cli.checkpoints.catalogue import Entry, best, newest
 from relaax.number_format import shown
 
-_WIDTH = 130  # where there is no terminal
+_WIDTH = 130  # without a terminal
 
 
 def as_json(found: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Each checkpoint as an object; time is Unix time in seconds, size in bytes."""
+    """Return each checkpoint as an object; time is Unix time in seconds, size in bytes."""
     ends = {"newest": newest(found), "best": best(found)}
     return [
         {("id" if key == "checkpoint_id" else key): value for key, value in asdict(entry).items()}
@@ -53,7 +53,7 @@ def show(location: str, found: Sequence[Entry]) -> None:
 
 @contextlib.contextmanager
 def progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal, over the bytes of the parts; nothing where there is no terminal."""
+    """Show a progress bar over the bytes of the parts on a terminal; without one, show nothing."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

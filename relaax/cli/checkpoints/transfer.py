@@ -1,4 +1,4 @@
-"""Several checkpoints at once: to verify, copy and remove them."""
+"""Verify, copy and remove several checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relaax.cli.checkpoints.catalogue import CatalogueError, Entry, is_gone
 
 
 def damages(store: Store, wanted: Sequence[Entry], advance: Advance) -> dict[str, str | None]:
-    """What is wrong with each checkpoint, by its id, None where nothing is. Those deleted meanwhile are left out."""
+    """Return the damage of each checkpoint by id, None if it is intact. Omit those deleted concurrently."""
     result: dict[str, str | None] = {}
     for entry in wanted:
         try:
@@ -25,22 +25,22 @@ def damages(store: Store, wanted: Sequence[Entry], advance: Advance) -> dict[str
 
 
 def copy(source: Store, target: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]:
-    """Write checkpoints to another store: parts, read back, and then the manifest. Nothing there is overwritten.
+    """Write checkpoints to another store: parts, which are read back, then the manifest. Nothing is overwritten.
 
-    Returns the ids of the copied ones; those that are deleted from the source meanwhile are left out. Takes the lease
-    of the target, so that no server writes there meanwhile, but not that of the source. Raises CatalogueError,
-    Damaged, StoreError and LeaseLost; then the checkpoint being copied is not there, and those before it are.
+    Returns the ids of the copied ones; those deleted from the source concurrently are omitted. Takes the lease of the
+    target, so that no server writes there during the copy, but not that of the source. Raises CatalogueError, Damaged,
+    StoreError and LeaseLost; then the target lacks the checkpoint being copied, but has those before it.
     """
     manager = CheckpointManager(target)
     present = {*manager.published(), *manager.aside()}
     there = [entry.checkpoint_id for entry in wanted if entry.checkpoint_id in present]
     if there:
         raise CatalogueError(
-            f"{', '.join(there)} in {target.location} would be overwritten: name others, or another location"
+            f"{', '.join(there)} in {target.location} would be overwritten: choose others, or another location"
         )
     copied: list[str] = []
     with _leased(target) as lease:
-        for entry in reversed(wanted):  # the oldest first: what is there at any time is a history without gaps
+        for entry in reversed(wanted):  # the oldest first: at any time the target holds a history without gaps
             try:
                 copying.copy(source, target, entry.checkpoint_id, lease, advance)
             except Damaged:
@@ -52,7 +52,7 @@ def copy(source: Store, target: Store, wanted: Sequence[Entry], advance: Advance
 
 
 def remove(store: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]:
-    """Delete checkpoints that no server can use; each of the others is a reason to delete none. Their ids.
+    """Delete checkpoints that no server can use, and return their ids; if any of them is intact, delete none.
 
     Raises CatalogueError and StoreError.
     """
@@ -60,8 +60,8 @@ def remove(store: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]
     whole = [checkpoint_id for checkpoint_id, damage in found.items() if damage is None]
     if whole:
         raise CatalogueError(
-            f"{', '.join(whole)} in {store.location}: whole, and was not set aside. What is removed is what no server "
-            "can use; how many others are kept is parameter-server.checkpoints_kept"
+            f"{', '.join(whole)} in {store.location}: intact and not set aside. Only checkpoints that no server "
+            "can use are removed; parameter-server.checkpoints_kept limits the others"
         )
     for entry in wanted:
         CheckpointManager(store).remove(entry.checkpoint_id)
@@ -70,7 +70,7 @@ def remove(store: Store, wanted: Sequence[Entry], advance: Advance) -> list[str]
 
 @contextlib.contextmanager
 def _leased(store: Store) -> Iterator[Lease]:
-    """Raises LeaseHeld, a StoreError, where a server writes there."""
+    """Hold the store's lease. Raises LeaseHeld, a StoreError, if a server writes there."""
     lease = Lease(store)
     lease.acquire(highest_fence(store))
     try:

@@ -1,4 +1,4 @@
-"""Tokens and certificates: there, readable, of sane permissions, belonging together, and valid for some time."""
+"""Check that tokens and certificates exist, are readable, have sane permissions, match, and remain valid."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from relaax.server.tokens import read_token
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
 
 
-def tokens(patient: Subject) -> Iterator[Finding]:
-    """Of each port, and what workers show."""
-    server, rlx = patient.configuration.parameter_server, patient.configuration.rlx_server
+def tokens(subject: Subject) -> Iterator[Finding]:
+    """Check the token of each port, and the one that workers send."""
+    server, rlx = subject.configuration.parameter_server, subject.configuration.rlx_server
     found: dict[str, str | None] = {}
     shown = "relaax-rlx-server.parameter_server_token_file"
     readers: dict[str, tuple[str | None, Callable[[], str | None]]] = {
@@ -44,24 +44,24 @@ def tokens(patient: Subject) -> Iterator[Finding]:
             yield wrong(str(error), _KEYS)
             continue
         if found[key] is not None:
-            yield _permissions(key, file) or ok(f"{key}: a token is there")
+            yield _permissions(key, file) or ok(f"{key}: a token is set")
     yield from _named(rlx)
     asked, told = found.get("relaax-parameter-server.token_file"), found.get(shown)
     if len(found) == len(readers) and asked != told and asked is not None:
         way_out = f"set {shown} to the file that relaax-parameter-server.token_file names"
-        yield wrong("the parameter server asks for a token, and workers would show another or none", way_out)
+        yield wrong("the parameter server requires a token, and workers would send another or none", way_out)
 
 
 def _named(rlx: RlxServerSection) -> Iterator[Finding]:
-    """Clients with names of their own."""
+    """Check the file of named clients."""
     if rlx.clients_file is None:
         return
     try:
         clients = ClientAccounts(rlx.clients_file, read_authentication(rlx))
     except ConfigurationError as error:
-        yield wrong(str(error), "`relaax keys DIR --client NAME` makes a token and the lines for it")
+        yield wrong(str(error), "`relaax keys DIR --client NAME` makes a token and its entry")
         return
-    yield ok(f"{KEY}: {len(list(clients))} clients with names")
+    yield ok(f"{KEY}: {len(list(clients))} named clients")
 
 
 def _permissions(key: str, file: str | None) -> Finding | None:
@@ -70,13 +70,13 @@ def _permissions(key: str, file: str | None) -> Finding | None:
     path = Path(file).expanduser()
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        return warning(f"{key}: others than its owner may use {file} (mode {mode:03o})", f"chmod 600 {file}")
+        return warning(f"{key}: users other than its owner may access {file} (mode {mode:03o})", f"chmod 600 {file}")
     return None
 
 
-def certificates(patient: Subject) -> Iterator[Finding]:
-    """Of both servers and of the workers."""
-    server, rlx = patient.configuration.parameter_server, patient.configuration.rlx_server
+def certificates(subject: Subject) -> Iterator[Finding]:
+    """Check the certificates of both servers and of the workers."""
+    server, rlx = subject.configuration.parameter_server, subject.configuration.rlx_server
     section = "relaax-parameter-server"
     yield from _pair(f"{section}.tls_certificate", server.tls_certificate, server.tls_key, server.bind)
     yield from _authority(f"{section}.tls_client_ca", server.tls_client_ca)
@@ -91,19 +91,19 @@ def certificates(patient: Subject) -> Iterator[Finding]:
     yield from _apart(server, rlx)
     if server.tls_certificate is not None and rlx.parameter_server_ca is None:
         way_out = "set relaax-rlx-server.parameter_server_ca to the authority that signed the certificate"
-        yield warning("the parameter server speaks TLS, and workers would not", way_out)
+        yield warning("the parameter server uses TLS, and workers would not", way_out)
 
 
 def _apart(server: ParameterServerSection, rlx: RlxServerSection) -> Iterator[Finding]:
-    """Keys that are refused without another one."""
+    """Check for keys that are refused without another one."""
     if server.tls_client_ca is not None and server.tls_certificate is None:
-        sentence = f"{PARAMETER_SERVER}.tls_client_ca: certificates are shown over TLS only"
+        sentence = f"{PARAMETER_SERVER}.tls_client_ca: clients send certificates only over TLS"
         yield wrong(sentence, f"set {PARAMETER_SERVER}.tls_certificate")
     if server.shards > 1 and server.tls_certificate is not None and server.tls_ca is None:
-        sentence = f"{PARAMETER_SERVER}.tls_ca: is needed by shards, which reach the first one over TLS"
+        sentence = f"{PARAMETER_SERVER}.tls_ca: required by shards, which connect to the first one over TLS"
         yield wrong(sentence, "set it to the authority that signed the certificate")
     if rlx.parameter_server_certificate is not None and rlx.parameter_server_ca is None:
-        sentence = f"{RLX_SERVER}.parameter_server_certificate: is shown over TLS only"
+        sentence = f"{RLX_SERVER}.parameter_server_certificate: sent only over TLS"
         yield wrong(sentence, f"set {RLX_SERVER}.parameter_server_ca")
 
 
@@ -122,12 +122,12 @@ def _pair(key: str, certificate: str | None, secret: str | None, bind: str | Non
     if permission := _permissions(second, secret):
         yield permission
     if days < tls.SOON.days:
-        yield warning(f"{key}: {certificate} expires in {days} days", f"make a new one in time: {_KEYS}")
+        yield warning(f"{key}: {certificate} expires in {days} days", f"renew it in time: {_KEYS}")
     if bind is not None and not _covers(names, split_address(bind)[0]):
         host = split_address(bind)[0]
         yield warning(
-            f"{key}: {certificate} is for {', '.join(names) or 'no name'}, the server binds {host}: whoever connects "
-            "by that address does not trust it",
+            f"{key}: {certificate} is for {', '.join(names) or 'no name'}, the server binds {host}: clients connecting "
+            "by that address do not trust it",
             f"connect by one of its names, or make one with this name; {_KEYS}",
         )
     else:
@@ -149,11 +149,11 @@ def _covers(names: list[str], host: str) -> bool:
     except ValueError:
         parent = host.partition(".")[2]
         return host in names or f"*.{parent}" in names
-    return address.is_unspecified or str(address) in names  # 0.0.0.0 is nobody's way to connect
+    return address.is_unspecified or str(address) in names  # nobody connects to 0.0.0.0
 
 
 def _authority(key: str, file: str | None, signed: str | None = None) -> Iterator[Finding]:
-    """`signed`: the file of a certificate that it must have signed."""
+    """Check an authority. `signed`: the file of a certificate that it must have signed."""
     try:
         pem = tls.authority(file, key)
     except ConfigurationError as error:
@@ -167,7 +167,7 @@ def _authority(key: str, file: str | None, signed: str | None = None) -> Iterato
     try:
         own = x509.load_pem_x509_certificate(Path(signed).expanduser().read_bytes())
     except (OSError, ValueError):
-        return  # said where that certificate is looked at
+        return  # reported by the check of that certificate
     if any(_signed(own, authority) for authority in x509.load_pem_x509_certificates(pem)):
         yield ok(f"{key}: {file} has signed {signed}")
     else:

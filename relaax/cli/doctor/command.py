@@ -18,10 +18,10 @@ def doctor(
     set_: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Look whether the servers could run with this configuration on this machine, and say what is wrong.
+    """Check whether the servers can run with this configuration on this machine, and report problems.
 
-    A line for each thing: ok, warning or wrong, a sentence, and the way out. Servers may run meanwhile; nothing is
-    changed, but for a value that is written to the store of checkpoints and removed again.
+    Prints one line per finding: ok, warning or wrong, a sentence, and a remedy. Servers may be running; nothing is
+    changed, except that a value is written to the checkpoint store and removed again.
 
     Exit code 0: nothing is wrong (there may be warnings); 1: something is.
     """
@@ -44,20 +44,20 @@ def doctor(
     raise typer.Exit(0 if healthy else 1)
 
 
-def examined(patient: Subject) -> Iterator[tuple[str, Finding]]:
-    """What each check finds, in order."""
+def examined(subject: Subject) -> Iterator[tuple[str, Finding]]:
+    """Yield the findings of each check, in order."""
     for check in checks():
         try:
-            for finding in check.look(patient):
+            for finding in check.look(subject):
                 yield check.name, finding
         except Unusable:
             continue
-        except Exception as error:  # one that fails must not hide the others
-            yield check.name, wrong(f"this could not be looked at: {type(error).__name__}: {error}", "please report it")
+        except Exception as error:  # a failing check must not hide the others
+            yield check.name, wrong(f"this could not be checked: {type(error).__name__}: {error}", "please report it")
 
 
 def line(name: str, finding: Finding) -> str:
-    """As people read it; a sentence of several lines stays one finding."""
+    """Return a finding as text; a sentence of several lines stays one finding."""
     text = finding.sentence.replace("\n", "; ")
     if finding.way_out:
         text += f". {finding.way_out[0].upper()}{finding.way_out[1:]}"
@@ -65,7 +65,7 @@ def line(name: str, finding: Finding) -> str:
 
 
 def checks() -> tuple[Check, ...]:
-    """All of them, in order: what those after it need comes first, and forking before anything starts a thread."""
+    """Return all checks: those that others depend on first, and forking before anything starts a thread."""
     from relaax.cli.doctor import (
         certificates,
         environments,

@@ -1,4 +1,4 @@
-"""The environments that `relaax run` would start on this machine."""
+"""Check the environments that `relaax run` would start on this machine."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
 
 
-def environment(patient: Subject) -> Iterator[Finding]:
-    """Whether one can be made, where the configuration names any.
+def environment(subject: Subject) -> Iterator[Finding]:
+    """Check whether an environment can be made, if the configuration names one.
 
-    Never worse than a warning: servers do without, and theirs may be on other machines.
+    A failure is only a warning: servers run without, and their environments may be on other machines.
     """
-    run = patient.configuration.run
+    run = subject.configuration.run
     if run.environment is None or run.name is None:
         return
     try:
-        plan = plan_of(patient.name, patient.configuration)
+        plan = plan_of(subject.name, subject.configuration)
         with EnvironmentCheck(plan) as check:
             spaces = check.wait()
     except (ConfigurationError, StartError) as error:
-        way_out = "mend what is named; servers alone run without"
+        way_out = "fix what is named; servers run without environments"
         yield warning(f"`relaax run` cannot start its environments: {error}", way_out)
         return
     if spaces is not None:
         yield ok(f"{run.name} can be made: {spaces}")
     elif not check.is_possible:
-        yield ok(f"{plan.environment_main} is a program of your own, and was not started")
+        yield ok(f"{plan.environment_main} is your own program, and was not started")
     else:
-        sentence = f"whether {run.name} can be made was not found out within {CHECK_SECONDS:g} s"
+        sentence = f"making {run.name} took longer than {CHECK_SECONDS:g} s"
         yield warning(sentence, f"try `{plan.environment_main} check {run.name}`")

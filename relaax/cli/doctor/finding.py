@@ -1,4 +1,4 @@
-"""What checks find, and what they look at."""
+"""The checks of `relaax doctor`, their findings and their subject."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from relaax.configuration import Configuration
 
 
 class Severity(enum.Enum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
-    WARNING = "warning"  # it may work, or will not for long
+    WARNING = "warning"  # may not work, or not for long
     WRONG = "wrong"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`sentence` says what is, `way_out` what to do where something is to be done. Neither quotes a secret."""
+    """`sentence` states a fact, `way_out` a remedy if one is needed. Neither quotes a secret."""
 
     level: Severity
     sentence: str
@@ -28,27 +28,27 @@ class Finding:
 
 
 def ok(sentence: str) -> Finding:
-    """All is well."""
+    """Return a finding that something works."""
     return Finding(Severity.OK, sentence)
 
 
 def warning(sentence: str, way_out: str) -> Finding:
-    """It may work, or will not for long."""
+    """Return a finding that something may not work, or not for long."""
     return Finding(Severity.WARNING, sentence, way_out)
 
 
 def wrong(sentence: str, way_out: str) -> Finding:
-    """It cannot work."""
+    """Return a finding that something cannot work."""
     return Finding(Severity.WRONG, sentence, way_out)
 
 
 class Unusable(Exception):
-    """What a check needs could not be had. Another check has said why."""
+    """A prerequisite of a check is missing. Another check has reported why."""
 
 
 @dataclass
 class Subject:
-    """What is looked at. The check of the configuration fills in what those after it need."""
+    """The subject of the checks. The check of the configuration fills in what later ones need."""
 
     name: str
     overrides: Sequence[str] = ()
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def configuration(self) -> Configuration:
-        """Raises Unusable where there is none."""
+        """Return the configuration. Raises Unusable if there is none."""
         if self.found is None:
             raise Unusable
         return self.found
@@ -66,7 +66,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Check:
-    """`look` gives findings, none where there is nothing to look at. It may raise Unusable."""
+    """A named check. `look` yields findings, none if there is nothing to check. It may raise Unusable."""
 
     name: str
     look: Callable[[Subject], Iterable[Finding]]

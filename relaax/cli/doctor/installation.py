@@ -1,4 +1,4 @@
-"""Python, libraries, the configuration and its algorithm."""
+"""Check Python, libraries, the configuration and its algorithm."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OLDEST_PYTHON, _FIRST_UNTRIED_PYTHON = (3, 10), (3, 14)
 _SHOWN = ("tensorflow", "grpcio", "protobuf", "numpy")
 
 
-def versions(patient: Subject) -> Iterator[Finding]:
-    """Python and what the servers need, against the ranges that this installation declares."""
+def versions(subject: Subject) -> Iterator[Finding]:
+    """Check Python and the servers' dependencies against the ranges that this installation declares."""
     extras = {"", "server"}
-    if patient.found is not None and patient.found.parameter_server.checkpoint_aws_s3:
+    if subject.found is not None and subject.found.parameter_server.checkpoint_aws_s3:
         extras.add("s3")
     good = True
     for text in importlib.metadata.requires("relaax") or ():
@@ -36,71 +36,71 @@ def versions(patient: Subject) -> Iterator[Finding]:
         if not requirement.specifier.contains(version, prereleases=True):
             good = False
             wanted = f"{requirement.name}{requirement.specifier}"
-            yield wrong(f"{requirement.name} {version} is none that is known to work", f"pip install '{wanted}'")
+            yield wrong(f"{requirement.name} {version} is not known to work", f"pip install '{wanted}'")
     if sys.version_info[:2] < _OLDEST_PYTHON:
-        yield wrong(f"Python {platform.python_version()} is too old", "3.10 to 3.13 are tried")
+        yield wrong(f"Python {platform.python_version()} is too old", "3.10 to 3.13 are tested")
     elif sys.version_info[:2] >= _FIRST_UNTRIED_PYTHON:
-        yield warning(f"Python {platform.python_version()} was not tried", "3.10 to 3.13 were")
+        yield warning(f"Python {platform.python_version()} is not tested", "3.10 to 3.13 are")
     elif good:
         libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _SHOWN)
         yield ok(f"relaax {__version__}, Python {platform.python_version()}, {libraries}")
 
 
-def configuration(patient: Subject) -> Iterator[Finding]:
-    """The file, variables and overrides together, and the rule for ports that other machines reach."""
+def configuration(subject: Subject) -> Iterator[Finding]:
+    """Check the file with variables and overrides, and the rule for ports that other machines reach."""
     from relaax.server.address import AddressError
     from relaax.server.command_configuration import configured, require_private_ports
 
     try:
-        patient.found = configured(patient.name, patient.overrides)
+        subject.found = configured(subject.name, subject.overrides)
     except ConfigurationError as error:
-        yield wrong(str(error), "`relaax run CONFIG --print-config` shows where each value is from")
+        yield wrong(str(error), "`relaax run CONFIG --print-config` shows the source of each value")
         return
     try:
-        require_private_ports(patient.found.parameter_server, patient.found.rlx_server)
+        require_private_ports(subject.found.parameter_server, subject.found.rlx_server)
     except AddressError as error:
         yield wrong(str(error), "`relaax docs security` explains it")
     else:
-        yield ok(f"{patient.name} can be used")
+        yield ok(f"{subject.name} can be used")
 
 
-def algorithm(patient: Subject) -> Iterator[Finding]:
-    """Whether the algorithm can be imported, takes its section, and can do with the bridge."""
+def algorithm(subject: Subject) -> Iterator[Finding]:
+    """Check whether the algorithm can be imported, accepts its section, and supports the bridge."""
     from relaax.algorithm_base import ConfigBase, load_algorithm
     from relaax.server.command_configuration import check_bridge
     from relaax.server.native_messages import load_tensorflow_quietly
     from relaax.server.rlx_server.planning import device_of
 
-    found = patient.configuration
+    found = subject.configuration
     try:
         load_tensorflow_quietly()
-        patient.algorithm = load_algorithm(found.algorithm_path, found.folder)
-        patient.config = patient.algorithm.configure(found.algorithm)
-        if isinstance(patient.config, ConfigBase):
-            check_bridge(found.rlx_server, patient.config)
-            patient.algorithm.prepare(patient.config, device_of(found.rlx_server, patient.config))
+        subject.algorithm = load_algorithm(found.algorithm_path, found.folder)
+        subject.config = subject.algorithm.configure(found.algorithm)
+        if isinstance(subject.config, ConfigBase):
+            check_bridge(found.rlx_server, subject.config)
+            subject.algorithm.prepare(subject.config, device_of(found.rlx_server, subject.config))
     except ConfigurationError as error:
-        yield wrong(str(error), "mend what is named")
+        yield wrong(str(error), "fix what is named")
     else:
-        yield ok(f"{patient.algorithm.name} from {patient.algorithm.source}")
+        yield ok(f"{subject.algorithm.name} from {subject.algorithm.source}")
 
 
-def forking(patient: Subject) -> Iterator[Finding]:
-    """Whether workers can be forked after all that was imported. Looked at right after the algorithm's import."""
+def forking(subject: Subject) -> Iterator[Finding]:
+    """Check whether workers can be forked, right after the algorithm's import."""
     from relaax.server.rlx_server.spawner import thread_count
 
-    if patient.configuration.rlx_server.worker_start == "spawn":
+    if subject.configuration.rlx_server.worker_start == "spawn":
         yield ok("workers are fresh processes (worker_start: spawn)")
         return
-    if patient.algorithm is None:
+    if subject.algorithm is None:
         raise Unusable
     threads = thread_count()
     if sys.platform == "darwin":
         yield wrong("a process cannot be forked safely on macOS", "set relaax-rlx-server.worker_start to spawn")
     elif threads > 1:
         yield wrong(
-            f"{patient.algorithm.source} leaves {threads} threads behind when it is imported: workers cannot be forked",
-            "leave what starts them to the agent's constructor, or set relaax-rlx-server.worker_start to spawn",
+            f"{subject.algorithm.source} leaves {threads} threads running after its import: workers cannot be forked",
+            "start them in the agent's constructor, or set relaax-rlx-server.worker_start to spawn",
         )
     else:
-        yield ok("workers can be forked: what they need was imported, and there is one thread")
+        yield ok("workers can be forked: all imports are done, and there is one thread")

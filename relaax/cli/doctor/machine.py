@@ -1,4 +1,4 @@
-"""The machine: memory for workers."""
+"""Check the machine's memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import psutil
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 
 _SERVER_BYTES = 600e6
-"""What TensorFlow takes in a server, once (docs/operating.md)."""
+"""TensorFlow's memory in a server, needed once (docs/operating.md)."""
 
 
-def memory(patient: Subject) -> Iterator[Finding]:
-    """How many workers fit beside a server, by what the RLX server assumes of one."""
+def memory(subject: Subject) -> Iterator[Finding]:
+    """Check how many workers fit beside a server, by the RLX server's estimate for one."""
     from relaax.server.rlx_server.admission import FORKED, MEGABYTE, SPAWNED
 
-    found = patient.configuration
+    found = subject.configuration
     settings, clients = found.rlx_server, found.run.clients
     need = (SPAWNED if settings.worker_start == "spawn" else FORKED).bytes
     available = psutil.virtual_memory().available
     workers = int((available - _SERVER_BYTES - settings.memory_reserve * MEGABYTE) // need)
     sentence = f"{available / 1e9:.1f} GB of memory are available: room for about {max(0, workers)} workers"
-    way_out = "another machine, a lower relaax-rlx-server.memory_reserve, or fewer connections of more environments"
+    way_out = "use another machine, a lower relaax-rlx-server.memory_reserve, or more environments per connection"
     if workers < 1:
         yield wrong(sentence, way_out)
     elif workers < clients:

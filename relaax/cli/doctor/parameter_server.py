@@ -1,4 +1,4 @@
-"""The parameter server that this configuration's workers would reach: there, willing, and set up alike."""
+"""Check that the parameter server of this configuration's workers is reachable, serving and configured alike."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ SECONDS = 5.0
 
 
 def who_is_at(target: Target) -> str | None:
-    """A parameter server, and how far it is where it tells; None where none answers."""
+    """Return a description of the server at `target`, with its progress if it tells; None if none answers."""
     try:
         return f"a RELAAX parameter server, at global step {_status(target).global_step},"
     except grpc.RpcError as error:
         strange = error.code() is grpc.StatusCode.UNAUTHENTICATED
-        return "a server that asks for another token" if strange else None
+        return "a server that requires another token" if strange else None
 
 
-def parameter_server(patient: Subject) -> Iterator[Finding]:
-    """Each shard that workers are told of."""
+def parameter_server(subject: Subject) -> Iterator[Finding]:
+    """Check each shard that the workers would use."""
     from relaax.server.targets import targets
 
     try:
-        all_targets = targets(patient.configuration.rlx_server)
+        all_targets = targets(subject.configuration.rlx_server)
     except ConfigurationError:
-        return  # said where tokens and certificates are looked at
-    shards = patient.configuration.parameter_server.shards
+        return  # reported by the checks of tokens and certificates
+    shards = subject.configuration.parameter_server.shards
     if 1 < shards != len(all_targets):
         yield warning(
             f"relaax-parameter-server.shards is {shards}, relaax-rlx-server.parameter_server names {len(all_targets)}",
-            "name them all, shard 0 first; `relaax run` does so by itself",
+            "name them all, shard 0 first; `relaax run` does so automatically",
         )
     for target in all_targets:
-        yield from _one(patient, target)
+        yield from _one(subject, target)
 
 
-def _one(patient: Subject, target: Target) -> Iterator[Finding]:
+def _one(subject: Subject, target: Target) -> Iterator[Finding]:
     from relaax.parameters.channel import authentication_error
 
     where = f"parameter server {target.address}"
     if target.address.endswith(":0"):
-        yield ok(f"{where}: its port is to be picked")
+        yield ok(f"{where}: its port is not picked yet")
         return
     try:
         status = _status(target)
@@ -60,37 +60,37 @@ def _one(patient: Subject, target: Target) -> Iterator[Finding]:
         if refused is not None:
             yield wrong(str(refused), "both servers need the same token, and certificates of one authority")
         elif error.code() is grpc.StatusCode.UNAVAILABLE:
-            yield warning(f"{where} is away: {_short(error)}", "start it; workers wait for it a while")
+            yield warning(f"{where} is unreachable: {_short(error)}", "start it; workers wait for it a while")
         else:
             yield wrong(f"{where} answers {error.code().name}: {_short(error)}", "is it a parameter server?")
         return
-    yield from _agreement(patient, where, status)
+    yield from _agreement(subject, where, status)
     if not _serves(target):
-        yield warning(f"{where} does not serve now", "its log says why: it stops, or waits for another shard")
+        yield warning(f"{where} is not serving", "see its log: it is stopping, or waits for another shard")
 
 
-def _agreement(patient: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
+def _agreement(subject: Subject, where: str, status: pb.GetStatusResponse) -> Iterator[Finding]:
     from relaax.algorithm_base import first_difference
     from relaax.server.description import description
 
     if status.version and status.version != __version__:
         yield wrong(
-            f"{where} is relaax {status.version}, this is {__version__}", "servers of one training have one version"
+            f"{where} is relaax {status.version}, this is {__version__}", "servers of one run need the same version"
         )
     difference = None
-    if status.description and patient.config is not None:
-        ours = description(patient.algorithm.name, patient.config)
+    if status.description and subject.config is not None:
+        ours = description(subject.algorithm.name, subject.config)
         difference = first_difference(status.description, ours, "at the server", "in this configuration")
     if difference is not None:
         yield wrong(
-            f"{where} is set up otherwise: {difference}", "start both servers with the same section `algorithm`"
+            f"{where} is configured differently: {difference}", "start both servers with the same section `algorithm`"
         )
     else:
         yield ok(f"{where} answers, at global step {status.global_step}, with {status.workers} workers")
 
 
 def _status(target: Target) -> pb.GetStatusResponse:
-    """Raises grpc.RpcError."""
+    """Return the server's status. Raises grpc.RpcError."""
     from relaax.parameters.channel import open_channel
 
     with open_channel(target) as channel:

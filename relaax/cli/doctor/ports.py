@@ -1,4 +1,4 @@
-"""Addresses to listen at: free, or whose."""
+"""Check whether listening addresses are free, or who holds them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from relaax.server.address import AddressError, listen, split_address
 
 SECONDS = 5.0
 _NO_HELLO = b"\xff\xff\xff\xff"
-"""A length that no hello has: an RLX server answers it at once, and lets nobody in."""
+"""An invalid length of a hello: an RLX server answers it at once and admits nobody."""
 
 
-def ports(patient: Subject) -> Iterator[Finding]:
-    """Look at every address that the servers would listen at."""
-    found = patient.configuration
+def ports(subject: Subject) -> Iterator[Finding]:
+    """Check every address that the servers would listen on."""
+    found = subject.configuration
     for role in servers():
         for key in ("bind", "status_bind"):
             address = getattr(found.sections[role.section], key, None)
@@ -46,8 +46,8 @@ def _port(found: Configuration, key: str, address: str) -> Finding:
             return ok(f"{key}: {who} answers at {address} already")
         holder = _holder(port)
         if holder is None:
-            return wrong(f"{key}: {str(error).partition('; ')[0]}", "another address, or port 0 for a free one")
-        return wrong(f"{key}: {address} is taken by {holder}", "end it, or choose another port; 0 picks a free one")
+            return wrong(f"{key}: {str(error).partition('; ')[0]}", "choose another address, or port 0 for a free one")
+        return wrong(f"{key}: {address} is in use by {holder}", "stop it, or choose another port; 0 picks a free one")
     return ok(f"{key}: {address} is free")
 
 
@@ -63,7 +63,7 @@ def _relaax_at(found: Configuration, key: str, address: str) -> str | None:
 
 
 def _parameter_server_at(found: Configuration, address: str) -> str | None:
-    """Reached as another shard reaches it; where nothing is set for that, as workers do."""
+    """Look for a parameter server with the credentials of another shard or, if none are set, of workers."""
     from relaax.cli.doctor.parameter_server import who_is_at
     from relaax.server.targets import shard_target, targets
 
@@ -80,10 +80,10 @@ def _is_rlx_server(place: tuple[str, int], tls: bool) -> bool:
         sock: socket.socket = stack.enter_context(socket.create_connection(place, SECONDS))
         if tls:
             context = ssl.create_default_context()
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said to it
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no secret is sent to it
             sock = stack.enter_context(context.wrap_socket(sock))
         sock.sendall(_NO_HELLO)
-        connection.send(_hello())  # it counts as said: an answer may be read
+        connection.send(_hello())  # not sent, but lets the connection read an answer
         while data := sock.recv(4096):
             connection.receive_data(data)
             if isinstance(connection.next_event(), rlx.Error):
@@ -113,7 +113,7 @@ def _status_of(place: tuple[str, int]) -> str | None:
 
 
 def _holder(port: int) -> str | None:
-    """Who listens there, as far as this user may know."""
+    """Return the process that listens on a port, if this user may see it."""
     with contextlib.suppress(psutil.Error, OSError):
         for link in psutil.net_connections("tcp"):
             if link.status == psutil.CONN_LISTEN and link.laddr and link.laddr.port == port and link.pid:
@@ -121,12 +121,12 @@ def _holder(port: int) -> str | None:
     return None
 
 
-def descriptors(patient: Subject) -> Iterator[Finding]:
-    """Open files: each connection of an RLX server is one, and some more."""
+def descriptors(subject: Subject) -> Iterator[Finding]:
+    """Check the limit on open files: each connection of an RLX server takes some."""
     import resource
 
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    workers = patient.configuration.rlx_server.max_workers
+    workers = subject.configuration.rlx_server.max_workers
     needed = 3 * workers + 64
     way_out = f"ulimit -n {needed} (the hard limit is {most}), or a lower relaax-rlx-server.max_workers"
     if limit < needed:

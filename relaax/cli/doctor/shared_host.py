@@ -1,4 +1,4 @@
-"""One host: whether a worker and a parameter server here could share memory. Found out by doing what they do."""
+"""Check whether a worker and a parameter server on this host can share memory, by doing so."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ SECONDS = 5.0
 _SIZE = 1024
 
 
-def shared_memory(patient: Subject) -> Iterator[Finding]:
-    """Memory that is handed over through a Unix socket, unless workers go by gRPC in any case."""
-    bridge = patient.configuration.rlx_server.bridge
+def shared_memory(subject: Subject) -> Iterator[Finding]:
+    """Check that memory can be passed through a Unix socket, unless workers always use gRPC."""
+    bridge = subject.configuration.rlx_server.bridge
     if bridge == "grpc":
         return
     why = _obstacle()
     if why is None:
-        yield ok(f"a worker and a parameter server of this machine can share memory (bridge: {bridge})")
+        yield ok(f"a worker and a parameter server on this machine can share memory (bridge: {bridge})")
     elif bridge == "auto":
-        sentence = f"processes cannot share memory on this machine, workers reach a parameter server by gRPC: {why}"
-        yield warning(sentence, "where that is as it should be, set relaax-rlx-server.bridge to grpc")
+        sentence = f"processes cannot share memory on this machine, so workers use gRPC: {why}"
+        yield warning(sentence, "if that is intended, set relaax-rlx-server.bridge to grpc")
     else:
         sentence = f"bridge is {bridge}, and processes cannot share memory on this machine: {why}"
-        yield wrong(sentence, "another machine, or set relaax-rlx-server.bridge to auto or grpc")
+        yield wrong(sentence, "use another machine, or set relaax-rlx-server.bridge to auto or grpc")
 
 
 def _obstacle() -> str | None:
-    """Why memory cannot be shared; None where it can."""
+    """Return why memory cannot be shared; None if it can."""
     if not segments.SUPPORTED:
-        return "this system has none that can be handed over, it takes Linux"
+        return "this system cannot pass memory between processes; Linux is required"
     try:
         _share()
     except OSError as error:
@@ -45,7 +45,7 @@ def _obstacle() -> str | None:
 
 
 def _share() -> None:
-    """A shard's and a worker's part, both in this thread. Raises OSError, BrokenFrame and ValueError."""
+    """Act as a shard and a worker in this thread. Raises OSError, BrokenFrame and ValueError."""
     name = b"\0relaax-doctor-" + secrets.token_hex(16).encode()
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
@@ -65,7 +65,7 @@ def _share() -> None:
                 os.close(handed)
             _, descriptor = FrameSocket(worker, descriptors=True).receive()
         if descriptor is None:
-            raise BrokenFrame("the system hands over no descriptors")
+            raise BrokenFrame("the system passes no descriptors")
         try:
             segments.map_(descriptor, _SIZE, writable=True)
         finally:

@@ -1,4 +1,4 @@
-"""Where checkpoints go: can it be written, is somebody else writing there, is there room, is its clock ours."""
+"""Check the checkpoint store: write access, other writers, free space and its clock."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from relaax.configuration import ConfigurationError, ParameterServerSection
 
 _GIGABYTE = 1e9
 _SIGNATURE_SECONDS = 15 * 60
-"""S3 refuses a signature that is older, or younger, by more than this."""
+"""S3 refuses a signature whose age differs by more than this."""
 _SKEW_SECONDS = 60
 
 
-def store(patient: Subject) -> Iterator[Finding]:
-    """What a parameter server does there, with a value of its own that is removed again."""
+def store(subject: Subject) -> Iterator[Finding]:
+    """Do what a parameter server does there, with a temporary value."""
     from relaax.checkpoint import Store, StoreError
     from relaax.checkpoint.local import LocalStore
     from relaax.checkpoint.location import open_store
 
-    section = patient.configuration.parameter_server
+    section = subject.configuration.parameter_server
     try:
         opened: Store
         if section.checkpoint_aws_s3 is not None:
@@ -41,17 +41,17 @@ def store(patient: Subject) -> Iterator[Finding]:
                 return
             opened = LocalStore(section.checkpoint_dir)
         else:
-            yield warning("no place for checkpoints is configured", "set checkpoint_dir or checkpoint_aws_s3")
+            yield warning("no checkpoint store is configured", "set checkpoint_dir or checkpoint_aws_s3")
             return
         _probe(opened)
     except ConfigurationError as error:
-        yield wrong(str(error), "mend what is named")
+        yield wrong(str(error), "fix what is named")
     except ModuleNotFoundError as error:
         yield wrong(f"{error.name} is not installed", "pip install 'relaax[s3]'")
     except StoreError as error:
-        yield wrong(str(error), "mend what is named; the server would exit, or checkpoints would be late")
+        yield wrong(str(error), "fix what is named; the server would exit, or checkpoints would be late")
     else:
-        yield ok(f"{opened.location} can be written, read, written on a condition and cleared")
+        yield ok(f"{opened.location} can be written, read, written conditionally and cleared")
         yield from _lease(opened)
 
 
@@ -62,19 +62,19 @@ def _can_be_made(folder: Path) -> Finding:
             pass
     except OSError as error:
         return wrong(
-            f"{folder} cannot be made: {parent}: {error.strerror}", "another checkpoint_dir, or its permissions"
+            f"{folder} cannot be made: {parent}: {error.strerror}", "change checkpoint_dir, or its permissions"
         )
-    return ok(f"{folder} is not there yet, and can be made")
+    return ok(f"{folder} does not exist yet and can be made")
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder itself, or what there is of the way to it."""
+    """Return the folder itself, or its nearest existing parent."""
     absolute = folder.absolute()
     return next(path for path in (absolute, *absolute.parents) if path.is_dir())
 
 
 def _probe(opened: object) -> None:
-    """Raises StoreError."""
+    """Write, read and delete a temporary value. Raises StoreError."""
     from relaax.checkpoint import Store, StoreError
 
     assert isinstance(opened, Store)
@@ -84,7 +84,7 @@ def _probe(opened: object) -> None:
         opened.put_if(key, value * 2, tag)
         opened.put(key, value)
         if opened.get(key) != value:
-            raise StoreError(f"{opened.location} gives back something else than what was written")
+            raise StoreError(f"{opened.location} returns something other than what was written")
     finally:
         with contextlib.suppress(StoreError):
             opened.delete(key)
@@ -102,20 +102,20 @@ def _lease(opened: object) -> Iterator[Finding]:
     except NotFound:
         return
     except (ValueError, TypeError, KeyError):
-        yield warning(f"{opened.location}/{KEY} is no lease", "remove it where no parameter server uses this place")
+        yield warning(f"{opened.location}/{KEY} is not a lease", "remove it if no parameter server uses this store")
         return
     if released:
-        yield ok(f"nobody holds the lease; {holder} gave it back")
+        yield ok(f"nobody holds the lease; {holder} released it")
     elif holder.is_dead():
-        yield ok(f"{holder}, which had the lease, is dead: the next server takes it over at once")
+        yield ok(f"{holder}, which holds the lease, is dead: the next server takes it over at once")
     else:
-        way_out = f"a second server is refused while it lives; where it is gone, its lease ends {TTL:g} s later"
+        way_out = f"a second server is refused while it lives; its lease ends {TTL:g} s after its death"
         yield warning(f"{holder} holds the lease on {opened.location}", way_out)
 
 
-def disk(patient: Subject) -> Iterator[Finding]:
-    """Room for checkpoints: for all that are kept, by the size of the largest that is there."""
-    section = patient.configuration.parameter_server
+def disk(subject: Subject) -> Iterator[Finding]:
+    """Check the free space for all checkpoints to keep, by the size of the largest existing one."""
+    section = subject.configuration.parameter_server
     if section.checkpoint_dir is None:
         return
     folder = Path(section.checkpoint_dir)
@@ -126,24 +126,24 @@ def disk(patient: Subject) -> Iterator[Finding]:
     sentence = f"{free / _GIGABYTE:.1f} GB are free for checkpoints in {folder}"
     if free < needed:
         yield wrong(
-            f"{sentence}, {needed / _GIGABYTE:.1f} GB are needed", "make room, or keep fewer (checkpoints_kept)"
+            f"{sentence}, {needed / _GIGABYTE:.1f} GB are needed", "free some space, or keep fewer (checkpoints_kept)"
         )
     elif free < _GIGABYTE:
-        yield warning(sentence, "make room: a full disk makes checkpoints late")
+        yield warning(sentence, "free some space: a full disk delays checkpoints")
     else:
         yield ok(sentence)
 
 
-def clock(patient: Subject) -> Iterator[Finding]:
-    """The clock of this machine, against the store's; nothing else compares clocks but the validity of certificates."""
-    section = patient.configuration.parameter_server
+def clock(subject: Subject) -> Iterator[Finding]:
+    """Compare this machine's clock with the store's. Otherwise only the validity of certificates uses clocks."""
+    section = subject.configuration.parameter_server
     if section.checkpoint_aws_s3 is None and section.metrics_aws_s3 is None:
         return
     skew = _skew(section)
     if skew is None:
-        return  # the store is away, which is said elsewhere
+        return  # the store is unreachable, which is reported elsewhere
     sentence = f"this machine's clock and the store's differ by {abs(skew):.0f} s"
-    way_out = "set the clock (NTP): S3 refuses signatures of another time, and certificates are valid for a while only"
+    way_out = "set the clock (NTP): S3 refuses signatures of another time, and certificates depend on it"
     if abs(skew) > _SIGNATURE_SECONDS:
         yield wrong(sentence, way_out)
     elif abs(skew) > _SKEW_SECONDS:
@@ -158,7 +158,7 @@ def _skew(section: ParameterServerSection) -> float | None:
         try:
             with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=5) as answer:
                 date = answer.headers.get("Date")
-        except urllib.error.HTTPError as error:  # it does not know us, and what time it is
+        except urllib.error.HTTPError as error:  # it refuses the request, but sends its time
             with error:
                 date = error.headers.get("Date")
         return None if date is None else time.time() - parsedate_to_datetime(date).timestamp()

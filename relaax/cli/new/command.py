@@ -14,28 +14,28 @@ from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, ScaffoldError, check
 new = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Write a working algorithm or environment of your own, to change from there.",
+    help="Write a working algorithm or environment as a starting point for your own.",
 )
 
 
 @new.command()
 def algorithm(
-    name: Annotated[str, typer.Argument(help="What it is called: my_algorithm.")],
+    name: Annotated[str, typer.Argument(help="Its name, such as my_algorithm.")],
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="ALGORITHM", help="Copy this bundled algorithm instead: da3c or da3c_cont."),
     ] = None,
 ) -> None:
-    """Write an algorithm of your own, which trains CartPole.
+    """Write your own algorithm, which trains CartPole.
 
-    NAME.py is REINFORCE (Williams 1992) in one file: a Config, a network, a ParameterServer that says what the model
-    is, and an Agent that acts and computes gradients. `relaax docs write-an-algorithm` explains it line by line. Change
-    it into yours. `relaax run NAME.yaml` trains it; NAME.Procfile is for honcho.
+    NAME.py is REINFORCE (Williams 1992) in one file: a Config, a network, a ParameterServer that defines the model, and
+    an Agent that acts and computes gradients. `relaax docs write-an-algorithm` explains it line by line. Change it as
+    you like. `relaax run NAME.yaml` trains it; NAME.Procfile is for honcho.
 
-    With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains that: CartPole with da3c,
+    With --from, NAME/ is a copy of the bundled algorithm's directory, and NAME.yaml trains it: CartPole with da3c,
     Pendulum with da3c_cont.
 
-    Nothing is ever overwritten. Exit code 2: nothing was written, and a sentence says why.
+    Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
     try:
         check_name(name, "algorithms")
@@ -51,20 +51,20 @@ def algorithm(
         _refuse("algorithm", refused)
     print(f"wrote {where}, {name}.yaml and {name}.Procfile")
     if importlib.util.find_spec("gymnasium") is None:
-        print("it trains in gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
+        print("it needs gymnasium, which is not installed:\n  pip install 'relaax[gym]'")
     _say_next(name, "the algorithm", where)
 
 
 @new.command()
-def environment(name: Annotated[str, typer.Argument(help="What it is called: my_world.")]) -> None:
-    """Write an environment of your own, which is trained at once.
+def environment(name: Annotated[str, typer.Argument(help="Its name, such as my_world.")]) -> None:
+    """Write your own environment, ready for training.
 
-    NAME/main.py is a small task in Python and numpy, which needs of RELAAX the client only. Put your simulator, game
-    or machine in the place of its class World: what an action does to it, what is seen then, the reward, and whether
-    the episode is over. `relaax run NAME.yaml` trains it by da3c; NAME.Procfile is for honcho; NAME/main HOST:PORT
-    NAME connects it to servers that are there.
+    NAME/main.py is a small task in Python and numpy that needs only the client of RELAAX. Replace its class World by
+    your simulator, game or machine: the effect of an action, the observation after it, the reward, and whether the
+    episode is over. `relaax run NAME.yaml` trains it by da3c; NAME.Procfile is for honcho; NAME/main HOST:PORT NAME
+    connects it to running servers.
 
-    Nothing is ever overwritten. Exit code 2: nothing was written, and a sentence says why.
+    Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
     folder = Path(name)
     try:
@@ -85,8 +85,8 @@ def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
 
 def _say_next(name: str, what: str, file: str) -> None:
     lines = {
-        f"relaax run {name}.yaml": "trains it on this machine and says how that goes",
-        f"honcho -f {name}.Procfile start": "the same as servers and an environment of their own",
+        f"relaax run {name}.yaml": "trains it on this machine and shows the progress",
+        f"honcho -f {name}.Procfile start": "does the same with separate servers and environment",
         f"edit {file}": f"{what} is in this {'directory' if file.endswith('/') else 'file'}",
     }
     print("next:")

@@ -26,37 +26,37 @@ def run(
     envs_per_client: EnvironmentsOption = None,
     connections_per_client: ConnectionsOption = None,
     max_steps: Annotated[
-        float | None, typer.Option(help="Stop after so many environment steps; schedules stay as they are.")
+        float | None, typer.Option(help="Stop after this many environment steps; schedules do not change.")
     ] = None,
     max_time: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Stop after so much time of training, counted from the first connection of this start: seconds, or "
-            "90s, 15m, 2h, 1h30m.",
+            help="Stop after this training time, counted from the first connection of this start: seconds, or 90s, "
+            "15m, 2h, 1h30m.",
         ),
     ] = None,
     target_return: Annotated[
-        float | None, typer.Option(help="Stop, successfully, at this mean return of the last 100 episodes.")
+        float | None, typer.Option(help="Stop successfully at this mean return of the last 100 episodes.")
     ] = None,
     seed: SeedOption = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Where everything is kept; by default runs/NAME.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; an older run is moved aside.")] = False,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older run is moved aside.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="KEY=VALUE", help="As in algorithm.entropy_beta=0.02, run.kwargs.continuous=false."
         ),
     ] = None,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Say nothing while it runs.")] = False,
-    summary: Annotated[Path | None, typer.Option(help="A file for the summary, JSON, too.")] = None,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Do not show progress.")] = False,
+    summary: Annotated[Path | None, typer.Option(help="Write the summary (JSON) to this file, too.")] = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
 ) -> None:
-    """Train on this machine: start the servers and the environments, watch them, end them.
+    """Train on this machine: start the servers and the environments, supervise them, stop them.
 
-    An unfinished run in the same directory is resumed. The command line wins over environment variables
-    (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these over the file.
+    An unfinished run in the same directory is resumed. The command line overrides environment variables
+    (RELAAX_ALGORITHM__ENTROPY_BETA=0.02), and these override the file.
 
     Exit code 0: done; 1: failed; 2: the configuration cannot be used; 3: ended without reaching the target; 130:
     interrupted (the last checkpoint is written first).
@@ -85,13 +85,13 @@ def run(
     except (ConfigurationError, AddressError) as error:
         print(f"relaax run: {error}", file=lasting(sys.stderr))
         raise typer.Exit(2) from None
-    except KeyboardInterrupt:  # before there was anything to end in order
+    except KeyboardInterrupt:  # before anything was started
         raise typer.Exit(130) from None
     raise typer.Exit(code)
 
 
 def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
-    """What a run would be started with. Raises ConfigurationError and AddressError."""
+    """Show the configuration that a run would use. Raises ConfigurationError and AddressError."""
     from relaax.cli.run.run_directory import RunDirectory
     from relaax.server.command_configuration import show, whole
 
@@ -99,9 +99,9 @@ def _show(config: str, plan: Plan, place: Path, print_config: bool) -> None:
 
 
 def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path | None) -> int:
-    """The exit code of a run. Raises ConfigurationError.
+    """Return the exit code of a run. Raises ConfigurationError.
 
-    While an environment is tried, this process imports what it needs itself.
+    This process does its own imports while the environment is checked.
     """
     from relaax.cli.run.environment_check import EnvironmentCheck
     from relaax.cli.run.process import StartError

@@ -1,7 +1,6 @@
-"""Run a command that is told to end (SIGTERM) when its parent dies, however it dies.
+"""Run a command that receives SIGTERM when its parent dies, however it dies.
 
-`python end_with_parent.py PARENT_PID COMMAND [ARG ...]`. Without it a killed `relaax run` would leave its servers
-running.
+`python end_with_parent.py PARENT_PID COMMAND [ARG ...]`. Otherwise a killed `relaax run` would leave its servers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ def main() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGTERM)
-        if os.getppid() != parent:  # it died before
+        if os.getppid() != parent:  # the parent died earlier
             sys.exit(1)
     os.execvp(command[0], command)
 

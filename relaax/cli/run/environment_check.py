@@ -1,4 +1,4 @@
-"""Whether the environments of a run can be made: before anything is started one is, in a process that ends."""
+"""Check that the environments of a run can be made, by making one in a separate process before anything is started."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from relaax.client.address import CHECK
 from relaax.configuration import ConfigurationError
 
 CHECK_SECONDS = 10.0
-"""For which it is waited for. Whoever takes longer is ended: there are never two environments where one was meant."""
+"""Timeout of the check. The process is then ended: a run never has more environments than configured."""
 _LINES = 10
 
 
 class EnvironmentCheck:
-    """Begins at once, and is over with the block. A program of the user's own is left alone.
+    """A check that begins at once and ends with the block. It skips the user's own programs.
 
-    It may not know the word `check`, and its simulator may bear no second start.
+    These may not support the word `check`, and their simulators may not tolerate a second start.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -52,11 +52,11 @@ class EnvironmentCheck:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the program is one that can be asked."""
+        """Return whether the program supports the check."""
         return self._popen is not None
 
     def wait(self, seconds: float = CHECK_SECONDS) -> str | None:
-        """What the environment observes and does; None if that was not to be found out, or not in time.
+        """Return the environment's spaces; None if the program does not report them, or not in time.
 
         Raises ConfigurationError if its program refuses it, and StartError if it fails.
         """
@@ -71,10 +71,10 @@ class EnvironmentCheck:
             raise ConfigurationError(self._refusal(complained))
         if code != 0:
             words = "\n".join(f"  {line}" for line in complained.splitlines()[-_LINES:])
-            raise StartError(f"{self._name} could not be made, its program ended with exit code {code}:\n{words}")
+            raise StartError(f"{self._name} could not be made; its program exited with code {code}:\n{words}")
         return said.strip().rpartition("\n")[2]
 
     def _refusal(self, text: str) -> str:
-        """The program's sentence, without what libraries have said before."""
+        """Return the program's message, without earlier output of libraries."""
         before, prefix, sentence = text.strip().rpartition(self._prefix)
         return f"{prefix}{sentence}" if prefix else before or sentence

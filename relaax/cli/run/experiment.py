@@ -1,4 +1,4 @@
-"""One run from its first process to its summary."""
+"""One run, from its first process to its summary."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MISSED_TARGET = 3
 
 
 class SignalWatch:
-    """Remembers the first SIGINT, SIGTERM or SIGHUP. Another one, some seconds later, kills.
+    """Record the first SIGINT, SIGTERM or SIGHUP, and kill at another one some seconds later.
 
-    Not at once: wrappers such as `timeout` pass on a signal that the terminal has sent to everybody already, and that
-    must not cost the last checkpoint.
+    Not at once: wrappers such as `timeout` pass on a signal that the terminal has sent to all processes already, and
+    that must not cost the last checkpoint.
     """
 
     def __init__(self, supervisor: Supervisor) -> None:
@@ -42,9 +42,9 @@ class SignalWatch:
         self._supervisor = supervisor
         self._since = 0.0
         self.killed = False
-        """Whether another one has killed."""
+        """Whether a later signal has killed the processes."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as behind nohup
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, *_: object) -> None:
@@ -59,14 +59,14 @@ class SignalWatch:
 def experiment(
     plan: Plan, directory: RunDirectory, check: EnvironmentCheck, *, fresh: bool, progress: bool, summary: Path | None
 ) -> int:
-    """Run it. Returns the exit code.
+    """Run an experiment, and return the exit code.
 
-    Raises ConfigurationError and StartError for what is known before anything is started: the directory is as it was.
+    Raises ConfigurationError and StartError for problems found before any start; the directory is then unchanged.
     """
     tokens = run_tokens(plan)
     refused = None
     with ProgressView(plan, progress) as view:
-        view.step(f"making one {plan.environment_name}, to see that it can be made")
+        view.step(f"making one {plan.environment_name} as a check")
         check.wait()
         if summary is not None:
             directory.promise_summary(summary)
@@ -96,7 +96,7 @@ def experiment(
             final = decided
         view.show(final)
         if final.checkpoint_error:
-            _log.warning("the last checkpoint is tried for up to a minute more; so far: %s", final.checkpoint_error)
+            _log.warning("retrying the last checkpoint for up to a minute: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
         reader.close()
     result = _summary(plan, directory, status, decided, final)
@@ -104,7 +104,7 @@ def experiment(
     if lost is not None:
         _log.error("%s", lost)
         result["error"] = lost
-        if not interrupted.killed:  # who kills wants no last checkpoint
+        if not interrupted.killed:  # killing gives up the last checkpoint
             result["status"] = "failed"
     code = _exit_code(plan, result["status"])
     try:
@@ -126,26 +126,26 @@ def _exit_code(plan: Plan, status: str) -> int:
 
 
 def _lost(result: dict[str, Any], final: Progress, server: Process, fresh: bool) -> str | None:
-    """What is lost, why, and the way out; None where every step is in the last checkpoint."""
+    """Return a message about lost steps, the reason and a remedy; None if the last checkpoint has every step."""
     code, steps = server.exit_code(), result["lost_steps"]
     if not steps and code == 0:
         return None
     if code == 0 or server.failed:
         why = server.failed or final.checkpoint_error or "it cannot be read"
     else:
-        how = "was not there any more" if code is None else f"ended with {_ending(code)}"
+        how = "was not running any more" if code is None else f"ended with {_ending(code)}"
         why = f"the parameter server {how}" + (
             f", and before: {final.checkpoint_error}" if final.checkpoint_error else ""
         )
     lost = f"{steps:,} of {result['env_steps']:,} steps are lost" if steps else "steps may be lost"
     if result["checkpoint"] is None:
-        goes_on = "there is no checkpoint before, so that it begins anew"
+        goes_on = "there is no earlier checkpoint, so it starts over"
     else:
-        goes_on = f"it goes on at step {result['env_steps'] - steps:,}, from {result['checkpoint']}"
+        goes_on = f"it resumes at step {result['env_steps'] - steps:,}, from {result['checkpoint']}"
     again = "the same command without --fresh" if fresh else "the same command"
     return (
-        f"{lost}, because the last checkpoint could not be written: {why}. Mend that (make room in "
-        f"{result['run_dir']}, if it is full), and give {again} again: {goes_on}"
+        f"{lost}, because the last checkpoint could not be written: {why}. Fix that (free space in "
+        f"{result['run_dir']}, if it is full), and repeat {again}: {goes_on}"
     )
 
 
@@ -156,7 +156,7 @@ def _ending(code: int) -> str:
 def _watch(
     plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupted: SignalWatch, view: ProgressView
 ) -> str:
-    """Until there is a reason to stop, which is returned. Raises StartError."""
+    """Watch the run until there is a reason to stop, and return the reason. Raises StartError."""
     while not interrupted.event.wait(POLL_SECONDS):
         progress = reader.poll(supervisor.parameter_server_address)
         view.show(progress)
@@ -178,9 +178,9 @@ def _reached(plan: Plan, progress: Progress) -> bool:
 
 
 def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress, final: Progress) -> dict[str, Any]:
-    """The returns are those that decided; the counters those of the end, as the last checkpoint has them.
+    """Return the summary: returns as of the decision to stop, counters as of the last checkpoint.
 
-    Only the checkpoint knows what was counted after the parameter server was last asked.
+    Only the checkpoint knows what was counted after the parameter server was last polled.
     """
     checkpoint, manifest = _newest_checkpoint(directory)
     saved = manifest.get("global_step", 0)
@@ -206,9 +206,9 @@ def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress
 
 
 def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str, Any]]:
-    """Where its manifest is, and what it says. None, and nothing, where there is none that can be read.
+    """Return path and contents of the newest readable manifest; None and an empty mapping if there is none.
 
-    The next start takes the newest that can be read, too.
+    The next start resumes from the same checkpoint.
     """
     manager = CheckpointManager(LocalStore(directory.checkpoints))
     try:

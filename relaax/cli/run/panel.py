@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on."""
+"""The display of a run's progress."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from relaax.number_format import shown
 
 LINE_SECONDS = 10.0
 STEP_SECONDS = 2.0
-"""A step of the start that takes longer is told of where there is no terminal."""
+"""Without a terminal, a startup step that takes longer is reported."""
 
 
 class ProgressView:
-    """A live panel on a terminal, a line now and then elsewhere, nothing where `enabled` is false."""
+    """Show a live panel on a terminal, a line from time to time elsewhere, nothing if `enabled` is false."""
 
     def __init__(self, plan: Plan, enabled: bool) -> None:
         self._plan = plan
@@ -50,12 +50,12 @@ class ProgressView:
             self._live.stop()
 
     def say(self, sentence: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         if self._enabled:
             self._console.print(sentence, highlight=False, soft_wrap=True)
 
     def step(self, what: str) -> None:
-        """What is being done, until the next step or the first numbers."""
+        """Show the current activity until the next one or the first numbers."""
         self._step_is_over()
         if self._live:
             self._live.update(Text(f"{what} ..."))
@@ -69,14 +69,14 @@ class ProgressView:
             self._late.cancel()
 
     def show(self, progress: Progress) -> None:
-        """The newest numbers, once there is a connection."""
+        """Show the newest numbers, once there is a connection."""
         if not progress.seconds:
             return
         self._step_is_over()
         if self._live:
             self._live.update(_panel(self._plan, progress))
             return
-        trouble = progress.checkpoint_error.rpartition(": ")[2]  # before it stands which checkpoint: another each time
+        trouble = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
         if trouble != self._trouble:
             self._trouble = trouble
             self.say(
@@ -92,7 +92,7 @@ def _number(value: float | None) -> str:
 
 
 def _numbers(values: Iterable[int]) -> str:
-    return ", ".join(format(value, "_") for value in values)  # commas are between them
+    return ", ".join(format(value, "_") for value in values)  # the separators are commas
 
 
 def _line(progress: Progress) -> str:
@@ -111,7 +111,7 @@ def _checkpoint(progress: Progress) -> str:
 
 def _late_checkpoint(progress: Progress) -> str:
     last = "there is none yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
-    return f"the checkpoint is late ({last}), training goes on: {progress.checkpoint_error}"
+    return f"the checkpoint is late ({last}), training continues: {progress.checkpoint_error}"
 
 
 def _milliseconds(value: float | None) -> str:
@@ -119,12 +119,12 @@ def _milliseconds(value: float | None) -> str:
 
 
 def step_limit(progress: Progress, max_steps: int | None) -> int | None:
-    """Where the run ends at the latest: at its own limit or the training's, whichever is nearer; None while unknown."""
+    """Return the last step of the run: the lower of its own limit and the training's; None while unknown."""
     return min((limit for limit in (max_steps, progress.max_global_step) if limit), default=None)
 
 
 def time_left(progress: Progress, max_steps: int | None, max_time: float | None = None) -> float | None:
-    """Seconds until the run's nearest limit, that of steps at the pace so far; None before that can be said."""
+    """Return seconds until the run's nearest limit, for steps at the current speed; None while unknown."""
     end = step_limit(progress, max_steps)
     pace = progress.steps_per_second
     steps = max(0, end - progress.global_step) / pace if end and pace > 0 else None

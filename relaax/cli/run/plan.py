@@ -1,4 +1,4 @@
-"""What `relaax run` is to do: the experiment, its environments and their commands."""
+"""The plan of `relaax run`: the experiment, its environments and their commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from relaax.configuration import (
 from relaax.server.command_configuration import configured
 
 _GYMNASIUM = bundled_folder("environments") / "OpenAI_Gym" / "main.py"
-_PORTS = "`relaax run` chooses the ports by itself, and starts every shard"
+_PORTS = "`relaax run` chooses the ports itself, and starts every shard"
 _FOLDERS = "`relaax run` keeps everything in its run directory, which --run-dir names"
 DECIDED = {
     ("relaax-parameter-server", "bind"): _PORTS,
@@ -33,14 +33,14 @@ DECIDED = {
     ("relaax-parameter-server", "checkpoint_dir"): _FOLDERS,
     ("relaax-parameter-server", "checkpoint_aws_s3"): _FOLDERS,
     ("relaax-parameter-server", "metrics_dir"): _FOLDERS,
-    ("relaax-parameter-server", "checkpoint_interval"): "of `relaax run` it is relaax-run.checkpoint_interval",
+    ("relaax-parameter-server", "checkpoint_interval"): "`relaax run` uses relaax-run.checkpoint_interval",
 }
-"""Keys that are for servers started by hand. A run decides these, and has a way of its own to change them, or none."""
+"""Keys for servers started by hand, which a run sets itself, with the alternative for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An experiment, checked as far as that goes without starting anything."""
+    """An experiment, checked as far as possible without starting anything."""
 
     name: str
     configuration: Configuration
@@ -51,12 +51,12 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """The experiment in a few words."""
+        """Return a short description of the experiment."""
         return f"{self.name}: {self.environment_name} by {self.algorithm.stem}"
 
     @property
     def task(self) -> dict[str, str]:
-        """What is trained on what, in the words of the configuration."""
+        """Return what is trained on what, as the configuration names it."""
         return {
             "environment": str(self.run.environment),
             "name": self.environment_name,
@@ -66,36 +66,36 @@ class Plan:
 
     @property
     def target_return(self) -> float | None:
-        """Mean return of 100 episodes at which the run has succeeded."""
+        """Return the mean return of 100 episodes at which the run succeeds."""
         return self.run.target_return
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
+        """Return the run's seed."""
         return int(self._algorithm_key("seed"))
 
     @property
     def max_steps(self) -> int:
-        """Environment steps after which the run stops at the latest."""
+        """Return the environment steps after which the run stops at the latest."""
         return min(self.run.max_steps or 2**63, int(self._algorithm_key("max_global_step")))
 
     def _algorithm_key(self, key: str) -> float:
-        """One of the keys that every algorithm has."""
+        """Return the value of a key that every algorithm has."""
         return float(getattr(self.configuration.algorithm_config, key))
 
     @property
     def environments(self) -> int:
-        """How many there are, over all clients."""
+        """Return the number of environments of all clients."""
         return self.run.clients * self.run.connections_per_client * self.run.envs_per_client
 
     def client_command(self, address: str, index: int) -> list[str]:
-        """The command of the environment client number `index`."""
+        """Return the command of the environment client number `index`."""
         count, connections = self.run.envs_per_client, self.run.connections_per_client
         command = self.environment_command(address, count, index * count * connections)
         return [*command, "--connections", str(connections)] if connections > 1 else command
 
     def environment_command(self, address: str, count: int, first: int) -> list[str]:
-        """The command of `count` environments, counted from `first` where seeds are given out."""
+        """Return the command of `count` environments, numbered from `first` for their seeds."""
         return [
             sys.executable,
             str(self.environment_main),
@@ -109,7 +109,7 @@ class Plan:
         ]
 
     def _gymnasium_options(self) -> Iterator[str]:
-        """What the keys that are for gymnasium are as options of the environment's program."""
+        """Yield the keys for gymnasium as options of the environment's program."""
         run, modules = self.run, [self.environment_name]
         for name, value in run.kwargs.items():
             yield from ("--kwarg", f"{name}={json.dumps(value)}")
@@ -127,21 +127,21 @@ class Plan:
 def make_plan(config: str, overrides: Sequence[str]) -> Plan:
     """Read and check everything that can be checked without starting anything. Raises ConfigurationError."""
     configuration = configured(config, overrides)
-    for key, reason in DECIDED.items():  # in a file they are for others; whoever types them expects an effect
+    for key, reason in DECIDED.items():  # files share them; typed, they should have an effect
         if configuration.origins.get(key) == COMMAND_LINE:
             raise ConfigurationError(f"--set {'.'.join(key)}: has no effect: {reason}")
     return plan_of(config, configuration)
 
 
 def plan_of(config: str, configuration: Configuration) -> Plan:
-    """The plan of a configuration that was read. Raises ConfigurationError."""
+    """Return the plan of a configuration. Raises ConfigurationError."""
     path = find_configuration(config)
     algorithm = find_algorithm(configuration.algorithm_path, configuration.folder)
     run = configuration.run
     if run.environment is None or run.name is None:
         raise ConfigurationError(
-            f"{path}: relaax-run.environment and relaax-run.name say which environment `relaax run` starts, such as "
-            "OpenAI_Gym and CartPole-v1; without them start the servers with honcho and connect clients yourself"
+            f"{path}: relaax-run.environment and relaax-run.name must name the environment to start, such as "
+            "OpenAI_Gym and CartPole-v1; without them, start the servers with honcho and connect clients yourself"
         )
     main = _environment_main(run.environment, configuration.folder)
     _require_gymnasium(run, main)
@@ -156,14 +156,14 @@ def plan_of(config: str, configuration: Configuration) -> Plan:
 
 
 def made_of(kwargs: Mapping[str, Any], wrappers: Sequence[Any]) -> dict[str, str]:
-    """What an environment is made of beside its name, in words that can be compared."""
+    """Return an environment's constructor arguments and wrappers as comparable texts."""
     return {key: json.dumps(value, sort_keys=True) for key, value in (("kwargs", kwargs), ("wrappers", wrappers))}
 
 
 def _require_gymnasium(run: RunSection, main: Path) -> None:
-    """Raise ConfigurationError for keys that are for gymnasium, where a bundled environment is none of it.
+    """Raise ConfigurationError for gymnasium keys with a bundled environment that is not from gymnasium.
 
-    A program of one's own gets them as options, and refuses them by itself if it has none.
+    The user's own program receives them as options, and must refuse those that it does not support.
     """
     keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_}
     given = [key for key, value in keys.items() if value]
@@ -175,7 +175,7 @@ def _require_gymnasium(run: RunSection, main: Path) -> None:
 
 
 def _environment_main(environment: str, folder: Path) -> Path:
-    """`main.py` of an environment family, or the script itself: beside the file, here, or bundled."""
+    """Return `main.py` of an environment family, or the script itself: beside the file, here, or bundled."""
     for candidate in (folder / environment, Path.cwd() / environment, bundled_folder("environments") / environment):
         for found in (candidate / "main.py", candidate):
             if found.is_file():

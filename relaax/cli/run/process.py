@@ -1,4 +1,4 @@
-"""One process of a run: started, watched, ended."""
+"""One process of a run: start, watch and stop it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 READY = " listening on "
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
-READ_SECONDS = 1.0  # to take in the last words of one that has ended: its children may hold its output open
+READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
 QUICK_FAILURE_SECONDS = 20.0
 MAX_QUICK_FAILURES = 3
 EXIT_REFUSED = 2
-# One thread each: on a machine full of processes more only get in each other's way.
+# One thread each: on a machine full of processes, more would only compete.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
 _LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
 
 
 class StartError(Exception):
-    """A process did not start, or ends again and again.
+    """A process did not start, or fails repeatedly.
 
-    `refused` is what it said where it refused its configuration (exit code 2).
+    `refused` is its message if it refused its configuration (exit code 2).
     """
 
     def __init__(self, message: str, refused: str | None = None) -> None:
@@ -45,12 +45,12 @@ class StartError(Exception):
 
 
 def tethered(command: Sequence[str]) -> list[str]:
-    """The same command, for a process that ends with this one."""
+    """Return the same command for a process that ends with this one."""
     return [sys.executable, "-S", "-E", str(_END_WITH_PARENT), str(os.getpid()), *command]
 
 
 def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
-    """Variables for a process of a run: with `secrets` in place of this process's tokens, unless that is None."""
+    """Return the environment of a process of a run: `secrets` replace this process's tokens, unless it is None."""
     inherited = without_variables(os.environ)
     if secrets is None:
         return {**_ENVIRONMENT, **inherited}
@@ -58,20 +58,20 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
 
 
 class Process:
-    """A command whose output goes to a log file, in a session of its own so that Ctrl-C does not reach it.
+    """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
 
-    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` has it. Where the log
-    cannot be written, what it says is lost, and it goes on.
+    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` holds it. If the log
+    cannot be written, the output is lost, and the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
-        """`secrets`: tokens by the names of environment variables, in place of those of this process."""
+        """`secrets`: tokens by environment variable, replacing those of this process."""
         self.name = name
         self._secrets = secrets
         self.log = log
         self.address: str | None = None
         self.failed = ""
-        """Of a parameter server, why it could not write its last checkpoint, if it could not."""
+        """Why the parameter server could not write its last checkpoint; empty otherwise."""
         self.restarts = 0
         self._server = server
         self._popen: subprocess.Popen[bytes] | None = None
@@ -84,7 +84,7 @@ class Process:
         self._announced = False
 
     def start(self, command: Sequence[str]) -> None:
-        """Start it; for a server, `wait_ready` follows."""
+        """Start the process; for a server, call `wait_ready` next."""
         self._ready = threading.Event()
         self._announced = False
         self._started_at = time.monotonic()
@@ -94,7 +94,7 @@ class Process:
                 tethered(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                # What a server cannot write to its log it does without. A program that prints would end with an error.
+                # A server drops what it cannot write to its log. A program that prints would fail.
                 stderr=log if self._server else subprocess.STDOUT,
                 start_new_session=True,
                 env=environment_of(self._secrets),
@@ -111,10 +111,10 @@ class Process:
             return open(os.devnull, "ab", buffering=0)
 
     def _complain(self, error: OSError) -> None:
-        """Once: it may be full for long, and for every line."""
+        """Warn once: the disk may be full for long, and for every line."""
         if not self._complained:
             self._complained = True
-            _log.warning("%s cannot be written: %s; what %s says is lost", self.log, error.strerror, self.name)
+            _log.warning("%s cannot be written: %s; the output of %s is lost", self.log, error.strerror, self.name)
 
     def _read(self, popen: subprocess.Popen[bytes], ready: threading.Event) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.
@@ -125,7 +125,7 @@ class Process:
                     self._hear(line.decode(errors="replace"), ready)
                 try:
                     log.write(line)
-                except OSError as error:  # a pipe that nobody reads would stop the process
+                except OSError as error:  # keep reading: a full pipe would block the process
                     self._complain(error)
         ready.set()
 
@@ -138,11 +138,11 @@ class Process:
             self.failed = line.partition(FAILED)[2].strip()
 
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        """The server's address. Raises StartError where it ends, says nothing, or `stopping` is set."""
+        """Return the server's address. Raises StartError if it ends, announces none, or `stopping` is set."""
         deadline = time.monotonic() + timeout
         while not self._ready.wait(0.1) and time.monotonic() < deadline:
             if stopping.is_set():
-                raise StartError(f"{self.name} was not waited for")
+                raise StartError(f"waiting for {self.name} was interrupted")
         assert self._popen is not None
         if not self._ready.is_set() or not self._announced:
             self.wait(EXIT_SECONDS)
@@ -152,30 +152,30 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Process id, once started."""
+        """Return the process id, once started."""
         return self._popen.pid if self._popen else None
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative where a signal ended it."""
+        """Return the exit code: None while it runs; negative if a signal ended it."""
         return self._popen.poll() if self._popen else None
 
     def restart(self, command: Sequence[str]) -> None:
-        """Start it again after it ended. Raises StartError where it ends quickly again and again."""
+        """Start the process again after it ended. Raises StartError if it repeatedly ends early."""
         if time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS:
             self._quick_failures += 1
         else:
             self._quick_failures = 0
         if self._quick_failures >= MAX_QUICK_FAILURES or self.exit_code() == EXIT_REFUSED:
-            raise self.start_error("ends again and again")
+            raise self.start_error("fails repeatedly")
         self.restarts += 1
         self.start(command)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM to the process."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it, and what it started."""
+        """Kill the process and those that it started."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -188,7 +188,7 @@ class Process:
                 self._popen.send_signal(number)
 
     def wait(self, timeout: float) -> bool:
-        """Whether it has ended within `timeout` seconds."""
+        """Return whether the process has ended within `timeout` seconds."""
         if self._popen is None:
             return True
         try:
@@ -199,24 +199,24 @@ class Process:
         return True
 
     def _take_in(self) -> None:
-        """All that it has said before it ended."""
+        """Read all output of the ended process."""
         if self._reader is not None and self.exit_code() is not None:
             self._reader.join(READ_SECONDS)
 
     def start_error(self, what: str) -> StartError:
-        """What to raise where it did not start or has ended: `what`, and the end of its log."""
+        """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
         refused = self.exit_code() == EXIT_REFUSED
         words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
         return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
 
     def last_words(self, lines: int = _LINES) -> str:
-        """The end of its log, without what earlier runs have written to it."""
+        """Return the end of the log, without the output of earlier runs."""
         self._take_in()
         try:
             text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
             if not text.strip():
                 with self.log.open("ab", buffering=0) as log:
-                    log.write(b"\n")  # it may have had no room for any
+                    log.write(b"\n")  # fails if the disk is full, which explains the empty log
         except OSError as error:
             return f"  (no log: {self.log}: {error.strerror})"
         return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])

@@ -1,4 +1,4 @@
-"""How a run goes, as the parameter server tells it."""
+"""The progress of a run, as the parameter server reports it."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Progress(TrainingStatus):
     """
 
     seconds: float = 0.0
-    """Since the first connection of this run."""
+    """Seconds since the first connection of this run."""
     steps_at_start: int = 0
 
     @property
     def steps_per_second(self) -> float:
-        """Mean over this run."""
+        """Return the mean speed of this run."""
         return (self.global_step - self.steps_at_start) / self.seconds if self.seconds > 0 else 0.0
 
 
 class ProgressReader:
-    """Asks the parameter server. It may be away for a while: then the last answer stands.
+    """Poll the parameter server; while it is unreachable, the last answer remains.
 
-    A channel that has failed is dialled anew: left alone, gRPC waits longer before each attempt to connect, and a
-    parameter server that is back would not be heard for seconds.
+    A channel that has failed is reopened: otherwise gRPC waits longer before each attempt to connect, and a parameter
+    server that is back would not be noticed for seconds.
     """
 
     def __init__(self, token: str = "") -> None:
-        """`token`: what the parameter server asks for."""
+        """`token`: the parameter server's token."""
         self._token = token
         self.latest = Progress()
         self._address = ""
@@ -50,11 +50,11 @@ class ProgressReader:
 
     @property
     def heard(self) -> bool:
-        """Whether it has answered at all."""
+        """Return whether the parameter server has ever answered."""
         return self._steps_at_start is not None
 
     def poll(self, address: str) -> Progress:
-        """The newest progress, from the parameter server at `address`."""
+        """Return the newest progress from the parameter server at `address`."""
         if address != self._address:
             self.close()
             self._address = address
@@ -79,7 +79,7 @@ class ProgressReader:
         return replace(progress, seconds=seconds, steps_at_start=self._steps_at_start or 0)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -1,4 +1,4 @@
-"""Output that may go away: a pipe whose reader ends, a terminal that is closed, a disk that is full."""
+"""Output that survives a pipe whose reader ends, a closed terminal, and a full disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO, cast
 
 
 def lasting(stream: TextIO | None) -> TextIO | None:
-    """The same stream, but what cannot be written is dropped. None, which nobody has opened, stays None."""
+    """Return the same stream, except that it drops what cannot be written. None, for no open stream, stays None."""
     return None if stream is None else cast(TextIO, _ResilientOutput(stream))
 
 
@@ -35,6 +35,6 @@ class _ResilientOutput:
             yield
         except OSError:
             with contextlib.suppress(OSError, ValueError):
-                nowhere = os.open(os.devnull, os.O_WRONLY)  # for what the stream still holds, too
+                nowhere = os.open(os.devnull, os.O_WRONLY)  # also drops what the stream has buffered
                 os.dup2(nowhere, self._stream.fileno())
                 os.close(nowhere)

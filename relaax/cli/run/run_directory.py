@@ -1,10 +1,10 @@
-"""The folder that a run leaves behind.
+"""The directory of a run.
 
-configuration.yaml   what the servers were started with
+configuration.yaml   the configuration of the servers
 logs/                one log per process
 checkpoints/         the parameter server's
 metrics/             the TensorBoard run
-summary.json         how the run ended; missing while it goes on
+summary.json         the result of the run; missing while it is running
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _TLS_KEYS = (
 
 
 class NotWritten(Exception):
-    """A file that was promised is not there. The message says which, and why."""
+    """A promised file could not be written. The message says which, and why."""
 
 
 class RunDirectory:
-    """A run's folder, locked while the run goes on."""
+    """The directory of a run, locked while the run is active."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -56,22 +56,21 @@ class RunDirectory:
         self._lock: Any = None
 
     def open(self, fresh: bool, max_steps: int, task: Mapping[str, str] | None = None) -> str:
-        """Make it ready: resume an unfinished run, move a finished one aside, or any with `fresh`.
+        """Prepare the directory: resume an unfinished run; move aside a finished one, or with `fresh` any.
 
-        A run that stopped at its limit of steps is unfinished if `max_steps`, this run's limit, lies beyond; one that
-        stopped at its limit of time always is, because each start has its own time. One without a checkpoint has
-        nothing to resume: another begins in its place. `task` is what is to be trained on (`Plan.task`), where that
-        is to be compared.
+        A run that stopped at its step limit is unfinished if `max_steps`, this run's limit, is higher; one that stopped
+        at its time limit always is, because each start has its own time. A run without a checkpoint has nothing to
+        resume and is replaced. `task` is what is to be trained on (`Plan.task`), if it should be compared.
 
-        Returns a sentence for the user. Raises ConfigurationError where another run uses it, or an unfinished run of
-        another task is there.
+        Returns a sentence for the user. Raises ConfigurationError if another run uses the directory, or if it holds an
+        unfinished run of another task.
         """
         self._take_lock()
         sentence = f"run directory {self.path}"
         try:
             if self.configuration.exists():
                 if fresh or self._finished(max_steps):
-                    sentence = f"{sentence} (the run before is now {self._move_aside()})"
+                    sentence = f"{sentence} (the previous run is now {self._move_aside()})"
                     self._take_lock()
                 elif self._has_checkpoint():
                     self._require_same(task or {})
@@ -85,10 +84,10 @@ class RunDirectory:
         return sentence
 
     def _take_lock(self) -> None:
-        """The lock is the operating system's: it goes with the process, however that ends."""
+        """Take an operating-system lock, which ends with the process, however that ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            # A link is not followed: it may be anybody's, and lead anywhere. Nor is a pipe waited for.
+            # Do not follow a link, which may be anybody's and lead anywhere, or wait for a pipe.
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
             self._lock = os.fdopen(os.open(self.path / ".lock", flags, 0o666), "w")
         except OSError as error:
@@ -102,11 +101,11 @@ class RunDirectory:
             ) from None
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.close()
 
     def _has_checkpoint(self) -> bool:
-        """Whether there is anything but a lease: what is damaged counts, the parameter server has its say about it."""
+        """Return whether there is anything but a lease, even damaged: the parameter server decides about that."""
         return self.checkpoints.is_dir() and any(path.name != lease.KEY for path in self.checkpoints.iterdir())
 
     def _finished(self, max_steps: int) -> bool:
@@ -119,21 +118,21 @@ class RunDirectory:
             return False
 
     def _require_same(self, task: Mapping[str, str]) -> None:
-        """A checkpoint of another task may have reached this one's target without a step."""
+        """Refuse a checkpoint of another task: it may have reached this task's target without a step."""
         try:
             before = read_yaml(self.configuration)
             run, algorithm = before["relaax-run"], before["algorithm"]
             there = {"environment": run["environment"], "name": run["name"], "algorithm": Path(algorithm["path"]).name}
             there |= made_of(run.get("kwargs", {}), run.get("wrappers", []))
         except (ConfigurationError, TypeError, KeyError):
-            return  # nothing that could be compared; the checkpoint itself is compared by the parameter server
+            return  # nothing to compare; the parameter server compares the checkpoint itself
         different = [key for key, here in task.items() if there[key] != here]
         if different:
             self.close()
             holds, wanted = (", ".join(f"{key} {of[key]}" for key in different) for of in (there, task))
             raise ConfigurationError(
                 f"run directory {self.path} holds an unfinished run of {holds}, not of {wanted}: --run-dir names "
-                "another directory, --fresh begins anew and moves that one aside"
+                "another directory, --fresh starts over and moves that one aside"
             )
 
     def _move_aside(self) -> Path:
@@ -148,9 +147,9 @@ class RunDirectory:
         return aside
 
     def settled(self, plan: Plan) -> Configuration:
-        """The effective configuration: the plan's, with what a run decides by itself. That is marked in `origins`."""
+        """Return the plan's configuration with the keys that a run sets itself, marked in `origins`."""
         given = plan.configuration
-        # What its processes say stays on this machine. TLS would want certificates, and hide nothing from anybody.
+        # Traffic stays on this machine. TLS would need certificates, and protect nothing.
         sections: dict[str, dict[str, Any]] = {
             role.section: {"bind": "127.0.0.1:0", **_without_tls(given.sections[role.section])} for role in servers()
         }
@@ -169,16 +168,16 @@ class RunDirectory:
         )
 
     def write_configuration(self, plan: Plan) -> None:
-        """The effective configuration, which the servers read. It may hold secrets: nobody else may read it.
+        """Write the effective configuration for the servers. It may hold secrets: only the user may read it.
 
-        What is in this directory it names by its place in here: a run that is moved or copied is another one.
-        Raises ConfigurationError.
+        Paths within this directory are written relative to it, so that a moved or copied run uses its own. Raises
+        ConfigurationError.
         """
         settled = self.settled(plan)
         document, path = settled.as_dict(), self.path.resolve()
         document["relaax-parameter-server"]["checkpoint_dir"] = f"{HERE}/{self.checkpoints.name}"
         document["relaax-parameter-server"]["metrics_dir"] = f"{HERE}/{self.metrics.name}"
-        if plan.algorithm.is_relative_to(path):  # it is looked for beside the file
+        if plan.algorithm.is_relative_to(path):  # it is resolved relative to the file
             document["algorithm"]["path"] = str(plan.algorithm.relative_to(path))
         try:
             write_whole(self.configuration, [printed(document, settled.origins).encode()], 0o600)
@@ -186,7 +185,7 @@ class RunDirectory:
             raise ConfigurationError(f"{self.configuration} cannot be written: {error.strerror}") from None
 
     def promise_summary(self, path: Path) -> None:
-        """Make sure, before the run, that its summary can be written there. Raises ConfigurationError."""
+        """Ensure, before the run, that its summary can be written there. Raises ConfigurationError."""
         is_new = not path.exists()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +196,7 @@ class RunDirectory:
             raise ConfigurationError(f"--summary {path}: {error.strerror}") from None
 
     def write_summary(self, summary: dict[str, Any], also: Path | None) -> None:
-        """`summary.json`, and a copy where the user wants one. Raises NotWritten, after it has tried both."""
+        """Write `summary.json`, and a copy if requested. Raises NotWritten after trying both."""
         text = (json.dumps(summary, indent=2) + "\n").encode()
         missing = []
         for path in (self.summary, *([] if also is None else [also])):
@@ -211,5 +210,5 @@ class RunDirectory:
 
 
 def _without_tls(section: Section) -> dict[str, None]:
-    """The keys of TLS that are set, unset."""
+    """Return the TLS keys that are set, with None as their values."""
     return {key: None for key in _TLS_KEYS if getattr(section, key, None) is not None}

@@ -1,4 +1,4 @@
-"""The tokens of a run: each process gets those that it needs, by its environment and never by its command line."""
+"""The tokens of a run: each process gets those it needs in its environment, never on its command line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from relaax.server.tls import parameter_server_token, rlx_server_token
 
 @dataclass(frozen=True, slots=True)
 class RunTokens:
-    """The tokens by the environment variables that have them. `status` is what `relaax run` itself shows."""
+    """The tokens by environment variable. `status` is the one that `relaax run` itself sends."""
 
     tokens: Mapping[str, str] = field(repr=False)
 
     @property
     def status(self) -> str:
-        """The parameter server's, or an empty text."""
+        """Return the parameter server's token, or an empty text."""
         return self.tokens.get(WORKERS_TOKEN, "")
 
     def of(self, role: Role) -> dict[str, str]:
@@ -28,13 +28,13 @@ class RunTokens:
 
 
 def run_tokens(plan: Plan) -> RunTokens:
-    """Read them as the configuration and this process's environment say. Raises ConfigurationError."""
+    """Read the tokens from the configuration and this process's environment. Raises ConfigurationError."""
     workers = parameter_server_token(plan.configuration.parameter_server)
     environments = rlx_server_token(plan.configuration.rlx_server)
     if plan.configuration.rlx_server.clients_file is not None and environments is None:
         raise ConfigurationError(
-            "relaax-rlx-server.clients_file: the clients of `relaax run` have no name, and nobody without one would be "
-            "let in: set token_file as well, or leave clients_file out"
+            "relaax-rlx-server.clients_file: the clients of `relaax run` have no name, and would not be admitted: "
+            "set token_file as well, or omit clients_file"
         )
     found = {WORKERS_TOKEN: workers, ENVIRONMENTS_TOKEN: environments}
     return RunTokens({variable: token for variable, token in found.items() if token})

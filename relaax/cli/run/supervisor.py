@@ -1,4 +1,4 @@
-"""Starts the processes of a run, keeps them alive, and ends them in order."""
+"""Start the processes of a run, keep them alive, and stop them in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_SECONDS = 90.0
 
 
 class Supervisor:
-    """The processes of every role, as the table of roles says."""
+    """The processes of every role, as declared in the table of roles."""
 
     def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens) -> None:
         self._plan = plan
@@ -34,27 +34,26 @@ class Supervisor:
             for role in roles.ROLES
         }
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
-        """The one that knows how training goes: the first shard."""
+        """The first shard, which reports the progress of training."""
         self.rlx_server = self._processes[RLX_SERVER.name][0]
         self.clients = self._processes[CLIENT.name]
         self._reserved: dict[str, list[socket.socket]] = {}
-        """For the roles that are led: the addresses are this run's from before a process starts until it has ended for
-        good."""
+        """Sockets that reserve the addresses of led roles, from before a process starts until it has ended for good."""
         self.stopping = threading.Event()
-        """Set by a signal: nothing that is still starting is waited for."""
+        """Set by a signal: ends the wait for processes that are starting."""
 
     @property
     def parameter_server_address(self) -> str:
-        """HOST:PORT of the first shard; a restart keeps it."""
+        """Return HOST:PORT of the first shard; a restart keeps it."""
         return self._addresses()[PARAMETER_SERVER.name][0]
 
     @property
     def shard_addresses(self) -> str:
-        """HOST:PORT of every shard, in their order, with commas between: what workers are told."""
+        """Return HOST:PORT of every shard, in order, separated by commas, as passed to workers."""
         return ",".join(self._addresses()[PARAMETER_SERVER.name])
 
     def start_servers(self) -> None:
-        """Start the processes that listen, side by side. Raises StartError."""
+        """Start the listening processes in parallel. Raises StartError."""
         self._reserve()
         led, others = ([role for role in roles.servers() if role.led is leads] for leads in (True, False))
         for role in others:
@@ -67,12 +66,12 @@ class Supervisor:
                 process.wait_ready(START_SECONDS, self.stopping)
 
     def start_parameter_server(self) -> None:
-        """Start the shards alone. Raises StartError."""
+        """Start only the shards. Raises StartError."""
         self._reserve()
         self._start_led(PARAMETER_SERVER)
 
     def _start_led(self, role: Role) -> None:
-        """The first process, which the others ask, then those together."""
+        """Start the first process, on which the others depend, then the others together."""
         first, *others = self._processes[role.name]
         self._start(role, 0)
         first.wait_ready(START_SECONDS, self.stopping)
@@ -103,7 +102,7 @@ class Supervisor:
         return announced | {name: [name_of(sock) for sock in socks] for name, socks in self._reserved.items()}
 
     def start_clients(self) -> None:
-        """Connect the environments."""
+        """Start the environment clients."""
         for number in range(len(self.clients)):
             self._start(CLIENT, number)
 
@@ -111,7 +110,7 @@ class Supervisor:
         self._processes[role.name][number].start(self._command(role, number))
 
     def watch(self) -> None:
-        """Restart what has ended and should not have. Raises StartError if that does not help."""
+        """Restart processes that have ended unexpectedly. Raises StartError if that does not help."""
         for role in roles.ROLES:
             for number, process in enumerate(self._processes[role.name]):
                 code = process.exit_code()
@@ -123,7 +122,7 @@ class Supervisor:
         code = process.exit_code()
         if role.module is None:
             process.restart(self._command(role, number))
-            _log.warning("%s had died (%s) and was started again", process.name, code)
+            _log.warning("%s died (%s) and was restarted", process.name, code)
             return
         several = len(self._processes[role.name]) > 1
         what = f"shard {number} of {role.title}" if several and role.led else role.title
@@ -133,17 +132,17 @@ class Supervisor:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Training has finished and the parameter server drew the conclusion, or every environment has had enough."""
+        """Return whether training has finished and the parameter server has exited, or every client is done."""
         return self.parameter_server.exit_code() == 0 or all(client.exit_code() == 0 for client in self.clients)
 
     def stop_training(self) -> None:
-        """First the environments, then the workers with their server. The parameter server is still there."""
+        """Stop the clients, then the RLX server with its workers. The parameter server keeps running."""
         for role in reversed(roles.ROLES):
             if role is not PARAMETER_SERVER:
                 self._stop(role, self._processes[role.name])
 
     def stop_parameter_server(self) -> None:
-        """Last: it writes the last checkpoint, which may take its time. Shard 0 lets the others go, who wait for it."""
+        """Stop the shards last: the last checkpoint may take time. Shard 0 releases the others, which wait for it."""
         first, *others = self._processes[PARAMETER_SERVER.name]
         for shards in ([first], others):
             self._stop(PARAMETER_SERVER, shards)
@@ -162,7 +161,7 @@ class Supervisor:
                 process.wait(1.0)
 
     def kill(self) -> None:
-        """End everything now."""
+        """Kill all processes at once."""
         for role in reversed(roles.ROLES):
             for process in self._processes[role.name]:
                 process.kill()

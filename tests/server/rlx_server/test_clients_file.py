@@ -56,7 +56,7 @@ def test_names_tokens_and_quotas(file: ClientsFile, tmp_path: Path) -> None:
         ("lab: {}", "one of token-file and token-sha256 is needed"),
         (f"lab: {{token-sha256: {LAB}, token-file: x}}", "one of token-file and token-sha256 is needed"),
         (f"lab: {{token-sha256: {LAB}}}\nroom: {{token-sha256: {LAB}}}", "room and lab have the same token"),
-        (f"lab: {{token-sha256: {LAB}}}\nlab: {{token-sha256: {LAB}}}", "stands twice"),
+        (f"lab: {{token-sha256: {LAB}}}\nlab: {{token-sha256: {LAB}}}", "appears twice"),
         (f"'la b': {{token-sha256: {LAB}}}", "'la b' is no name of a client"),
         ("lab: {token-file: nowhere}", "cannot be read"),
         ("- lab", "names with keys and values are needed"),

@@ -1,1 +1,1 @@
-"""What `relaax new` writes. Each file works as it stands; its name, as a word in the text, gives way to the new one."""
+"""Templates of `relaax new`. Each file works as it is; its name, as a word in the text, is replaced by the new one."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run worlds of `World` against an RLX server: `main HOST:PORT NAME [N]`.
 
-It needs relaax.client and numpy, and nothing else. N worlds share one connection.
+It needs only relaax.client and numpy. N worlds share one connection.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 
 from relaax.client import Box, Discrete, RunSummary, Worlds, command, run
 
-STEPS = 100  # of an episode at most
+STEPS = 100  # at most, per episode
 
 
 class World:
-    """A sledge on a rail is to be brought to a mark and kept there.
+    """A sledge on a rail must be brought to a mark and kept there.
 
-    Put your own simulator in the place of this class. What the rest of this file needs of it are the two spaces,
-    `restart` and `do`. Spaces, and what values of them look like, are those of gymnasium: Box, Discrete, MultiBinary,
-    Tuple, Dict. Where actions are a Box of real numbers, the algorithm in the YAML file is da3c_cont.
+    Replace this class by your own simulator. The rest of this file uses the two spaces, `restart` and `do`. Spaces and
+    their values are as in gymnasium: Box, Discrete, MultiBinary, Tuple, Dict. For actions in a Box of real numbers, set
+    the algorithm in the YAML file to da3c_cont.
     """
 
     observation_space = Box(-2, 2, shape=(2,))  # distance from the mark, speed
@@ -31,18 +31,18 @@ class World:
         self._rng = rng
 
     def restart(self) -> Any:
-        """Begin an episode; its first observation. Here a simulator would be reset, a game started, a robot homed."""
+        """Begin an episode and return its first observation: reset a simulator, start a game, home a robot."""
         self._steps = 0
         self._distance = self._rng.uniform(-0.8, 0.8)
         self._speed = 0.0
         return self._observe()
 
     def do(self, action: int) -> tuple[Any, float, bool, bool]:
-        """Carry out an action: the observation after it, its reward, and whether the episode is over or cut off.
+        """Carry out an action. Return the next observation, the reward, and whether the episode terminated or was
+        truncated.
 
-        Over (terminated) is what ends by the task's own rule: nothing would follow, and what could have been is worth
-        nothing. Cut off (truncated) is what would go on, were it not for a limit from outside. Agents learn different
-        things from the two.
+        Terminated: the task's own rule ends the episode, and the return beyond it is zero. Truncated: an external limit
+        cuts the episode off, which otherwise would continue. Agents learn different things from the two.
         """
         self._steps += 1
         self._speed += 0.02 * (int(action) - 1)
@@ -56,7 +56,7 @@ class World:
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
-    """Make the worlds and let the agents behind the port act in them, until there was enough of it."""
+    """Make the worlds and let the server's agents act in them until training ends."""
     settings = command.settings(arguments)
     worlds = Worlds(World, arguments.environments, arguments.seed)
     return run(worlds, environment=arguments.name, **settings)

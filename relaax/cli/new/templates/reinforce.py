@@ -1,4 +1,4 @@
-"""REINFORCE (Williams 1992): whole episodes, and nothing but their returns to learn from."""
+"""REINFORCE (Williams 1992), which learns only from the returns of whole episodes."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from relaax.optim.clipping import clip_by_norm
 
 
 class Config(ConfigBase):
-    """The keys of the section `algorithm`, beside those that every algorithm has."""
+    """The keys of the section `algorithm`, besides those of every algorithm."""
 
     rewards_gamma: Free[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
-    episodes_per_update: Free[int] = Field(8, ge=1, description="Whole episodes that a gradient is computed from.")
+    episodes_per_update: Free[int] = Field(8, ge=1, description="Whole episodes per gradient.")
     dense: list[PositiveInt] = Field([64], description="Widths of the fully connected layers.")
 
 
 def policy_network(config: Config, observation_space: Any, action_space: Any) -> NetworkSpec:
-    """From an observation to one number for each action."""
+    """Return the network from an observation to one number for each action."""
     heads = Categorical(action_space.n).heads
     return NetworkSpec(input_shape(observation_space, 1), heads, tuple(config.dense), activation="tanh")
 
 
 class ParameterServer(ParameterServerBase):
-    """The model: a flat vector of numbers. Gradients are applied by the optimizer that the configuration names."""
+    """Define the model, a flat vector of numbers. The configured optimizer applies gradients."""
 
     def initial_parameters(self, seed: int) -> Any:
         spec = policy_network(self.config, self.observation_space, self.action_space)
-        return orthogonal_parameters(spec, seed, {"policy": 0.01})  # a head so small prefers no action
+        return orthogonal_parameters(spec, seed, {"policy": 0.01})  # so small a head prefers no action
 
 
 class Agent(AgentBase):
-    """Acts in N environments at once, and pushes a gradient whenever enough of their episodes have ended."""
+    """Act in N environments at once, and push a gradient whenever enough episodes have ended."""
 
     def __init__(self, config: Config, context: AgentContext) -> None:
         super().__init__(config, context)
-        assert isinstance(context.action_space, Discrete)  # the others were refused
+        assert isinstance(context.action_space, Discrete)  # other spaces were refused
         spec = policy_network(config, context.observation_space, context.action_space)
         self._engine = make_engine(spec, np.float32, (None, 1))
         self._policy = Categorical(context.action_space.n)
@@ -84,7 +84,7 @@ class Agent(AgentBase):
 
     def _record(self, step: StepResult) -> None:
         self._env_steps += step.env_steps
-        for i in np.flatnonzero(~step.first):  # at the first of an episode nothing was acted on
+        for i in np.flatnonzero(~step.first):  # the first observation follows no action
             self._under_way[i].append((self._inputs[i], self._actions[i], step.rewards[i]))
             if step.ended[i]:
                 self._ended.append(self._under_way[i])
@@ -111,7 +111,7 @@ class Agent(AgentBase):
         return n_step_returns(r_t, np.full_like(r_t, self.config.rewards_gamma), np.zeros(1, np.float32))[:, 0]
 
     def _gradient(self, inputs: Any, actions: Any, advantages: Any) -> Any:
-        """Of the mean of -log pi(a_t | s_t) * A_t, by every parameter."""
+        """Return the gradient of the mean of -log pi(a_t | s_t) * A_t."""
 
         def loss(outputs: Any, part: slice) -> Any:
             by_log_probability = -advantages[part] / len(advantages)
