@@ -1,4 +1,4 @@
-"""What the commands of the servers have in common."""
+"""Options that the commands of the servers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relaax import __version__
 
 
 def versions() -> str:
-    """Of RELAAX, the protocol and Python, in a line."""
+    """Return the versions of RELAAX, the protocol and Python, in one line."""
     from relaax.rlx import PROTOCOL_VERSION
 
     return f"relaax {__version__}, RLX {PROTOCOL_VERSION}, Python {platform.python_version()}"
@@ -25,7 +25,7 @@ def _print_versions(asked: bool) -> None:
 
 ConfigOption = Annotated[str, typer.Option(help="The YAML file of the experiment, or the name of a bundled one.")]
 LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
-LogFormatOption = Annotated[str | None, typer.Option(help="text for people, json for machines: one object each line.")]
+LogFormatOption = Annotated[str | None, typer.Option(help="text for people, json for machines: one object per line.")]
 StatusBindOption = Annotated[
     str | None, typer.Option(help="HOST:PORT for /healthz and /metrics (Prometheus); none without it.")
 ]
@@ -35,7 +35,8 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file; repeatable.")
 ]
 PrintConfigOption = Annotated[
-    bool, typer.Option("--print-config", help="Print the effective configuration, and where each value is from; end.")
+    bool,
+    typer.Option("--print-config", help="Print the effective configuration with the source of each value; exit."),
 ]
 VersionOption = Annotated[
     bool,
@@ -55,9 +56,9 @@ class _Application(typer.Typer):
 
 
 def command_app(**more: Any) -> typer.Typer:
-    """An application with plain help: the framed one cuts long option names short on a narrow terminal.
+    """Return an application with plain help: the framed help truncates long option names on a narrow terminal.
 
-    `more`: of what `typer.Typer` takes.
+    `more`: arguments of `typer.Typer`.
     """
     return _Application(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=_HELP, **more
