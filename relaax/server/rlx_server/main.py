@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Annotated
 
-# Read by the libraries below while they are imported: one thread, so that forking is safe, and no log beside this one.
+# Read by the libraries below on import: one thread, so that forking is safe, and no log besides the server's.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -62,20 +62,20 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT,...",
-            help="Where the parameter server is; of several shards all, with commas between them, shard 0 first.",
+            help="Addresses of the parameter server's shards, separated by commas, shard 0 first.",
         ),
     ] = None,
     bridge: Annotated[
-        str | None, typer.Option(help="How gradients and parameters travel: auto, grpc, shared_memory or hogwild.")
+        str | None, typer.Option(help="Transport of gradients and parameters: auto, grpc, shared_memory or hogwild.")
     ] = None,
     wire_precision: Annotated[
-        str | None, typer.Option(help="Of gradients and parameters by grpc: float32, float16 or bfloat16.")
+        str | None, typer.Option(help="Precision of gradients and parameters over grpc: float32, float16 or bfloat16.")
     ] = None,
     status_bind: StatusBindOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which a worker ends at its next episode's end.")
+        float | None, typer.Option(help="Seconds after which a worker ends, at the end of its next episode.")
     ] = None,
     device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,
@@ -86,7 +86,7 @@ def serve(
 ) -> None:
     """Accept environments over RLX and run one worker agent for each connection.
 
-    The command line wins over environment variables (RELAAX_RLX_SERVER__BIND=...), and these over the file.
+    The command line overrides environment variables (RELAAX_RLX_SERVER__BIND=...), which override the file.
     """
     given = {
         "rlx-server.bind": bind,
@@ -152,7 +152,7 @@ def serve(
 def _spawner(
     configuration: Configuration, folders: WorkerFolders, meters: Meters, authentication: Authentication
 ) -> Spawner:
-    """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
+    """Return the spawner that `worker_start` selects. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
     if settings.worker_start == "spawn":
@@ -174,7 +174,7 @@ def main() -> None:
             try:
                 start_anew(asked.environment)
             except OSError as error:
-                why = f"{sys.executable} cannot be started anew: {error.strerror}"
+                why = f"{sys.executable} cannot be restarted: {error.strerror}"
                 print(f"relaax-rlx-server: {why}; unset {' and '.join(DESCRIPTIONS)} instead", file=sys.stderr)
                 sys.exit(2)
 
