@@ -25,7 +25,7 @@ def _print_versions(asked: bool) -> None:
 
 ConfigOption = Annotated[str, typer.Option(help="The YAML file of the experiment, or the name of a bundled one.")]
 LogLevelOption = Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
-LogFormatOption = Annotated[str | None, typer.Option(help="text for people, json for machines: one object per line.")]
+LogFormatOption = Annotated[str | None, typer.Option(help="text for people, json for machines: one object each line.")]
 StatusBindOption = Annotated[
     str | None, typer.Option(help="HOST:PORT for /healthz and /metrics (Prometheus); none without it.")
 ]
@@ -35,8 +35,7 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file; repeatable.")
 ]
 PrintConfigOption = Annotated[
-    bool,
-    typer.Option("--print-config", help="Print the effective configuration with the source of each value; exit."),
+    bool, typer.Option("--print-config", help="Print the effective configuration, with the source of each value; end.")
 ]
 VersionOption = Annotated[
     bool,

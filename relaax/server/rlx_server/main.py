@@ -62,20 +62,20 @@ def serve(
         str | None,
         typer.Option(
             metavar="HOST:PORT,...",
-            help="Addresses of the parameter server's shards, separated by commas, shard 0 first.",
+            help="Where the parameter server is; of several shards all, with commas between them, shard 0 first.",
         ),
     ] = None,
     bridge: Annotated[
-        str | None, typer.Option(help="Transport of gradients and parameters: auto, grpc, shared_memory or hogwild.")
+        str | None, typer.Option(help="How gradients and parameters travel: auto, grpc, shared_memory or hogwild.")
     ] = None,
     wire_precision: Annotated[
-        str | None, typer.Option(help="Precision of gradients and parameters over grpc: float32, float16 or bfloat16.")
+        str | None, typer.Option(help="Of gradients and parameters by grpc: float32, float16 or bfloat16.")
     ] = None,
     status_bind: StatusBindOption = None,
     log_level: LogLevelOption = None,
     log_format: LogFormatOption = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which a worker ends, at the end of its next episode.")
+        float | None, typer.Option(help="Seconds after which a worker ends at its next episode's end.")
     ] = None,
     device: DeviceOption = None,
     allow_anonymous: AllowAnonymousOption = False,

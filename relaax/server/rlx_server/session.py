@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class AgentSession:
-    """Convert both autoreset modes, and `reset`, to the one form that agents know, `algorithm_base.StepOutcome`."""
+    """Brings both habits of ending episodes, and `reset`, into the one form that agents know, `algorithm_base.Step`."""
 
     def __init__(
         self, hello: Hello, agent: AgentBase, metrics: MetricsRecorder, clock: Callable[[], float] = time.perf_counter
