@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever the disk does."""
+"""Atomic file writes: a file is complete or absent, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Buffer = bytes | memoryview
 
 
 def write_whole(path: Path, pieces: Iterable[Buffer], mode: int = 0o666) -> None:
-    """Put these bytes, one behind the other, in the place of what `path` holds, which stays if that fails.
+    """Replace the content of `path` by the concatenated `pieces`; the old content stays if that fails.
 
-    What is no plain file, such as /dev/stdout, is written as it is; so is one in a folder where none can be made.
+    A special file, such as /dev/stdout, is written in place; so is a file in a folder that is not writable.
     Raises OSError.
     """
-    target = path.resolve()  # of a link, the file that it leads to
+    target = path.resolve()  # follows a link to its file
     if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
         with path.open("wb") as file:
             file.writelines(pieces)

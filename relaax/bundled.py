@@ -1,4 +1,4 @@
-"""Where the algorithms, environments, configurations and pages that come with RELAAX are."""
+"""Locations of the algorithms, environments, configurations and pages that come with RELAAX."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def bundled_folder(kind: str) -> Path:
-    """The folder `kind`: algorithms, environments, config or docs.
+    """Return the folder `kind`: algorithms, environments, config or docs.
 
-    In a checkout it stands beside the package, in a wheel inside it.
+    In a checkout it is next to the package, in a wheel inside it.
     """
     beside = _PACKAGE.parent / kind
     if beside.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
@@ -19,7 +19,7 @@ def bundled_folder(kind: str) -> Path:
 
 
 def bundled_names(kind: str, suffix: str = "") -> list[str]:
-    """The names of what is bundled: directories, or with a suffix (`.yaml`) files without it."""
+    """Return the names of bundled directories, or with a suffix (`.yaml`) of files, without it."""
     entries = sorted(bundled_folder(kind).glob(f"*{suffix}"))
     if suffix:
         return [entry.name.removesuffix(suffix) for entry in entries if entry.is_file()]

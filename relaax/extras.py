@@ -1,4 +1,4 @@
-"""Libraries that an installation may lack, and the extra that brings each: `pip install 'relaax[server]'`."""
+"""Libraries that may not be installed, and the extra that provides each: `pip install 'relaax[server]'`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXTRAS = {
     for libraries in _BY_EXTRA.values()
     for library in libraries.split()
 }
-"""Extras by the name under which Python knows the library."""
+"""Extras by the import name of the library."""
 
 
 def missing(error: BaseException, extra: str = "server") -> str | None:
-    """The sentence that names the library that was not found, and its extra; None where it is not such an error.
+    """Return a sentence that names the missing library and its extra; None for any other error.
 
-    `extra`: the one that is named if several bring the library. A library may have wrapped the error that says what was
-    not found into one of its own.
+    `extra`: the extra to name if several provide the library. Causes are searched too, as a library may have wrapped
+    the original error.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -45,7 +45,7 @@ def missing(error: BaseException, extra: str = "server") -> str | None:
 
 @contextlib.contextmanager
 def explained(extra: str) -> Iterator[None]:
-    """For other programs: a ModuleNotFoundError that says no more than the sentence of `missing`."""
+    """Raise a ModuleNotFoundError with only the sentence of `missing`, for use in other programs."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -57,7 +57,7 @@ def explained(extra: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named(program: str) -> Iterator[None]:
-    """For a command: exit code 2 and one sentence where a library of EXTRAS is not installed."""
+    """Exit with code 2 and one sentence if a library of EXTRAS is not installed, for use in a command."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""How kernels are compiled, and the types of what most of them take.
+"""Compilation of kernels, and the types of their usual arguments.
 
-What was compiled is kept for as long as the text of a kernel's own module stays: a change here that is to reach those
-who have it already must come with one there.
+Compiled code is cached until the text of a kernel's own module changes: a change here reaches existing caches only
+together with a change there.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ Kernel = Callable[..., Any]
 FLAT = types.Array(types.float32, 1, "C")
 """float32 [n], contiguous."""
 READ = types.Array(types.float32, 1, "C", readonly=True)
-"""float32 [n], contiguous, which is only read."""
+"""float32 [n], contiguous, read-only."""
 NUMBER = types.uint64
-"""Counts and indices. A signed index may count from an array's end, which keeps loops from being vectorised."""
+"""Counts and indices. A signed index may count from an array's end, which prevents vectorization of loops."""
 
 ANY_ORDER = {"reassoc", "contract", "nsz"}
-"""Leave to add up in any order, without which sums are not vectorised. What is not finite stays so."""
+"""Permission to add in any order, without which sums are not vectorized. Infinities and NaN are preserved."""
 
 
 def compiled(function: Kernel, *arguments: Any, fastmath: bool | set[str] = False, returns: Any = types.void) -> Kernel:
-    """Machine code, which is kept in a file beside its module, or in the user's cache, where that can be written.
+    """Compile `function` for arguments of these types, cached in a file beside its module or in the user's cache.
 
-    It takes arguments of these types. Python's lock is free while it runs. `fastmath`: liberties, such as `ANY_ORDER`.
+    It releases the GIL while it runs, and is not cached if no cache is writable. `fastmath`: such as `ANY_ORDER`.
     """
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     kernel: Kernel
     try:
         kernel = numba.njit(returns(*arguments), cache=True, **options)(function)
-    except (RuntimeError, OSError):  # no directory to write to, or no room there
+    except (RuntimeError, OSError):  # no writable directory, or the disk is full
         kernel = numba.njit(returns(*arguments), **options)(function)
     return kernel
 
 
 def inlined(function: Kernel, fastmath: bool | set[str] = False) -> Kernel:
-    """Let kernels call a function, which is compiled into each of them. `fastmath`: as for `compiled`."""
+    """Make a function callable by kernels; it is compiled into each of them. `fastmath`: as for `compiled`."""
     callable_by_kernels: Kernel = numba.njit(error_model="numpy", fastmath=fastmath)(function)
     return callable_by_kernels

@@ -1,10 +1,10 @@
-"""What both sides of a connection over TLS have in common: what it asks for, and what its errors mean."""
+"""TLS on both sides of a connection: its requirements and the meaning of its errors."""
 
 from __future__ import annotations
 
 import ssl
 
-# By OpenSSL's name of the reason. An alert is what the other side says of us.
+# By OpenSSL's name of the reason. An alert is the other side's complaint about this one.
 _REASONS = (
     ("CERTIFICATE_REQUIRED", "it asks for a certificate, and none was shown"),
     ("ALERT_UNKNOWN_CA", "it does not know the authority that signed the certificate that it was shown"),
@@ -20,7 +20,7 @@ _REASONS = (
 
 
 def reason_of(error: OSError) -> str | None:
-    """Why TLS with the peer, "it", cannot be: half a sentence. None where trying again may help."""
+    """Return why TLS with the peer ("it") fails, as a clause; None if a retry may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate cannot be trusted: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):
@@ -30,10 +30,10 @@ def reason_of(error: OSError) -> str | None:
 
 
 def client_context(authority: str | None = None) -> ssl.SSLContext:
-    """For a client: TLS 1.2 or later, the server's certificate and name checked.
+    """Return a client's context: TLS 1.2 or later, with the server's certificate and name checked.
 
-    `authority`: certificates (PEM) to check them by; by default those that this system trusts.
-    Raises ssl.SSLError where they are none.
+    `authority`: certificates (PEM) to trust; by default those that this system trusts.
+    Raises ssl.SSLError if they are not certificates.
     """
     context = ssl.create_default_context(cadata=authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Scalars from every process to one TensorBoard run."""
+"""Scalars of every process, written to one TensorBoard run."""
 
 from relaax.metrics.aggregator import Aggregator
 from relaax.metrics.fleet import Fleet

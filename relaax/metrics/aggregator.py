@@ -1,4 +1,4 @@
-"""Scalars of many workers, brought together until they are written."""
+"""Scalars of many workers, aggregated until they are written."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Mean:
-    """A sum of samples and their number."""
+    """A running mean: the sum of the samples and their number."""
 
     total: float = 0.0
     count: int = 0
 
     def add(self, total: float, count: int = 1) -> None:
-        """Take in `count` samples whose sum is `total`. Raises OverflowError where finite sums have none together;
-        then nothing has changed.
+        """Add `count` samples whose sum is `total`. Raises OverflowError, and changes nothing, if two finite sums
+        overflow.
         """
         together = self.total + total
         if math.isinf(together) and math.isfinite(self.total) and math.isfinite(total):
-            raise OverflowError(f"{self.total:g} and {total:g} have no sum")
+            raise OverflowError(f"the sum of {self.total:g} and {total:g} overflows")
         self.total = together
         self.count += count
 
     @property
     def value(self) -> float:
-        """The mean; 0 where there are no samples."""
+        """The mean; 0 if there are no samples."""
         return self.total / self.count if self.count else 0.0
 
 
 class Aggregator:
-    """Takes reports from every thread, gives their means to one writer. No number is too large for it: what cannot be
-    added is left out, and the log says so once a minute.
+    """Collect reports from any thread and give their means to one writer. A sample whose sum overflows is dropped, and
+    a warning is logged at most once a minute.
 
-    Bounded: of more than `max_names` different names the later ones are dropped, and the log says so once. Names of
-    clients' own have as many places beside them, in which no worker can take another's (see `FairNames`).
+    Bounded: names beyond the first `max_names` are dropped, and a warning is logged once. Names that clients choose
+    have `max_names` places of their own, shared fairly among the workers (see `FairNames`).
     """
 
     def __init__(self, max_names: int = 1024) -> None:
@@ -62,7 +62,7 @@ class Aggregator:
         self._lock = threading.Lock()
 
     def episodes(self, episodes: Iterable[tuple[float, int]]) -> None:
-        """Episodes that ended, in order, as (return, length)."""
+        """Add finished episodes, in order, as (return, length)."""
         with self._lock:
             for episode_return, length in episodes:
                 self._returns.add(episode_return)
@@ -71,28 +71,26 @@ class Aggregator:
                 self._add("episode/length", length, 1)
 
     def scalars(self, scalars: Iterable[tuple[str, float, int]], worker_id: str = "") -> None:
-        """Samples of a worker as (name, sum, count). Raises ValueError for a name that is none, before anything is
-        taken in.
-        """
+        """Add samples of a worker as (name, sum, count). Raises ValueError, and adds nothing, if a name is invalid."""
         checked = [(check_name(name), total, count) for name, total, count in scalars]
         with self._lock:
             for name, total, count in checked:
                 self._add(name, total, count, worker_id)
 
     def forget(self, worker_id: str) -> None:
-        """The worker has gone: the names of its client's own that nobody else uses make room for others."""
+        """Release the client-chosen names that only this worker used, as it has disconnected."""
         with self._lock:
             self._clients_names.forget(worker_id)
 
     def staleness(self, versions: int) -> None:
-        """A gradient came that was so old."""
+        """Record the staleness of a gradient, in parameter versions."""
         with self._lock:
             self._staleness.append(versions)
             self._max_staleness = max(self._max_staleness, versions)
             self._add("staleness/mean", versions, 1)
 
     def drain(self) -> dict[str, float]:
-        """The means since the last call, by name."""
+        """Return the means since the last call, by name."""
         p95 = self.staleness_p95()
         with self._lock:
             means, self._means = self._means, {}
@@ -106,24 +104,24 @@ class Aggregator:
             return values
 
     def progress(self) -> tuple[int, float | None, float | None, float]:
-        """Episodes so far, mean return of the last 100, the best such mean, mean staleness of the last 100 pushes."""
+        """Return episodes so far, mean return of the last 100, best such mean, mean staleness of last 100 pushes."""
         with self._lock:
             staleness = sum(self._staleness) / len(self._staleness) if self._staleness else 0.0
             return self._returns.episodes, self._returns.mean, self._returns.best, staleness
 
     def staleness_p95(self) -> float:
-        """What 95 in 100 of the last 100 pushes did not exceed; 0 before the first."""
+        """Return the 95th percentile of staleness over the last 100 pushes; 0 before the first."""
         with self._lock:
             ordered = sorted(self._staleness)
         return float(ordered[math.ceil(0.95 * len(ordered)) - 1]) if ordered else 0.0
 
     def returns_as_json(self) -> dict[str, Any]:
-        """The episodes' part, for a checkpoint."""
+        """Return the state of the episode returns, for a checkpoint."""
         with self._lock:
             return self._returns.as_json()
 
     def restore_returns(self, state: Mapping[str, Any]) -> None:
-        """Take the episodes' part back from a checkpoint."""
+        """Restore the state of the episode returns from a checkpoint."""
         with self._lock:
             self._returns.restore(state)
 
@@ -132,7 +130,7 @@ class Aggregator:
             try:
                 self._means.setdefault(name, Mean()).add(total, count)
             except OverflowError as error:
-                self._complain("samples of the metric %s are left out: %s", name, error)
+                self._complain("samples of the metric %s are dropped: %s", name, error)
         elif not self._full:
             _log.warning("more than %d different metrics: %s and other new ones are dropped", self._max_names, name)
             self._full = True

@@ -1,4 +1,4 @@
-"""A TensorBoard run directory copied to a store, such as S3, while it grows."""
+"""Copies of a growing TensorBoard run directory in a store, such as S3."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from relaax.checkpoint import Store
 _log = logging.getLogger(__name__)
 
 COPY_SECONDS = 60.0
-"""Between two copies, unless there is much to copy."""
+"""Minimum seconds between two copies; longer if there is much to copy."""
 BYTES_PER_SECOND = 1_000_000
-"""How much is copied in the long run. A store takes whole files: what has grown is copied from its beginning."""
+"""Average copy rate. A store takes whole files, so a file that has grown is copied from its beginning."""
 _COMPLAIN = 60.0
 _EVENTS = "events.out.tfevents.*"
 
 
 class MetricsCopy:
-    """Copies the event files of `directory` that have grown, from a thread of its own, and once more at the end.
+    """Copy the event files of `directory` that have grown, in a background thread, and once more at the end.
 
-    A store that is away makes the copy old, and the log says so; nothing else stops.
+    If the store is unavailable, the copy goes stale and a warning is logged; nothing else stops.
     """
 
     def __init__(self, directory: Path, store: Store, interval: float = COPY_SECONDS) -> None:
@@ -37,11 +37,11 @@ class MetricsCopy:
         self._thread = threading.Thread(target=self._run, name="metrics copy", daemon=True)
 
     def start(self) -> None:
-        """Begin copying."""
+        """Start copying."""
         self._thread.start()
 
     def close(self) -> None:
-        """Copy what is left, which is tried once, and end. Called once, after `start`."""
+        """Try once to copy the remaining data, then stop. Called once, after `start`."""
         self._stop.set()
         self._thread.join()
 
@@ -52,7 +52,7 @@ class MetricsCopy:
         self._copy()
 
     def _copy(self) -> int:
-        """How many bytes were copied."""
+        """Copy the files that have grown and return the number of bytes copied."""
         done = 0
         try:
             for path in sorted(self._directory.glob(_EVENTS)):
@@ -61,10 +61,10 @@ class MetricsCopy:
                     self._put(path, size)
                     self._copied[path.name] = size
                     done += size
-        except Exception as error:  # whatever store and file system do, training goes on
+        except Exception as error:  # training continues whatever the store and the file system do
             now = time.monotonic()
             if self._complained is None or now - self._complained >= _COMPLAIN:
-                _log.warning("metrics cannot be copied to %s, trying on: %s", self._store.location, error)
+                _log.warning("metrics cannot be copied to %s, retrying: %s", self._store.location, error)
                 self._complained = now
         else:
             if self._complained is not None:
@@ -73,5 +73,5 @@ class MetricsCopy:
         return done
 
     def _put(self, path: Path, size: int) -> None:
-        """What is in the file now; what comes meanwhile is for the next time."""
+        """Copy the first `size` bytes of the file; data appended since is copied next time."""
         self._store.put(path.name, [np.memmap(path, np.uint8, "r", shape=(size,)).data])

@@ -1,24 +1,24 @@
-"""Places for names, of which nobody can take another's."""
+"""A bounded set of names that its users share fairly."""
 
 from __future__ import annotations
 
 
 class FairNames:
-    """At most `places` names, shared fairly by those who use them. Not thread-safe.
+    """At most `places` names, shared fairly among their users. Not thread-safe.
 
-    While there are places everybody gets what he asks for. When there are none, a name that nobody uses any more goes
-    first. Else whoever has less than his share, which is `places` divided by those who use any, gets the place of one
-    who has most: of his names the one that fewest others use, the newest of them.
+    While places are free, every new name is admitted. When none is free, an unused name is dropped first. Otherwise a
+    user with fewer names than its share (`places` divided by the number of users) takes a place from the user with the
+    most names: of these, the name with the fewest users, and among equals the newest.
     """
 
     def __init__(self, places: int) -> None:
         self._places = places
         self._users: dict[str, set[str]] = {}
-        self._names: dict[str, dict[str, None]] = {}  # of each user, the oldest first
+        self._names: dict[str, dict[str, None]] = {}  # by user, oldest first
         self._unused: dict[str, None] = {}
 
     def admits(self, name: str, user: str) -> bool:
-        """Whether `user` has a place for `name`, from now on if not before."""
+        """Return whether `name` has a place for `user`, assigning one if possible."""
         users = self._users.get(name)
         if users is None:
             if len(self._users) >= self._places and not self._make_room(user):
@@ -31,7 +31,7 @@ class FairNames:
         return True
 
     def forget(self, user: str) -> None:
-        """He has gone. His names stay while nobody needs their places."""
+        """Remove a user. Its names stay until their places are needed."""
         for name in self._names.pop(user, {}):
             self._users[name].discard(user)
             if not self._users[name]:

@@ -1,4 +1,4 @@
-"""How every worker fares: the newest figures of each, and what they come to over all."""
+"""Resource use and speed of every worker: the latest figures of each, and their totals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 SHOWN_AT_MOST = 64
 KNOWN_AT_MOST = 16_384
-"""Workers. Past it the one that came first is left out: where nobody writes scalars, nobody looks who has gone."""
+"""Workers. Beyond it the oldest is dropped: if no scalars are written, silent workers are never removed."""
 WORKER_FIGURES = ("memory_mb", "processor_percent")
 _OF_SERVERS = {
     "server/memory_mb": "system/rlx_server_memory_mb",
@@ -28,10 +28,10 @@ class _Worker:
 
 
 class Fleet:
-    """Takes figures from every thread, gives scalars to one writer.
+    """Collect figures from any thread and give scalars to one writer.
 
-    A worker is known by its first actor index. The first 64 are shown by themselves, all of them in mean and maximum.
-    One that was not heard of for `silence` seconds is left out.
+    A worker is identified by its first actor index. The first 64 have curves of their own; mean and maximum cover all.
+    A worker that has not reported for `silence` seconds is dropped.
     """
 
     def __init__(self, silence: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class Fleet:
         self._lock = threading.Lock()
 
     def note(self, worker_id: str, actor: int, env_steps: int, gauges: Iterable[tuple[str, float]]) -> None:
-        """A worker has done `env_steps` more steps, and says how it fares. Gauges of unknown names are left out."""
+        """Add `env_steps` to a worker's steps and store its gauges. Gauges of unknown names are ignored."""
         with self._lock:
             now = self._clock()
             if self._since is None:
@@ -56,12 +56,12 @@ class Fleet:
             worker.figures.update((name, value) for name, value in gauges if name in _KNOWN)
 
     def forget(self, worker_id: str) -> None:
-        """The worker has gone."""
+        """Remove a worker that has disconnected."""
         with self._lock:
             self._workers.pop(worker_id, None)
 
     def scalars(self) -> dict[str, float]:
-        """The newest figures, and steps per second since the last call; nothing where no worker was heard since."""
+        """Return the latest figures, and steps per second since the last call; nothing if no worker reported."""
         with self._lock:
             now, since = self._clock(), self._since
             gone = [key for key, worker in self._workers.items() if worker.heard < now - self._silence]
@@ -89,7 +89,7 @@ class Fleet:
             if found := self._of(f"worker/{name}"):
                 values[f"system/worker_{name}/mean"] = sum(found) / len(found)
                 values[f"system/worker_{name}/max"] = max(found)
-        # Of several servers and machines the one that is worst off.
+        # Of several servers and machines, report the worst.
         values.update((tag, max(found)) for name, tag in _OF_SERVERS.items() if (found := self._of(name)))
         values.update((tag, min(found)) for name, tag in _OF_MACHINES.items() if (found := self._of(name)))
         return values

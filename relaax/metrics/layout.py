@@ -1,4 +1,4 @@
-"""Which curves TensorBoard shows together, what matters most first: its tab "Custom Scalars"."""
+"""The layout of TensorBoard's tab "Custom Scalars": which curves share a chart, the most important first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def layout_value() -> Any:
-    """The layout, as a Summary.Value."""
+    """Return the layout as a Summary.Value."""
     from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
     layout = layout_pb2.Layout(
@@ -58,7 +58,7 @@ def layout_value() -> Any:
 
 
 def text_value(tag: str, metadata: Any, text: bytes) -> Any:
-    """A Summary.Value that holds a string."""
+    """Return a Summary.Value that holds a string."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.types_pb2 import DT_STRING

@@ -1,23 +1,23 @@
-"""Which names metrics may have."""
+"""Valid metric names."""
 
 from __future__ import annotations
 
 import re
 
 MAX_NAME_LENGTH = 160
-"""That of a client's metric, 128, and the prefix it gets."""
+"""The length of a client's metric name, 128, plus its prefix."""
 
 CLIENTS = "client/"
-"""That prefix: whatever begins with it is a name that a client has chosen."""
+"""The prefix of names that clients choose."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-][A-Za-z0-9_./-]*")
 
 
 def check_name(name: str) -> str:
-    """`name`, where it is letters, digits and `_ . - /`, no slash first: all that RLX allows. Raises ValueError."""
+    """Return `name` if RLX allows it: letters, digits and `_ . - /`, no slash first. Raises ValueError."""
     if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name[:MAX_NAME_LENGTH]!r} is no metric name: letters, digits, '_', '.', '-' and '/' are, no slash "
-            f"first, up to {MAX_NAME_LENGTH} characters"
+            f"{name[:MAX_NAME_LENGTH]!r} is not a metric name: use letters, digits, '_', '.', '-' and '/', no "
+            f"slash first, at most {MAX_NAME_LENGTH} characters"
         )
     return name

@@ -1,4 +1,4 @@
-"""Histograms of many workers, brought together until their quantiles are written."""
+"""Histograms of many workers, merged until their quantiles are written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SHARES: Mapping[str, float] = {"p50": 0.5, "p99": 0.99}
 
 
 class Quantiles:
-    """Takes histograms from every thread, gives medians and 99th percentiles to one writer.
+    """Collect histograms from any thread and give medians and 99th percentiles to one writer.
 
-    Bounded: of more than `max_names` different names the later ones are dropped.
+    Bounded: names beyond the first `max_names` are dropped.
     """
 
     def __init__(self, max_names: int = 64) -> None:
@@ -23,14 +23,14 @@ class Quantiles:
         self._lock = threading.Lock()
 
     def add(self, name: str, counts: Iterable[tuple[int, int]]) -> None:
-        """Samples of `name`, as (bucket, count)."""
+        """Add samples of `name`, as (bucket, count)."""
         with self._lock:
             if name not in self._histograms and len(self._histograms) >= self._max_names:
                 return
             self._histograms.setdefault(name, Histogram()).merge(counts)
 
     def drain(self) -> dict[str, float]:
-        """The quantiles of what came since the last call, as NAME/p50 and NAME/p99."""
+        """Return the quantiles of the samples since the last call, as NAME/p50 and NAME/p99."""
         with self._lock:
             histograms, self._histograms = self._histograms, {}
             values = {
@@ -43,6 +43,6 @@ class Quantiles:
             return values
 
     def latest(self, name: str) -> float | None:
-        """What `drain` last gave for NAME/p50 or NAME/p99; None before that."""
+        """Return the last value that `drain` gave for NAME/p50 or NAME/p99; None before that."""
         with self._lock:
             return self._latest.get(name)

@@ -1,4 +1,4 @@
-"""Sentences of the log that would come with every push, a minute apart."""
+"""Warnings that every push could repeat, logged at most once a minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MINUTE = 60.0
 
 
 class RateLimitedLog:
-    """Logs a warning at once, and then none for a minute; the next one says how many were kept back. Thread-safe."""
+    """Log a warning at once, then none for a minute; the next one counts those suppressed. Thread-safe."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -21,7 +21,7 @@ class RateLimitedLog:
         self._lock = threading.Lock()
 
     def __call__(self, sentence: str, *more: object) -> None:
-        """Log this, with the arguments `more` of logging, where it is time."""
+        """Log `sentence`, formatted with `more`, unless a minute has not passed."""
         with self._lock:
             now = self._clock()
             if now < self._next:

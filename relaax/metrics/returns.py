@@ -1,4 +1,4 @@
-"""How well training goes: the mean return of the last episodes."""
+"""Training progress: the mean return of the last episodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class RecentReturns:
     """Returns of the last `window` episodes, their mean, and the best such mean. Not thread-safe.
 
-    A return beyond RLX's bound is left out, so that every mean is a number. The log says so, once a minute.
+    A return beyond RLX's bound is ignored, so that every mean is finite; a warning is logged once a minute.
     """
 
     def __init__(self, window: int = 100) -> None:
@@ -27,7 +27,7 @@ class RecentReturns:
         self.best: float | None = None
 
     def add(self, episode_return: float) -> None:
-        """An episode ended."""
+        """Add the return of a finished episode."""
         self.episodes += 1
         if not is_return(episode_return):
             self._complain("an episode's return of %g is left out of the metrics", episode_return)
@@ -40,15 +40,15 @@ class RecentReturns:
 
     @property
     def mean(self) -> float | None:
-        """Mean over the window, or over fewer episodes at the beginning; None before the first."""
+        """The mean over the window, or over fewer episodes at the beginning; None before the first."""
         return math.fsum(self._last) / len(self._last) if self._last else None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for a checkpoint."""
+        """Return the whole state, for a checkpoint."""
         return {"episodes": self.episodes, "last": list(self._last), "best": self.best}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take back what `as_json` gave. Of older versions it may hold returns that are none today."""
+        """Restore the state from `as_json`. State of older versions may hold returns that are now out of bounds."""
         last = [float(value) for value in state["last"]]
         best = None if state["best"] is None else float(state["best"])
         kept = [value for value in last if is_return(value)]
@@ -58,7 +58,7 @@ class RecentReturns:
         self.best = best if best is None or is_return(best) else None
         if len(kept) < len(last) or self.best != best:
             _log.warning(
-                "the checkpoint has returns beyond %g: %d of the last %d are left out, the best mean return is %s",
+                "the checkpoint contains returns beyond %g: %d of the last %d are dropped, the best mean return is %s",
                 MAX_NUMBER,
                 len(last) - len(kept),
                 len(last),
@@ -67,5 +67,5 @@ class RecentReturns:
 
 
 def is_return(number: float) -> bool:
-    """Whether an episode can have returned this (see `relaax.rlx.messages.MAX_NUMBER`)."""
-    return abs(number) <= MAX_NUMBER  # which NaN is not
+    """Return whether `number` is within RLX's bound (see `relaax.rlx.messages.MAX_NUMBER`)."""
+    return abs(number) <= MAX_NUMBER  # False for NaN

@@ -1,4 +1,4 @@
-"""What a run says of itself beside its curves: configuration, hyperparameters, layout."""
+"""Metadata of a run beside its curves: configuration, hyperparameters, layout."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHOWN_FIRST = ("entropy_beta", "episode_len", "initial_learning_rate", "run.clie
 
 
 class RunDescription:
-    """For TensorBoard's tabs Text, HParams and Custom Scalars.
+    """Contents of TensorBoard's tabs Text, HParams and Custom Scalars.
 
-    `document`: the effective configuration, as a file would have it. `hyperparameters`: what runs are compared by,
-    nested. Of both, what may be secret is left out (see `relaax.configuration.redacted`).
+    `document`: the effective configuration, as in a file. `hyperparameters`: the values by which runs are compared,
+    nested. Possible secrets are removed from both (see `relaax.configuration.redacted`).
     """
 
     def __init__(self, document: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> None:
@@ -27,11 +27,11 @@ class RunDescription:
         self._hyperparameters = flat(redacted(hyperparameters))
 
     def begun(self) -> list[Any]:
-        """Values of a Summary, for the beginning of an event file."""
+        """Return the Summary values for the beginning of an event file."""
         return [self._configuration(), *self._comparison(), layout_value()]
 
     def ended(self) -> list[Any]:
-        """Values of a Summary, for its end."""
+        """Return the Summary values for the end of an event file."""
         from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
         end = plugin_data_pb2.SessionEndInfo(status=api_pb2.STATUS_SUCCESS, end_time_secs=time.time())
@@ -50,7 +50,7 @@ class RunDescription:
         types = {bool: api_pb2.DATA_TYPE_BOOL, float: api_pb2.DATA_TYPE_FLOAT64, str: api_pb2.DATA_TYPE_STRING}
         experiment = api_pb2.Experiment(
             hparam_infos=[
-                # TensorBoard puts columns that are said to differ first, and shows no more than five unasked.
+                # TensorBoard puts columns marked as differing first, and shows only five by default.
                 api_pb2.HParamInfo(name=name, type=types[type(value)], differs=name in SHOWN_FIRST)
                 for name, value in self._hyperparameters.items()
             ],
@@ -65,7 +65,7 @@ class RunDescription:
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
-    """One level, of what TensorBoard compares: numbers, truth values and text. `network.dense` is "64, 64"."""
+    """Flatten to the types that TensorBoard compares: numbers, booleans and text. `network.dense` is "64, 64"."""
     result: dict[str, bool | float | str] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):

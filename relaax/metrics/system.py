@@ -1,4 +1,4 @@
-"""What processes take of their machine: memory and processor."""
+"""Resource use of processes: memory and processor."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ import psutil
 MEGABYTE = 1e6
 SAMPLE_SECONDS = 10.0
 LARGEST_SHARE = 1 / 4000
-"""Of a core, what a worker spends on sampling: what takes long is done less often. Two cores may have 64 workers, and
-for the memory alone the system walks through all pages of a process."""
+"""Maximum share of a core that a worker spends on sampling: slow samples are taken less often. Two cores may have 64
+workers, and the system walks all pages of a process to measure its memory."""
 
 SERVER_EVERY = 3
-"""Of so many samples one is of the server too: it costs what a worker's own does, and every worker takes one."""
+"""One in this many samples includes the server: it costs as much as the worker's own, and every worker takes it."""
 
 
 class ProcessUsage:
-    """Memory and processor of one process, by default this one."""
+    """Memory and processor use of one process, by default this one."""
 
     def __init__(self, pid: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises psutil.Error where there is no such process."""
+        """Raises psutil.Error if there is no such process."""
         self._process = psutil.Process(pid)
         self._clock = clock
         self._then, self._seconds = clock(), self._processor_seconds()
 
     def sample(self) -> dict[str, float]:
-        """`memory_mb`: what would be free if it ended, the unique set size. `processor_percent`: of one core, since
-        the last sample. Takes some 25 ms for a process with TensorFlow. Raises psutil.Error.
+        """Return `memory_mb`, the unique set size, and `processor_percent`, of one core, since the last sample.
+
+        Takes about 25 ms for a process with TensorFlow. Raises psutil.Error.
         """
         now, seconds = self._clock(), self._processor_seconds()
         figures = {"memory_mb": self._process.memory_full_info().uss / MEGABYTE}
@@ -46,10 +47,9 @@ class ProcessUsage:
 
 
 class Sampler:
-    """Samples a worker, its server and its machine in the thread that calls `beat`; another thread takes the figures.
+    """Sample a worker, its server and its machine in the thread that calls `beat`; another thread takes the figures.
 
-    They are gauges by name: worker/..., server/... and machine/available_memory_mb. What the system does not tell is
-    left out.
+    They are gauges by name: worker/..., server/... and machine/available_memory_mb, if the system provides them.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Least seconds between two samples; clocks of the time that passes, and of what this thread uses of it."""
+        """`interval`: minimum seconds between samples. `clock`: elapsed time. `processor`: time used by this thread."""
         self._interval = interval
         self._clock = clock
         self._processor = processor
@@ -73,11 +73,11 @@ class Sampler:
 
     @property
     def found(self) -> bool:
-        """Whether there is anything to take."""
+        """Whether there are figures to take."""
         return bool(self._found)
 
     def beat(self) -> None:
-        """Sample, where it is time to. Never raises but for mistakes."""
+        """Take a sample if one is due. Raises no error of the system."""
         if self._clock() < self._due:
             return
         began = self._processor()
@@ -95,12 +95,12 @@ class Sampler:
             self._found.update(found)
 
     def take(self) -> Mapping[str, float]:
-        """The figures since the last call."""
+        """Return the figures since the last call."""
         with self._lock:
             found, self._found = self._found, {}
             return found
 
 
 def available_memory_mb() -> float:
-    """What processes could still take of this machine's memory."""
+    """Return the memory that is available to processes on this machine, in MB."""
     return psutil.virtual_memory().available / MEGABYTE

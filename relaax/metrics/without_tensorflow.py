@@ -1,4 +1,4 @@
-"""TensorBoard's library without TensorFlow, which it would load for files that it can read and write by itself."""
+"""TensorBoard's library without TensorFlow, which it does not need to read and write files but would load."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import types
 
 
 def do_without_tensorflow() -> None:
-    """To be called before TensorBoard's library first opens a file. The presence of this module is its own switch."""
+    """Disable TensorFlow in TensorBoard by a module whose presence is the switch. Call before it opens a file."""
     sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))

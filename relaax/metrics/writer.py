@@ -1,4 +1,4 @@
-"""From aggregated scalars to a TensorBoard run directory."""
+"""Writing aggregated scalars to a TensorBoard run directory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from relaax.metrics.without_tensorflow import do_without_tensorflow
 _log = logging.getLogger(__name__)
 
 RETRY = 60.0
-"""Seconds between two attempts to write, in the end, while the directory cannot be written."""
-COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
+"""Maximum seconds between two attempts to write while the directory is not writable."""
+COMPLAIN = 60.0  # seconds between two log lines about the same failure
 _numbers = itertools.count()
 
 
 class Preface(Protocol):
-    """Describe a run when it begins and when it ends, as values of a Summary (see `relaax.metrics.run_description`)."""
+    """Describe a run at its beginning and its end, as Summary values (see `relaax.metrics.run_description`)."""
 
     def begun(self) -> list[Any]: ...
 
@@ -32,14 +32,14 @@ class Preface(Protocol):
 
 
 Source = Callable[[], tuple[int, Mapping[str, float]]]
-"""Gives the global step and the scalars to be written at it."""
+"""Return the global step and the scalars to write at it."""
 
 
 class MetricsWriter:
-    """Asks `source` for scalars every `interval` seconds, from a thread of its own, and appends them to `directory`.
+    """Read scalars from `source` every `interval` seconds, in a background thread, and append them to `directory`.
 
-    A directory that cannot be written makes the curves incomplete, and the log says so once a minute; nothing else
-    stops. It is tried again after pauses that grow up to `RETRY` seconds, and a file that took nothing is removed.
+    While the directory is not writable, the curves are incomplete and a warning is logged once a minute; nothing else
+    stops. Retries back off up to `RETRY` seconds, and an empty file is removed.
     """
 
     def __init__(
@@ -54,24 +54,24 @@ class MetricsWriter:
         self._interval = interval
         self._preface = preface
         self._events: EventFile | None = None
-        self._pause = 0.0  # seconds until the next attempt, while writing fails
+        self._pause = 0.0  # seconds until the next attempt while writing fails
         self._next = 0.0
         self._complained: float | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin writing."""
+        """Start writing."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write what is left and end. Called once, after `start`."""
+        """Write the remaining scalars and stop. Called once, after `start`."""
         self._stop.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval):
-            if time.monotonic() >= self._next:  # what is gathered meanwhile becomes one point
+            if time.monotonic() >= self._next:  # scalars collected in between become one point
                 self._write()
         self._write()
         if (events := self._events) is not None:
@@ -81,8 +81,8 @@ class MetricsWriter:
     def _write(self) -> None:
         try:
             step, scalars = self._source()
-        except Exception:  # a defect of ours: the next ones may be there all the same
-            _log.exception("metrics could not be gathered, trying on")
+        except Exception:  # a bug: the next scalars may still be available
+            _log.exception("metrics could not be collected, retrying")
             return
         if scalars:
             self._attempt(lambda: self._append(step, scalars))
@@ -99,8 +99,8 @@ class MetricsWriter:
             return
         try:
             event = _event_of(values(self._preface))
-        except Exception as error:  # such as a configuration that TensorBoard has no form for: the curves matter more
-            _log.warning("the metrics go without configuration and hyperparameters: %s", error)
+        except Exception as error:  # such as a configuration that TensorBoard cannot represent: the curves matter more
+            _log.warning("the metrics are written without configuration and hyperparameters: %s", error)
             self._preface = None
         else:
             events.add(event)
@@ -108,10 +108,10 @@ class MetricsWriter:
     def _attempt(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except Exception as error:  # whatever the file system does, training goes on
+        except Exception as error:  # training continues whatever the file system does
             now = time.monotonic()
             if self._complained is None or now - self._complained >= COMPLAIN:
-                _log.warning("metrics cannot be written to %s, trying on: %s", self._directory, error)
+                _log.warning("metrics cannot be written to %s, retrying: %s", self._directory, error)
                 self._complained = now
             self._pause = min(max(2 * self._pause, self._interval), RETRY)
             self._next = now + self._pause
@@ -132,9 +132,9 @@ class MetricsWriter:
 
 
 class EventFile:
-    """A new event file in `directory`, under the name that TensorBoard's own writer would give it.
+    """A new event file in `directory`, named as by TensorBoard's own writer. Raises OSError.
 
-    That one writes from a thread of its own, which prints a traceback where the disk is full. Raises OSError.
+    That writer uses a thread of its own, which prints a traceback if the disk is full.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -154,15 +154,15 @@ class EventFile:
         self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
-        """Give what was added to the file system."""
+        """Flush the added events to the file system."""
         self._file.flush()
         self._holds_any = True
 
     def close(self) -> None:
-        """Write what is left. A file that has taken nothing is removed."""
+        """Write the remaining events. An empty file is removed."""
         try:
             self._file.close()
-        except OSError as error:  # it failed before, and the log has said so
+        except OSError as error:  # an earlier failure has been logged
             _log.debug("closing the event file: %s", error)
         if not self._holds_any:
             with contextlib.suppress(OSError):

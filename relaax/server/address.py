@@ -1,4 +1,4 @@
-"""Addresses to listen at."""
+"""Addresses to listen on."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 
 class AddressError(Exception):
-    """The address cannot be used. The message names it and the way out."""
+    """The address cannot be used. The message names the address and a remedy."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT as a pair; an IPv6 host may stand in brackets. Raises AddressError."""
+    """Split HOST:PORT into a pair; an IPv6 host may be in brackets. Raises AddressError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise AddressError(f"{address!r} is no address; one is HOST:PORT, such as localhost:7001")
+        raise AddressError(f"{address!r} is not an address; use HOST:PORT, such as localhost:7001")
     return host.strip("[]"), int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """Return whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None)  # a client of IPv4 at a port of IPv6
+    mapped = getattr(address, "ipv4_mapped", None)  # an IPv4 client on an IPv6 port
     return (mapped or address).is_loopback
 
 
 def require_loopback(address: str, allow_anonymous: bool, authenticated: bool = False) -> None:
-    """Refuse to serve anybody on the network unless peers must prove who they are, or that was asked for.
+    """Refuse to serve the network unless peers must authenticate or anonymous access is allowed.
 
     Raises AddressError.
     """
@@ -48,26 +48,26 @@ def require_loopback(address: str, allow_anonymous: bool, authenticated: bool = 
 
 
 def require_private(address: str | None, allow_anonymous: bool) -> None:
-    """Refuse to tell anybody on the network how training goes unless that was asked for. Raises AddressError.
+    """Refuse to show training status to the network unless anonymous access is allowed. Raises AddressError.
 
-    A token cannot help: programs that watch, balancers among them, have none to show.
+    A token does not help: monitoring programs and load balancers have none.
     """
     if address is not None and not allow_anonymous and not is_loopback(split_address(address)[0]):
         raise AddressError(
             f"status_bind {address} can be reached from other machines, and anybody there could see how training goes; "
-            "bind localhost, or say --allow-anonymous: a token that is set counts at the other port all the same"
+            "bind localhost, or pass --allow-anonymous; a configured token still protects the other port"
         )
 
 
 def require_free(address: str) -> None:
-    """Refuse an address of whose meanings one is taken: of localhost:7000, 127.0.0.1:7000 or [::1]:7000.
+    """Refuse an address if one it resolves to is in use: for localhost:7000, 127.0.0.1:7000 or [::1]:7000.
 
-    Who listened at the other one would be found by some, and who has taken it by others. Raises AddressError.
+    Otherwise some clients would reach this server and some the other. Raises AddressError.
     """
     host, port = split_address(address)
     hosts = [host, "127.0.0.1", "::1"] if host == "localhost" else [host]
     for name in hosts if port else []:
-        with contextlib.suppress(OSError):  # what this machine does not have cannot be taken
+        with contextlib.suppress(OSError):  # an address family that this machine lacks cannot be in use
             for family, kind, protocol, _, target in _resolved(name, port):
                 with socket.socket(family, kind, protocol) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -87,7 +87,7 @@ def _resolved(host: str, port: int) -> list[Any]:
 
 
 def listen(address: str, backlog: int = 1024) -> socket.socket:
-    """A listening TCP socket; port 0 picks a free one. Raises AddressError."""
+    """Return a listening TCP socket; port 0 picks a free port. Raises AddressError."""
     require_free(address)
     listener = reserve(address)
     try:
@@ -99,10 +99,10 @@ def listen(address: str, backlog: int = 1024) -> socket.socket:
 
 
 def reserve(address: str) -> socket.socket:
-    """Keep an address for a server that is yet to start: bound, and not listened at; port 0 picks a free one.
+    """Reserve an address for a server that starts later: bound, not listening; port 0 picks a free port.
 
-    As long as the socket is open nobody gets this port who asks for any; who asks for this one can listen at it, with
-    SO_REUSEADDR as servers have it. So it is on Linux. Raises AddressError.
+    On Linux, while the socket is open, the port is not assigned to a process that asks for any port; one that asks for
+    this port with SO_REUSEADDR, as servers do, can listen on it. Raises AddressError.
     """
     host, port = split_address(address)
     try:
@@ -120,13 +120,13 @@ def reserve(address: str) -> socket.socket:
 
 
 def _in_use(address: str, error: OSError, place: str = "") -> AddressError:
-    """`place`: which of the meanings of `address` it is about."""
+    """Return the error for an address in use. `place`: the resolved address concerned."""
     where = f"{place}: " if place not in ("", address) else ""
     return AddressError(f"{address} cannot be listened at: {where}{error.strerror}; another port, or 0 for a free one")
 
 
 def name_of(listener: socket.socket) -> str:
-    """HOST:PORT that a listening socket is bound to."""
+    """Return the HOST:PORT that a listening socket is bound to."""
     return _name(*listener.getsockname()[:2])
 
 

@@ -1,4 +1,4 @@
-"""A file without a name, which is gone with its last descriptor."""
+"""A file without a name, which vanishes with its last descriptor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import IO
 
 
 def anonymous_file() -> IO[bytes]:
-    """In memory, where the system has such files; elsewhere in the temporary folder. Raises OSError."""
+    """Create a file in memory if the system supports it, otherwise in the temporary folder. Raises OSError."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("relaax"), "w+b")
     return tempfile.TemporaryFile()

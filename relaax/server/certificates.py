@@ -1,4 +1,4 @@
-"""Making an authority and certificates that it signs: elliptic curve P-256, PEM, for TLS between RELAAX's processes."""
+"""A certificate authority for TLS between RELAAX's processes: elliptic curve P-256, PEM."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
-_SKEW = timedelta(hours=1)  # clocks of other machines may be late
+_SKEW = timedelta(hours=1)  # clocks of other machines may be slow
 
 
 class Authority:
-    """Signs certificates that are valid for so many days; a negative number makes such as have expired already."""
+    """Sign certificates that are valid for `days` days; a negative number makes certificates that have expired."""
 
     def __init__(self, days: float, name: str = "RELAAX authority") -> None:
         self._days = days
@@ -33,9 +33,9 @@ class Authority:
         self.key = _pem(self._key)
 
     def issue(self, name: str, hosts: Sequence[str] = (), days: float | None = None) -> tuple[bytes, bytes]:
-        """A certificate and its private key (PEM). With hosts, names and IP addresses, it is a server's.
+        """Return a certificate and its private key (PEM). With hosts (names and IP addresses), it is for a server.
 
-        A server's is a client's as well: shards connect to each other. Raises ValueError where a host cannot be one.
+        It is valid for a client too, as shards connect to each other. Raises ValueError if a host is invalid.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]

@@ -1,4 +1,4 @@
-"""What the commands have in common: their configuration from all its sources, shown or checked on demand."""
+"""Configuration of the commands, loaded from all its sources, shown or checked on demand."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _HOGWILD = ("rms_prop", "momentum", "adagrad")
 
 
 def configured(name: str, overrides: Sequence[str]) -> Configuration:
-    """Load the configuration `name` with this process's environment variables and the overrides of its command line.
+    """Load the configuration `name` with the environment variables and the overrides of the command line.
 
     Raises ConfigurationError.
     """
-    load_tensorflow_quietly()  # if the algorithm's module loads it
+    load_tensorflow_quietly()  # if the algorithm's module imports it
     return load_configuration(find_configuration(name), overrides, os.environ, load_config)
 
 
 def whole(configuration: Configuration) -> Configuration:
-    """Check what one section says of another, and the addresses. Raises ConfigurationError and AddressError."""
+    """Check the sections against each other, and the addresses. Raises ConfigurationError and AddressError."""
     require_private_ports(configuration.parameter_server, configuration.rlx_server)
     configuration.algorithm_path  # noqa: B018 - raises if there is none
     if isinstance(configuration.algorithm_config, ConfigBase):
@@ -44,7 +44,7 @@ def whole(configuration: Configuration) -> Configuration:
 
 
 def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
-    """Refuse keys of the algorithm that promise what workers which update by themselves cannot keep.
+    """Refuse keys of the algorithm that workers with the bridge hogwild cannot honor.
 
     Raises ConfigurationError.
     """
@@ -62,9 +62,9 @@ def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
 
 
 def require_private_ports(*sections: ParameterServerSection | RlxServerSection) -> None:
-    """Refuse ports that other machines reach where whoever connects need not prove who it is.
+    """Refuse ports that other machines can reach without authentication.
 
-    A certificate that the parameter server asks for is as good as a token. Raises AddressError.
+    A client certificate that the parameter server requires counts as a token. Raises AddressError.
     """
     for section in sections:
         variable = ENVIRONMENTS_TOKEN if isinstance(section, RlxServerSection) else WORKERS_TOKEN
@@ -78,7 +78,7 @@ def require_private_ports(*sections: ParameterServerSection | RlxServerSection) 
 
 
 def show(name: str, configuration: Configuration, print_config: bool) -> None:
-    """Print a configuration that is whole, without what may be secret, or that it is fine."""
+    """Print a checked configuration without possible secrets, or a line that it can be used."""
     if print_config:
         print(printed(redacted(configuration.as_dict()), configuration.origins), end="")
     else:

@@ -1,4 +1,4 @@
-"""What servers of one training must agree on, in a form that can be shown."""
+"""The description that the servers of one training must agree on, safe to show."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from relaax.configuration import redacted
 
 
 def description(algorithm: str, config: ConfigBase) -> str:
-    """Canonical JSON of an algorithm and its configuration, as in a fingerprint but without what may be secret."""
+    """Return canonical JSON of an algorithm and its configuration, as in a fingerprint but without secrets."""
     return json.dumps(
         {"algorithm": algorithm, "configuration": redacted(config.model_description())},
         sort_keys=True,

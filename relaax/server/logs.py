@@ -1,4 +1,4 @@
-"""Logs of the servers, to stderr: lines for people, or an object a line for machines."""
+"""Logs of the servers, on stderr: lines for people, or one JSON object per line for machines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 class TextFormatter(logging.Formatter):
-    """A line for each message, whatever it holds: what a peer has sent cannot pass for another message.
+    """Format each message as one line, escaping control characters, so that a peer's text cannot forge a message.
 
-    The traceback of an exception follows on lines of its own.
+    The traceback of an exception follows on separate lines.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object for each message, in one line of ASCII: `time` (ISO 8601 with its zone), `level`, `logger`, `process`,
-    `message`, and `exception` (a traceback) where there is one.
+    """Format each message as a JSON object in one line of ASCII: `time` (ISO 8601 with its zone), `level`, `logger`,
+    `process`, `message`, and `exception` (a traceback) if there is one.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(level: str, format_: str = "text") -> None:
     """Send messages of `level` and above to stderr, as "text" or "json" (see `relaax-...-server.log_format`).
 
-    With "json", warnings of Python and exceptions that nobody caught become such objects too.
+    With "json", Python's warnings and uncaught exceptions become such objects too.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if format_ == "json" else TextFormatter())

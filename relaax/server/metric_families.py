@@ -1,4 +1,4 @@
-"""Families of Prometheus metrics, declared in tables that docs/metrics.md is kept in step with."""
+"""Families of Prometheus metrics, declared in tables that docs/metrics.md must match."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 
 View = TypeVar("View")
 Labelled = Mapping[Any, float]
-"""Values by labels: tuples of text, in the order of their names."""
+"""Values by labels: tuples of text, in the order of the label names."""
 
 
 @dataclass(frozen=True)
 class Family(Generic[View]):
-    """One metric. `read` gives its value; None where there is none yet; with `labels`, a value for each of theirs.
+    """One metric. `read` returns its value, or None if there is none yet; with `labels`, a value per label tuple.
 
-    A name that ends in _total is a counter, any other a gauge.
+    A metric whose name ends in _total is a counter, any other a gauge.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Family(Generic[View]):
     labels: tuple[str, ...] = ()
 
     def metric(self, view: View) -> Metric:
-        """What is to be told of it now."""
+        """Return the metric with its current value."""
         kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
         metric = kind(self.name, self.help, labels=self.labels)
         value = self.read(view)
@@ -41,7 +41,7 @@ class Family(Generic[View]):
 
 
 class Families(Collector, Generic[View]):
-    """Reads all of them of one view, which is taken anew at each scrape; None where there is none: then nothing."""
+    """Read all families from one view, taken at each scrape; report nothing if it is None."""
 
     def __init__(self, families: Iterable[Family[View]], view: Callable[[], View | None]) -> None:
         self._families = tuple(families)
@@ -54,12 +54,12 @@ class Families(Collector, Generic[View]):
                 yield family.metric(view)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: a registry would call `collect` otherwise to learn the names."""
+        """Yield nothing; otherwise a registry would call `collect` to learn the names."""
         yield from ()
 
 
 def registry_of(collector: Collector, pid: Callable[[], int] | None = None) -> CollectorRegistry:
-    """`collector`, and process_...: what a process takes of its machine, by default this one."""
+    """Return a registry of `collector` and of process_..., the resource use of a process, by default this one."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry, pid=pid or (lambda: "self"))

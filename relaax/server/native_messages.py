@@ -1,4 +1,4 @@
-"""TensorFlow's libraries write to stderr while they load: about machines without a GPU, which is no news here."""
+"""Suppression of what TensorFlow's libraries write to stderr while they load, such as that there is no GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STDERR = 2
 
 @contextlib.contextmanager
 def native_messages_held_back() -> Iterator[None]:
-    """Hold back what is written to stderr, C libraries included; where an error passes, it is written after all."""
+    """Hold back output to stderr, also of C libraries; write it out if an exception is raised."""
     sys.stderr.flush()
     own = os.dup(STDERR)
     with anonymous_file() as held:
@@ -33,5 +33,5 @@ def native_messages_held_back() -> Iterator[None]:
 
 
 def load_tensorflow_quietly() -> None:
-    """Hold these messages back when something imports TensorFlow in this process, if anything does."""
+    """Hold back these messages if this process imports TensorFlow."""
     load_within(native_messages_held_back)

@@ -1,4 +1,4 @@
-"""What the commands of the servers have in common."""
+"""Options that the commands of the servers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relaax.configuration.sections import Address, Addresses, S3Location
 
 
 def versions() -> str:
-    """Of RELAAX, the protocol and Python, in a line."""
+    """Return the versions of RELAAX, the protocol and Python, in one line."""
     from relaax.rlx import PROTOCOL_VERSION
 
     return f"relaax {__version__}, RLX {PROTOCOL_VERSION}, Python {platform.python_version()}"
@@ -33,7 +33,7 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a key of the file; repeatable.")
 ]
 PrintConfigOption = Annotated[
-    bool, typer.Option("--print-config", help="Print the effective configuration, and where each value is from; end.")
+    bool, typer.Option("--print-config", help="Print the effective configuration, with the source of each value; end.")
 ]
 VersionOption = Annotated[
     bool,
@@ -53,9 +53,9 @@ class _Application(typer.Typer):
 
 
 def command_app(**more: Any) -> typer.Typer:
-    """An application with plain help: the framed one cuts long option names short on a narrow terminal.
+    """Return an application with plain help: the framed help truncates long option names on a narrow terminal.
 
-    `more`: of what `typer.Typer` takes.
+    `more`: arguments of `typer.Typer`.
     """
     return _Application(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=_HELP, **more

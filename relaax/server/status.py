@@ -1,7 +1,7 @@
-"""What a server's status port answers: GET /healthz and GET /metrics, over HTTP, in threads of their own.
+"""The status port of a server: GET /healthz and GET /metrics over HTTP, each request in a thread.
 
-/healthz: 200 where the server serves, else 503, with one JSON object. /metrics: the text of Prometheus. Neither holds
-anything secret. Whoever connects and says nothing takes one of `MAX_REQUESTS` places for `REQUEST_SECONDS` at most.
+/healthz: 200 if the server is serving, otherwise 503, with one JSON object. /metrics: Prometheus text. Neither contains
+secrets. A silent connection takes one of `MAX_REQUESTS` places for at most `REQUEST_SECONDS`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REQUEST_SECONDS = 10.0
 _PATHS = "this port serves /healthz and /metrics"
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
-"""Whether the server serves, and what more there is to say of it. Called by any thread."""
+"""Return whether the server is serving, and more fields for /healthz. Called by any thread."""
 
 
 class StatusServer:
-    """Answers at the listening socket `sock`, which is this object's from here on."""
+    """Serve status requests on the listening socket `sock`, which this object takes over."""
 
     def __init__(self, sock: socket.socket, health: Health, registry: CollectorRegistry) -> None:
         self.address = name_of(sock)
@@ -39,11 +39,11 @@ class StatusServer:
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.2,), name="status", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start serving."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         if self._thread.is_alive():
             self._http.shutdown()
             self._thread.join()
@@ -76,7 +76,7 @@ class _Http(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Several times a second: end those that take too long, by whatever bytes they keep themselves busy."""
+        """End requests that take too long, even if bytes still arrive. Called several times a second."""
         now = time.monotonic()
         with self._lock:
             for request, since in self._since.items():
@@ -85,7 +85,7 @@ class _Http(ThreadingHTTPServer):
                         request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who hung up in the middle of an answer is no news; nothing else is expected here."""
+        """Log nothing: the only error expected is a client that disconnects during an answer."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,4 +119,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: a scrape every few seconds would be all that the log is about."""
+        """Log nothing: a scrape every few seconds would flood the log."""

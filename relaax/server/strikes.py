@@ -1,4 +1,4 @@
-"""Failures counted by the address that they came from."""
+"""Failures counted by network address."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class _Strike:
 
 
 class Strikes:
-    """An address that fails `limit` times within a minute is out for a minute. Thread-safe.
+    """Block an address for a minute after `limit` failures within a minute. Thread-safe.
 
-    At most `MAX_ADDRESSES` are remembered, those of the latest failures; of IPv6 the first 64 bits, which is what one
-    customer of a network usually has. `clock` gives seconds.
+    Only the `MAX_ADDRESSES` addresses that failed last are remembered; for IPv6 the first 64 bits, which usually
+    identify one customer of a network. `clock` gives seconds.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,7 +34,7 @@ class Strikes:
         self._lock = threading.Lock()
 
     def add(self, host: str) -> bool:
-        """Count a failure; whether the address is out because of it, from now on."""
+        """Count a failure and return whether it blocks the address from now on."""
         now, name = self._clock(), network_of(host)
         with self._lock:
             record = self._records.pop(name, None)
@@ -50,7 +50,7 @@ class Strikes:
             return True
 
     def is_out(self, host: str) -> bool:
-        """Whether the address has failed too often."""
+        """Return whether the address is blocked."""
         if not self._records:
             return False
         with self._lock:
@@ -59,7 +59,7 @@ class Strikes:
 
 
 def network_of(host: str) -> str:
-    """What failures of an address are counted under. A text that is no address stands for itself."""
+    """Return the network under which an address's failures are counted; any other text is returned as is."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

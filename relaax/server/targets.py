@@ -1,4 +1,4 @@
-"""How a process reaches the parameter server: addresses, tokens and certificates of the configuration."""
+"""Targets of connections to the parameter server: addresses, tokens and certificates of the configuration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relaax.server.tokens import read_token
 
 
 def targets(settings: RlxServerSection) -> list[Target]:
-    """How an RLX server's workers reach the parameter server, all of its shards. Raises ConfigurationError."""
+    """Return the targets of all shards for an RLX server's workers. Raises ConfigurationError."""
     where = f"{RLX_SERVER}.parameter_server"
     token = read_token(settings.parameter_server_token_file, f"{where}_token_file", WORKERS_TOKEN)
     files = settings.parameter_server_certificate, settings.parameter_server_key
@@ -23,7 +23,7 @@ def targets(settings: RlxServerSection) -> list[Target]:
 
 
 def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:
-    """How a process with a parameter server's own secrets reaches a parameter server, by default the first shard.
+    """Return the target of a parameter server, by default the first shard, using a parameter server's own secrets.
 
     Raises ConfigurationError.
     """
@@ -36,8 +36,8 @@ def shard_target(settings: ParameterServerSection, address: str | None = None) -
     ca = authority(settings.tls_ca, f"{PARAMETER_SERVER}.tls_ca")
     if pair and ca is None:
         raise ConfigurationError(
-            f"{PARAMETER_SERVER}.tls_ca: is needed to reach a parameter server that speaks TLS: the authority that "
-            "signed its certificate"
+            f"{PARAMETER_SERVER}.tls_ca: is needed to reach a parameter server that uses TLS: set it to the "
+            "authority that signed its certificate"
         )
     token = parameter_server_token(settings)
     return Target(address or settings.first_shard, token or "", *((ca, *pair) if pair else (None, None, None)))

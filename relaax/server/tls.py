@@ -1,4 +1,4 @@
-"""Certificates and tokens that the servers' configuration names, read and checked before anything starts."""
+"""Certificates and tokens of the servers' configuration, read and checked at startup."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ SOON = timedelta(days=14)
 
 
 def parameter_server_token(settings: ParameterServerSection) -> str | None:
-    """What workers and shards must show. Raises ConfigurationError."""
+    """Return the token that workers and shards must present. Raises ConfigurationError."""
     return read_token(settings.token_file, f"{PARAMETER_SERVER}.token_file", WORKERS_TOKEN)
 
 
 def rlx_server_token(settings: RlxServerSection) -> str | None:
-    """What environments must show. Raises ConfigurationError."""
+    """Return the token that environments must present. Raises ConfigurationError."""
     return read_token(settings.token_file, f"{RLX_SERVER}.token_file", ENVIRONMENTS_TOKEN)
 
 
 def rlx_server_context(settings: RlxServerSection) -> ssl.SSLContext | None:
-    """For the port that environments connect to; None without TLS. Raises ConfigurationError."""
+    """Return the TLS context of the port for environments; None without TLS. Raises ConfigurationError."""
     keys = f"{RLX_SERVER}.tls_certificate", f"{RLX_SERVER}.tls_key"
     if key_pair(settings.tls_certificate, settings.tls_key, *keys) is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # a session is not resumed: each worker is another process
+    context.num_tickets = 0  # sessions cannot be resumed: each worker is a separate process
     context.load_cert_chain(_path(settings.tls_certificate), _path(settings.tls_key))
     return context
 
@@ -43,15 +43,15 @@ def rlx_server_context(settings: RlxServerSection) -> ssl.SSLContext | None:
 def key_pair(
     certificate: str | None, key: str | None, certificate_key: str, key_key: str
 ) -> tuple[bytes, bytes] | None:
-    """A certificate and its private key (PEM); None where none are configured.
+    """Return a certificate and its private key (PEM); None if none are configured.
 
-    Raises ConfigurationError where they cannot be read, do not belong together, or have expired.
+    Raises ConfigurationError if they cannot be read, do not match, or have expired.
     """
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         missing, there = (certificate_key, key_key) if certificate is None else (key_key, certificate_key)
-        raise ConfigurationError(f"{missing}: is needed as well where {there} is set")
+        raise ConfigurationError(f"{missing}: is needed as well if {there} is set")
     chain, secret = _read(certificate, certificate_key), _read(key, key_key)
     _check_dates(chain, certificate, certificate_key)
     try:
@@ -66,7 +66,7 @@ def key_pair(
 
 
 def authority(file: str | None, key: str) -> bytes | None:
-    """The certificates (PEM) of an authority; None where none is configured. Raises ConfigurationError."""
+    """Return the certificates (PEM) of an authority; None if none is configured. Raises ConfigurationError."""
     if file is None:
         return None
     found = _read(file, key)
@@ -74,12 +74,12 @@ def authority(file: str | None, key: str) -> bytes | None:
     try:
         client_context(found.decode("ascii"))
     except (ssl.SSLError, ValueError):
-        raise ConfigurationError(f"{key}: {file} holds no certificate (PEM) that can be used") from None
+        raise ConfigurationError(f"{key}: {file} holds no usable certificate (PEM)") from None
     return found
 
 
 def _check_dates(pem: bytes, file: str, key: str) -> None:
-    from cryptography import x509  # most servers have no certificate, and it is slow to load
+    from cryptography import x509  # slow to import, and most servers have no certificate
 
     try:
         certificate = x509.load_pem_x509_certificate(pem)
@@ -108,4 +108,4 @@ def _path(file: str | None) -> Path:
 
 
 def _no_password() -> str:
-    raise ValueError("it is encrypted; a server reads it without being asked for a password")
+    raise ValueError("it is encrypted, and a server cannot ask for a password")

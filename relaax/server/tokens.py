@@ -1,4 +1,4 @@
-"""Tokens: secrets that let a peer in. They come from a file or the environment, and are shown to nobody."""
+"""Tokens: secrets that authenticate a peer. They come from a file or the environment, and are never shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIN_TOKEN_BYTES, MAX_TOKEN_BYTES = 16, 4096
 
 
 class Token:
-    """A secret that can be compared, and is never shown."""
+    """A secret that can be compared but is never shown."""
 
     __slots__ = ("_digest",)
 
@@ -32,12 +32,12 @@ class Token:
         self._digest = digest(secret)
 
     def matches(self, shown: str) -> bool:
-        """Whether it is the same. How long that takes tells nothing of either."""
+        """Return whether `shown` is this token. Takes constant time."""
         return hmac.compare_digest(self._digest, digest(shown))
 
     @property
     def hex(self) -> str:
-        """Its digest, as files have it."""
+        """The digest in hex, as in files."""
         return self._digest.hex()
 
     def __repr__(self) -> str:
@@ -45,24 +45,24 @@ class Token:
 
 
 def digest(secret: str) -> bytes:
-    """SHA-256 of a token, which stands for it where the token itself is not needed."""
+    """Return the SHA-256 of a token, which represents it if the token itself is not needed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def without_tokens(environment: Mapping[str, str]) -> dict[str, str]:
-    """For a process that needs none."""
+    """Return `environment` without tokens, for a process that needs none."""
     return {name: value for name, value in environment.items() if name not in VARIABLES}
 
 
 def asks_for_token(file: str | None, variable: str) -> bool:
-    """Whether `read_token` would find one, which then must be one."""
+    """Return whether a token is configured, so that `read_token` returns one or raises."""
     return file is not None or variable in os.environ
 
 
 def read_token(file: str | None, key: str, variable: str) -> str | None:
-    """The token of a file, which the configuration's `key` names, or else of an environment variable; None without.
+    """Return the token from a file, which the configuration's `key` names, or from an environment variable, or None.
 
-    Raises ConfigurationError where there is one that cannot be used. The message does not quote it.
+    Raises ConfigurationError if the token is unusable. The message does not quote it.
     """
     if file is not None:
         return _checked(_content(Path(file).expanduser(), key), f"{key}: the token in {file}")

@@ -54,7 +54,7 @@ def test_a_store_that_is_away_is_said_once_and_tried_again(tmp_path: Path, caplo
     store.failing = None
     wait_until(lambda: store.values, "it is copied at last")
     copy.close()
-    assert caplog.text.count("metrics cannot be copied to memory, trying on: away") == 1
+    assert caplog.text.count("metrics cannot be copied to memory, retrying: away") == 1
     assert caplog.text.count("metrics are copied to memory again") == 1
 
 

@@ -42,4 +42,4 @@ def test_a_checkpoint_that_has_such_returns_is_taken_back_without_them(caplog: p
     returns = RecentReturns(window=3)
     returns.restore({"episodes": 9, "last": [1.7e308, 1.7e308, 4.0], "best": math.inf})
     assert (returns.mean, returns.best, returns.episodes) == (4.0, None, 9)
-    assert "2 of the last 3 are left out, the best mean return is unknown" in caplog.text
+    assert "2 of the last 3 are dropped, the best mean return is unknown" in caplog.text

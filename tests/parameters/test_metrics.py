@@ -43,12 +43,12 @@ def test_samples_are_counted_and_the_newest_gauge_is_kept() -> None:
     assert dict(zip(histogram.buckets, histogram.counts, strict=True)) == {0: 2, 94: 1}
     assert [(gauge.name, gauge.value) for gauge in report.gauges] == [("worker/memory_mb", 4.0)]
     assert not gathered
-    with pytest.raises(ValueError, match="no metric name"):
+    with pytest.raises(ValueError, match="not a metric name"):
         gathered.sample("a b", 1.0)
 
 
 def test_a_name_that_is_none_is_refused_where_it_is_given() -> None:
-    with pytest.raises(ValueError, match="no metric name"):
+    with pytest.raises(ValueError, match="not a metric name"):
         MetricsCollector().scalar("a b", 1.0)
 
 

@@ -114,6 +114,6 @@ def test_loopback_is_private(address: str | None) -> None:
 
 
 def test_other_addresses_are_asked_for() -> None:
-    with pytest.raises(AddressError, match=r"status_bind 0\.0\.0\.0:9100 .* say --allow-anonymous"):
+    with pytest.raises(AddressError, match=r"status_bind 0\.0\.0\.0:9100 .* pass --allow-anonymous"):
         require_private("0.0.0.0:9100", allow_anonymous=False)
     require_private("0.0.0.0:9100", allow_anonymous=True)

@@ -1,1 +1,1 @@
-"""The RLX server: one process that listens, and one worker process for each connection."""
+"""The RLX server: one listening process and one worker process per connection."""

@@ -1,4 +1,4 @@
-"""Who is let in: as many workers as memory and the configured bound allow."""
+"""Admission of workers: as many as memory and the configured limit allow."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SAMPLED_WORKERS = 8
 
 
 class Need(NamedTuple):
-    """What a worker takes of the memory: used until there are workers to be measured."""
+    """The memory that a worker needs, assumed until workers can be measured."""
 
     bytes: float
     seconds: float
-    """It has taken that so long after its start; until then room is kept for it."""
+    """Time from its start until it uses that much; until then, room is reserved for it."""
 
 
-# Measured for the Atari network. A forked worker shares what was imported; one that is spawned imports it anew.
+# Measured for the Atari network. A forked worker shares the imported modules; a spawned one imports them again.
 FORKED = Need(150 * MEGABYTE, 5.0)
 SPAWNED = Need(500 * MEGABYTE, 15.0)
 
 
 class Admission:
-    """Decides whether one more worker has room. Swap is not counted as memory."""
+    """Decide whether there is room for another worker. Swap does not count as memory."""
 
     def __init__(self, max_workers: int, reserve_megabytes: float, need: Need = FORKED) -> None:
         self._max_workers = max_workers
@@ -38,12 +38,12 @@ class Admission:
         self._sampled_at = 0.0
         self._seen_at: dict[int, float] = {}
         self.refused = {"max_workers": 0, "memory": 0}
-        """How often there was no room, by reason."""
+        """The number of refusals by reason."""
 
     def refusal(self, workers: Collection[int], counts: bool = True) -> str | None:
-        """Why there is no room beside the worker processes `workers`, in one sentence; None where there is.
+        """Return why there is no room beside the worker processes `workers`, in one sentence; None if there is room.
 
-        `counts`: somebody is refused for it.
+        `counts`: whether to count the refusal.
         """
         if len(workers) >= self._max_workers:
             self.refused["max_workers"] += counts
@@ -66,7 +66,7 @@ class Admission:
         return sum(now - seen < self._need.seconds for seen in self._seen_at.values())
 
     def _sample(self, workers: Collection[int]) -> None:
-        """Measure what workers have of their own (unique set size), now and then and not all of them."""
+        """Measure the unique set size of some workers, at most every `SAMPLE_SECONDS`."""
         now = time.monotonic()
         if not workers or now - self._sampled_at < SAMPLE_SECONDS:
             return
@@ -76,5 +76,5 @@ class Admission:
             with contextlib.suppress(psutil.Error):  # it may have just ended
                 sizes.append(psutil.Process(pid).memory_full_info().uss)
         if sizes:
-            # A worker that has just started is no measure of a grown one.
+            # A worker that has just started is smaller than it will be.
             self._worker_bytes = max(sum(sizes) / len(sizes), self._need.bytes / 2)

@@ -1,4 +1,4 @@
-"""Connections whose hello is there, and that wait for a worker."""
+"""Connections whose hello has arrived and that wait for a worker."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from relaax.server.rlx_server.pending_connections import has_ended
 from relaax.server.strikes import network_of
 
 STALE_SECONDS = 5.0
-"""A client that has waited so long and has ended its stream has left: who came for an answer would still listen."""
-
+"""A client that has waited this long and has closed its sending side is assumed to have left."""
 
 NEW_SECONDS = 5.0
-"""So long a client is new. Beside a crowd new ones are served in turn, and before all others the newest."""
+"""A client that has waited less is new. In a crowd, new clients come first, in order; of the others, the newest."""
 
 
 class AdmissionQueue:
-    """First come, first served; beside a crowd those of the network that has the fewest of it, and new ones first.
+    """Serve clients in order of arrival; in a crowd, by the network with the fewest unproven clients, new ones first.
 
-    In turn behind all of a crowd that comes back without end nobody would be served in time. `clock` gives seconds.
+    In pure order of arrival, nobody would be served in time behind a crowd that keeps returning. `clock` gives seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: dict[socket.socket, float] = {}  # the oldest comes first
+        self._since: dict[socket.socket, float] = {}  # oldest first
         self._network_of: dict[socket.socket, str] = {}
 
     def __len__(self) -> int:
@@ -36,15 +35,15 @@ class AdmissionQueue:
         return iter(self._since)
 
     def add(self, sock: socket.socket) -> None:
-        """Its whole hello has come."""
+        """Add a connection whose whole hello has arrived."""
         self._since[sock] = self._clock()
-        with contextlib.suppress(OSError):  # it has gone, which whoever serves it will notice
+        with contextlib.suppress(OSError):  # it has disconnected, which its worker will notice
             self._network_of[sock] = network_of(sock.getpeername()[0])
 
     def next(self, crowd: Mapping[str, int]) -> socket.socket | None:
-        """Who is to be served now; None where nobody waits.
+        """Return the connection to serve now; None if none waits.
 
-        `crowd`: how many of each network are there and do no good; empty where there is no crowd.
+        `crowd`: the number of unproven clients by network; empty if there is no crowd.
         """
         while self._since:
             sock = self._beside(crowd) if crowd else next(iter(self._since))
@@ -65,12 +64,12 @@ class AdmissionQueue:
         return min(self._since, key=turn)
 
     def remove(self, sock: socket.socket) -> None:
-        """It waits no longer, and is the caller's."""
+        """Remove a connection, which is the caller's from now on."""
         del self._since[sock]
         self._network_of.pop(sock, None)
 
     def drop_oldest(self) -> bool:
-        """Whether there was one."""
+        """Close the oldest connection and return whether there was one."""
         for sock in self._since:
             self.remove(sock)
             sock.close()

@@ -1,4 +1,4 @@
-"""What an RLX server asks of those who connect, before anything else is done for them."""
+"""Authentication of clients, which precedes everything else that an RLX server does for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_TLS = "this port does not speak TLS, and the client does"
 
 
 class Identity(NamedTuple):
-    """A client's name and the digest of its token; of one without a name both are empty."""
+    """A client's name and the digest of its token; both are empty for an unnamed client."""
 
     name: str
     digest: str
@@ -28,9 +28,9 @@ NOBODY = Identity("", "")
 
 @dataclass(frozen=True, slots=True)
 class Authentication:
-    """`token` is None where no common one is asked for, `tls` where the port speaks plain text.
+    """Required credentials: `token` is None if there is no common token, `tls` is None if the port is plain text.
 
-    `names`: of clients by the digests of their tokens in hex, changed as their file is; None where there is no file.
+    `names`: client names by the digests of their tokens in hex, updated with their file; None if there is no file.
     """
 
     token: Token | None = None
@@ -39,13 +39,13 @@ class Authentication:
 
     @property
     def asks(self) -> bool:
-        """Whether a client has to prove anything, or to keep secrets."""
+        """Whether a client must authenticate or encrypt."""
         return self.token is not None or self.tls is not None or self.names is not None
 
     def identified(self, shown: str) -> Identity | str:
-        """Who has shown this token; a sentence where it lets nobody in."""
+        """Return the identity that this token proves; a sentence if the token is not valid."""
         if self.names is not None:
-            shown_as = digest(shown).hex()  # looking for it tells nothing: nobody can choose how a digest begins
+            shown_as = digest(shown).hex()  # no timing leak: nobody can choose the first bytes of a digest
             name = self.names.get(shown_as)
             if name is not None:
                 return Identity(name, shown_as)
@@ -55,11 +55,11 @@ class Authentication:
 
 
 OPEN = Authentication()
-"""Asks for nothing."""
+"""Requires nothing."""
 
 
 def read_authentication(settings: RlxServerSection, names: dict[str, str] | None = None) -> Authentication:
-    """As the configuration says; of clients with names, `names` are those known. Raises ConfigurationError."""
+    """Return what the configuration requires; `names`: the known named clients. Raises ConfigurationError."""
     secret = rlx_server_token(settings)
     known = None if settings.clients_file is None else names or {}
     return Authentication(None if secret is None else Token(secret), rlx_server_context(settings), known)

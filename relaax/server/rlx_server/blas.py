@@ -1,4 +1,4 @@
-"""Which of its kernels OpenBLAS may use for the products of matrices that workers compute."""
+"""Choice of OpenBLAS kernels for the matrix products of workers."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ _log = logging.getLogger(__name__)
 BlasKernels = Literal["environment", "native"]
 
 DESCRIPTIONS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-"""Variables that describe a processor to OpenBLAS, which otherwise looks for itself."""
+"""Variables that describe a processor to OpenBLAS, which otherwise detects it."""
 
 
 class StartAnew(Exception):
-    """The process must be started anew, with `environment`: for `main`, which owns it."""
+    """The process must be restarted with `environment`, which `main` does."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        super().__init__("this process must be started anew")
+        super().__init__("this process must be restarted")
         self.environment = environment
 
 
 def use_kernels(which: BlasKernels, environment: Mapping[str, str]) -> None:
-    """Native kernels: where the environment describes another processor, this process must be started without that.
+    """Raise StartAnew if native kernels are configured but the environment describes another processor.
 
-    OpenBLAS has read the variables when numpy was loaded. Measured on a Zen 5 that is called a Haswell: the Atari
-    network acts and learns in 1.5 to 1.9 times as long. Raises StartAnew.
+    OpenBLAS read the variables when numpy was imported. On a Zen 5 described as a Haswell, the Atari network takes 1.5
+    to 1.9 times as long to act and learn.
     """
     described = [name for name in DESCRIPTIONS if environment.get(name)]
     if not described:
         return
     said = ", ".join(f"{name} is {environment[name]}" for name in described)
     if which != "native":
-        _log.info("%s: where this processor can do more, blas-kernels: native lets it", said)
+        _log.info("%s: if this processor is more capable, set blas-kernels: native", said)
         return
-    _log.info("%s: the server starts anew without that, as blas-kernels: native asks", said)
+    _log.info("%s: the server restarts without it, because blas-kernels is native", said)
     raise StartAnew({name: value for name, value in environment.items() if name not in DESCRIPTIONS})
 
 
 def start_anew(environment: Mapping[str, str]) -> NoReturn:
-    """The same program in this process, which keeps its number, its arguments and what it has open. Raises OSError."""
+    """Restart the program in this process, keeping its id, arguments and open descriptors. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)

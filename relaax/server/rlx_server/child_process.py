@@ -1,4 +1,4 @@
-"""Starting a fresh process of this project with descriptors of this one."""
+"""Starting a new Python process that inherits descriptors of this one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 
 NONE = -1
-"""Stands for a descriptor that a process is not given."""
+"""Placeholder for a descriptor that a process is not given."""
 
 
 def program_of(module: str) -> str:
-    """For `python -c`: calls `main` of a module."""
-    # Without the working directory, which -c puts before what is installed, but for PYTHONSAFEPATH.
+    """Return a program for `python -c` that calls `main` of a module."""
+    # Remove the working directory, which -c puts first on the path unless PYTHONSAFEPATH is set.
     return f"""
 import sys
 if sys.path[0] == "":
@@ -23,7 +23,7 @@ from {module} import main; main()
 
 @contextlib.contextmanager
 def inheritable(descriptors: list[int]) -> Iterator[None]:
-    """Processes started meanwhile inherit these. Nothing else of this process's starts any."""
+    """Make descriptors inheritable by processes started in the block. No other thread may start processes."""
     own = [descriptor for descriptor in descriptors if descriptor != NONE]
     for descriptor in own:
         os.set_inheritable(descriptor, True)

@@ -1,7 +1,7 @@
-"""What connections have of the server, by client and by network address, and who is throttled or stuck.
+"""Resources that connections hold, by client and by network address, and which clients are throttled or stuck.
 
-The server's process decides here, when a worker has heard its client's hello, whether the client may have what it asks
-for; its worker then gets a row and a bucket (see `meters`).
+When a worker has received its client's hello, the server's process decides here whether the client may have what it
+asks for; if so, the worker gets a row and a bucket (see `meters`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 WINDOW_SECONDS = 5.0
-"""Of so long it is looked how much clients ask for beyond their quotas."""
+"""The period over which demand beyond quotas is measured."""
 STUCK_SECONDS = 10.0
-"""A connection that has waited for its client in the middle of a message or an answer for so long is stuck."""
+"""A connection is stuck if it waits this long for its client in the middle of a message or an answer."""
 SAY_SECONDS = 60.0
-"""The log names a client as throttled, and as stuck, once in so long at most."""
+"""Minimum time between two log lines that a client is throttled, or stuck."""
 LOGGED_REFUSALS = 20
-"""Refusals of a client that the log tells of in a minute."""
+"""Maximum logged refusals of a client per minute."""
 SPARE_ROWS = 256
 RETRY_SECONDS = 5.0
-REVOKED = "the token that was shown lets nobody in any more"
+REVOKED = "the token that was shown is no longer valid"
 UNNAMED = "(unnamed)"
-"""Clients without a name of their own, in metrics."""
+"""The name of clients without a name in metrics."""
 _SECTION = "relaax-rlx-server"
 
 
@@ -46,13 +46,13 @@ class _Claimant:
     environments: int
     row: int
     before: MeterReading
-    """As it was at the begin of the window."""
+    """The reading at the start of the window."""
     left: bool = False
 
 
 @dataclass(slots=True)
 class _Refused:
-    """So many refusals of a client stand in the log in a minute. Metrics count all."""
+    """Rate limit of logged refusals of a client. Metrics count all refusals."""
 
     since: float = 0.0
     count: int = 0
@@ -66,7 +66,7 @@ class _Refused:
 
 @dataclass(slots=True)
 class _Totals:
-    """Of a client, with what connections have done that have ended."""
+    """Totals of a client, over connections that have ended."""
 
     steps: float = 0.0
     bytes: float = 0.0
@@ -74,11 +74,11 @@ class _Totals:
     refusals: int = 0
     refused: _Refused = field(default_factory=_Refused)
     said: dict[str, float] = field(default_factory=dict)
-    """What the log said of it, and when."""
+    """Times of the last log lines about the client, by subject."""
 
 
 class Claims:
-    """Decides and keeps. `clock` gives seconds, as those that workers write do."""
+    """Decide on claims and keep those granted. `clock` gives seconds and is the clock that workers use."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Claims:
         max_workers: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises OSError where there is no memory to share."""
+        """Raises OSError if shared memory cannot be allocated."""
         self._clients = clients
         self._most = max_environments
         self._most_of_address = max_environments_per_address
@@ -97,17 +97,17 @@ class Claims:
         rows = max_workers + SPARE_ROWS
         self.meters = Meters(rows, rows + 1)
         self._free = list(range(rows - 1, -1, -1))
-        self._buckets: dict[str, int] = {}  # of names that have connections
-        self._free_buckets = list(range(rows, 0, -1))  # bucket 0 is of all that have no quota
+        self._buckets: dict[str, int] = {}  # by names that have connections
+        self._free_buckets = list(range(rows, 0, -1))  # bucket 0 is shared by all without a quota
         self._totals: dict[str, _Totals] = {}
         self._look_at = self._window_at = clock()
 
     def decide(
         self, pid: int, host: str, claim: Claim, make_room: Callable[[], bool] = lambda: False
     ) -> Grant | ClaimRefusal:
-        """Whether the client of a worker may come in with what it claims, which is its own until `leave`.
+        """Grant or refuse the claim of a worker's client. The client holds what is granted until `leave`.
 
-        `make_room` is called where its address has too much already: whoever has proved nothing may have to leave.
+        `make_room` is called if the client's address exceeds its limit: it may remove an unproven client.
         """
         client = self._clients.get(claim.client) if claim.client else None
         if self._environments_from(host) + claim.environments > self._most_of_address:
@@ -136,7 +136,7 @@ class Claims:
             key = f"{_SECTION}.max_environments"
             return ClaimRefusal(
                 ErrorCode.LIMIT_EXCEEDED,
-                f"this connection has {more} environments, and {self._most} are the most ({key}): use more "
+                f"this connection has {more} environments, at most {self._most} are allowed ({key}): use more "
                 f"connections with fewer each, {raise_it.format('the key')}",
             )
         here = [other for other in self._by_pid.values() if not other.left]
@@ -155,14 +155,14 @@ class Claims:
                 way_out = "use fewer environments" if more > most else "wait until others have left"
                 return ClaimRefusal(
                     code,
-                    f"{whose} have {there} environments, this one {more} more, and {most} are the most ({key}): "
+                    f"{whose} have {there} environments, this one {more} more, and at most {most} are allowed ({key}): "
                     f"{way_out}, {raise_it.format('that')}",
                     RETRY_SECONDS if code.retryable else 0.0,
                 )
         if client is not None and client.max_connections is not None and len(own) >= client.max_connections:
             return ClaimRefusal(
                 ErrorCode.OVERLOADED,
-                f"client {client.name} has {len(own)} connections, and {client.max_connections} are the most "
+                f"client {client.name} has {len(own)} connections, at most {client.max_connections} are allowed "
                 f"(max-connections in {_SECTION}.clients_file): end one, {raise_it.format('that')}",
                 RETRY_SECONDS,
             )
@@ -183,12 +183,12 @@ class Claims:
         return self._buckets[client.name]
 
     def leave(self, pid: int) -> None:
-        """The worker serves its client no more: others may have what it had."""
+        """Release what a client holds, as its worker no longer serves it."""
         if pid in self._by_pid:
             self._by_pid[pid].left = True
 
     def bury(self, pid: int) -> None:
-        """The worker has ended."""
+        """Remove a worker that has ended."""
         connection = self._by_pid.pop(pid, None)
         if connection is None:
             return
@@ -201,9 +201,9 @@ class Claims:
                 self._totals.pop(name, None)
 
     def look(self) -> list[int]:
-        """Now and then: log who is throttled or stuck.
+        """Log throttled and stuck clients; to be called regularly.
 
-        Returns the process ids of workers whose clients are let in no more, when that is news.
+        Returns the process ids of workers whose clients' tokens have just been revoked.
         """
         revoked = self._reread() if self._clients.look() else []
         now = self._clock()
@@ -282,7 +282,7 @@ class Claims:
         return self._totals.setdefault(name, _Totals())
 
     def sample(self) -> dict[str, dict[str, Any]]:
-        """Figures of each client that is known or has connections, by the name that metrics have for it."""
+        """Return the figures of each client that is known or has connections, by its name in metrics."""
         now, found = self._clock(), {}
         connections, environments, stuck = Counter[str](), Counter[str](), Counter[str]()
         totals = {name: _Totals(t.steps, t.bytes, t.throttled_seconds, t.refusals) for name, t in self._totals.items()}
@@ -318,5 +318,5 @@ def _is_stuck(reading: MeterReading, now: float) -> bool:
 
 
 def name_of(client: str, host: str) -> str:
-    """How the log calls a client."""
+    """Return the name of a client in the log."""
     return f"client {client} ({host})" if client else f"a client without a name ({host})"

@@ -1,4 +1,4 @@
-"""Clients with names of their own: their tokens and quotas, from a file that is read again when it changes."""
+"""Named clients: their tokens and quotas, from a file that is reread when it changes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LOOK_SECONDS = 1.0
 
 
 class ClientEntry(Section):
-    """What the file says of one name. Without a quota only the server's own bounds hold."""
+    """The file's entry for one name. Without a quota, only the server's own limits apply."""
 
-    token_file: str | None = Field(None, description="File with its token, seen from the file's folder.")
-    token_sha256: Any = Field(None, description="SHA-256 of its token in hex.")  # no error quotes it: see below
-    max_connections: int | None = Field(None, ge=1, description="Its connections at a time.")
-    max_environments: int | None = Field(None, ge=1, description="The environments of all of them together.")
-    steps_per_second: float | None = Field(None, gt=0, description="Environment steps of all of them together.")
-    bytes_per_second: float | None = Field(None, gt=0, description="Bytes that all of them send and receive.")
+    token_file: str | None = Field(None, description="File with its token, relative to the folder of this file.")
+    token_sha256: Any = Field(None, description="SHA-256 of its token in hex.")  # errors must not quote it: see below
+    max_connections: int | None = Field(None, ge=1, description="Maximum simultaneous connections.")
+    max_environments: int | None = Field(None, ge=1, description="Maximum environments of all its connections.")
+    steps_per_second: float | None = Field(None, gt=0, description="Environment steps of all its connections.")
+    bytes_per_second: float | None = Field(None, gt=0, description="Bytes that all its connections send and receive.")
 
     @model_validator(mode="after")
     def _one_token(self) -> ClientEntry:
@@ -46,7 +46,7 @@ class ClientEntry(Section):
 
 @dataclass(frozen=True, slots=True)
 class ClientAccount:
-    """A name, the digest of its token in hex, and its quotas; None is no quota."""
+    """A client: its name, the digest of its token in hex, and its quotas; None means no quota."""
 
     name: str
     digest: str
@@ -57,12 +57,12 @@ class ClientAccount:
 
 
 class ClientAccounts:
-    """Those of a file, by name. Keeps the names that `authentication` lets in up to date. `clock` gives seconds."""
+    """The clients of a file, by name. Keeps the names in `authentication` up to date. `clock` gives seconds."""
 
     def __init__(
         self, file: str | None, authentication: Authentication, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`file`: None where there are no names. Raises ConfigurationError."""
+        """`file`: None if there are no named clients. Raises ConfigurationError."""
         self._path = None if file is None else Path(file).expanduser()
         self._authentication = authentication
         self._clock = clock
@@ -76,20 +76,20 @@ class ClientAccounts:
             self._read(self._path)
 
     def get(self, name: str) -> ClientAccount | None:
-        """The client of that name; None where there is none, or none any more."""
+        """Return the client of that name; None if there is none, or no longer one."""
         return self._by_name.get(name)
 
     def __iter__(self) -> Iterator[ClientAccount]:
         return iter(self._by_name.values())
 
     def read_at_once(self) -> None:
-        """Have `look` read the file, changed or not."""
+        """Make the next `look` read the file, changed or not."""
         self._asked = True
 
     def look(self) -> bool:
-        """Read the file again if it, or a token's, has changed and is not being written; whether there is reports.
+        """Reread the file if it or a token file has changed and is not being written. Returns whether it was reread.
 
-        One that cannot be used is logged, and what was there before stays.
+        An invalid file is logged, and the previous clients remain.
         """
         if self._path is None or (not self._asked and self._clock() < self._look_at):
             return False
@@ -103,13 +103,13 @@ class ClientAccounts:
             self._read(self._path)
         except ConfigurationError as error:
             self._read_as = signature
-            _log.error("%s; the %d clients that were known before stay", error, len(self._by_name))
+            _log.error("%s; keeping the previous %d clients", error, len(self._by_name))
             return False
         _log.info("%s was read again: %d clients", self._path, len(self._by_name))
         return True
 
     def _read(self, path: Path) -> None:
-        before = _stamp(path)  # what is written while it is read is noticed at the next look
+        before = _stamp(path)  # a write during the read is noticed at the next look
         found, self._files = read_clients(path, self._authentication)
         self._by_name = {client.name: client for client in found}
         assert self._authentication.names is not None
@@ -131,30 +131,30 @@ def _stamp(path: Path) -> object:
 
 
 def read_clients(path: Path, authentication: Authentication) -> tuple[list[ClientAccount], tuple[Path, ...]]:
-    """The clients of a file, and the files with their tokens. Raises ConfigurationError."""
+    """Return the clients of a file, and the files with their tokens. Raises ConfigurationError."""
     where = f"{KEY}: {path}"
     try:
         data = read_yaml(path)
     except ConfigurationError as error:
         raise ConfigurationError(f"{KEY}: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigurationError(f"{where}: names with keys and values are needed; {{}} says that there is nobody")
+        raise ConfigurationError(f"{where}: names with keys and values are needed; {{}} means no clients")
     if len(data) > MAX_CLIENTS:
-        raise ConfigurationError(f"{where}: {len(data)} names, and {MAX_CLIENTS} are the most")
+        raise ConfigurationError(f"{where}: {len(data)} names exceed the maximum of {MAX_CLIENTS}")
     if path.stat().st_mode & stat.S_IWOTH:
         _log.warning("%s: everybody on this machine can let clients in; chmod 600 helps", where)
     found: dict[str, ClientAccount] = {}
     files = []
     for name, entry in data.items():
         if not isinstance(name, str) or not re.fullmatch(CLIENT_NAME, name):
-            raise ConfigurationError(f"{where}: {name!r} is no name of a client: {WHAT_A_NAME_IS}")
+            raise ConfigurationError(f"{where}: {name!r} is no name of a client: use {WHAT_A_NAME_IS}")
         said = validate_section(ClientEntry, entry, f"{where}: {name}")
         if said.token_file is not None:
             files.append(path.parent / Path(said.token_file).expanduser())
             shown = _digest_of(files[-1], f"{where}: {name}.token_file")
         else:
             shown = str(said.token_sha256)
-        if not re.fullmatch("[0-9a-fA-F]{64}", shown):  # it may be the token itself
+        if not re.fullmatch("[0-9a-fA-F]{64}", shown):  # not quoted: it may be the token itself
             raise ConfigurationError(f"{where}: {name}.token_sha256: 64 hexadecimal digits in quotes are needed")
         client = ClientAccount(name, shown.lower(), **said.model_dump(exclude={"token_file", "token_sha256"}))
         other = found.setdefault(client.digest, client)

@@ -1,4 +1,4 @@
-"""How a client comes in: TLS, its hello, its token, and what it claims by them."""
+"""Admission of a client: TLS, its hello, its token, and its claim."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OVERLOAD_RETRY_SECONDS = 5.0
 
 
 class ClientEntrance:
-    """Of one connection. Raises what `Peer.receive` does."""
+    """The admission of one connection. Raises what `Peer.receive` does."""
 
     def __init__(self, peer: Peer, authentication: Authentication, reports: WorkerReports, lifeline: int) -> None:
         self._peer, self._authentication, self._reports, self._lifeline = peer, authentication, reports, lifeline
         self._no_room: str | None = None
 
     def let_in(self, timeout: float) -> tuple[Hello, Identity] | None:
-        """The client's hello, without its token, and who it is; None where there is none, or it may not come in.
+        """Return the client's hello, without its token, and its identity; None if there is no hello or it is refused.
 
-        It has `timeout` seconds.
+        The client has `timeout` seconds.
         """
         began = time.monotonic()
         if self._authentication.tls is not None and not self._secure(self._authentication.tls, timeout):
@@ -38,7 +38,7 @@ class ClientEntrance:
         hello = self._peer.receive(max(0.0, began + timeout - time.monotonic()))
         if self._authentication.tls is not None:
             self._no_room = self._reports.resumes(self._lifeline)
-        if not isinstance(hello, Hello):  # the state machine lets a bye through besides
+        if not isinstance(hello, Hello):  # the state machine also allows a bye
             return None
         who = self._authentication.identified(hello.token)
         hello = self._peer.connection.forget_token()
@@ -50,7 +50,7 @@ class ClientEntrance:
         return None
 
     def granted(self, hello: Hello, who: Identity, no_room: str | None) -> Grant | None:
-        """What the server grants; None where it grants nothing, which the client is told. `no_room`: why, if known.
+        """Return what the server grants; None if it refuses, after informing the client. `no_room`: why, if known.
 
         Raises ServerStopping.
         """
@@ -68,23 +68,23 @@ class ClientEntrance:
         return decision
 
     def _secure(self, context: ssl.SSLContext, timeout: float) -> bool:
-        """Whether the client has agreed on TLS. While that takes its time nobody else is kept waiting."""
+        """Return whether the TLS handshake succeeded. It does not delay other clients."""
         self._reports.waits()
         try:
             if self._peer.secure(context, timeout):
                 return True
         except (PeerGone, PeerSilent, TlsFailed) as error:
             self._reports.failed()
-            _log.warning("refused a client: %s", str(error) or "it broke off, or was too slow, before there was TLS")
+            _log.warning("refused a client: %s", str(error) or "it disconnected or timed out during the TLS handshake")
             return False
         self._reports.failed()
         _log.warning("refused a client: %s", SPEAKS_TLS)
-        with contextlib.suppress(RemoteProtocolError):  # whatever it is, it says in which codec to answer
+        with contextlib.suppress(RemoteProtocolError):  # the message determines the codec of the answer
             self._peer.receive(timeout)
         self._peer.refuse(ErrorCode.MALFORMED, SPEAKS_TLS)
         return False
 
 
 def called(hello: Hello, who: Identity) -> str:
-    """How the log calls a client that was let in: its name, if it has one, and its machine as it says."""
+    """Return an admitted client's name in the log: its name, if it has one, and the host that it reports."""
     return f"client {who.name} at {hello.host}" if who.name else hello.host

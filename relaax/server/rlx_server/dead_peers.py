@@ -1,4 +1,4 @@
-"""Noticing a client whose machine or network has gone without a word: no FIN, no reset, nothing."""
+"""Detection of a client whose machine or network vanishes without a FIN or reset."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import socket
 
 VANISHED_SECONDS = 30
-"""So long after its last acknowledgement a client counts as gone: it answers no probe and takes nothing in."""
+"""Time after its last acknowledgement until a client counts as gone: no probe answered, no data taken."""
 
 
 def notice_vanishing(sock: socket.socket) -> None:
-    """Have the kernel end the connection `VANISHED_SECONDS` after its peer has vanished, busy or idle.
+    """Make the kernel end the connection `VANISHED_SECONDS` after its peer has vanished, busy or idle.
 
-    Without TCP_USER_TIMEOUT (Linux has it) what was sent and not acknowledged is tried again for a quarter of an hour.
-    A client that is alive and reads nothing is ended by the same time, if bytes wait for it.
+    Without TCP_USER_TIMEOUT (available on Linux) unacknowledged data is retransmitted for a quarter of an hour. A live
+    client that does not read is disconnected after the same time if data waits for it.
     """
-    with contextlib.suppress(OSError):  # such as a socket of another family, which has no such peers
+    with contextlib.suppress(OSError):  # such as a socket of another family, which needs no detection
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (
             ("TCP_KEEPIDLE", VANISHED_SECONDS // 2),

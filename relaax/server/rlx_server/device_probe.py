@@ -1,7 +1,7 @@
-"""Whether a device is there, without touching it in this process.
+"""Check of a device without touching it in this process.
 
 Listing GPUs starts their driver. A process that has done so cannot fork workers that use them, so a child looks: it is
-forked as a worker is, sees what a worker will see, and has ended before the server listens.
+forked like a worker, sees what a worker will see, and ends before the server listens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 def device_refusal(device: str) -> str | None:
-    """Why workers cannot compute on `device`, in one sentence; None where they can."""
+    """Return why workers cannot compute on `device`, in one sentence; None if they can."""
     from relaax.nn.devices import CPU
 
     if device == CPU:
@@ -41,7 +41,7 @@ def device_refusal(device: str) -> str | None:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code != 0:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed, as logged above"
-        return f"{device} was asked for, but the process that looked for it {how}: use cpu, or mend the GPU's driver"
+        return f"{device} was asked for, but the process that looked for it {how}: use cpu, or repair the GPU's driver"
     return sentence or None
 
 

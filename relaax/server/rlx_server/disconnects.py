@@ -1,4 +1,4 @@
-"""Why a connection ends, as its worker learns it, and how it ends."""
+"""Reasons for which a worker ends a connection, and how it ends."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ DRAIN_BYTES = 4 * 2**20
 
 
 class PeerGone(Exception):
-    """The client has closed the connection, or the network has."""
+    """The client has closed the connection, or the network has failed."""
 
 
 class PeerLeft(Exception):
-    """The client has said goodbye, before it could be answered."""
+    """The client has said goodbye before it was answered."""
 
 
 class PeerSilent(Exception):
-    """The client said nothing before the deadline."""
+    """The client sent nothing before the deadline."""
 
 
 class ServerStopping(Exception):
-    """The server wants its workers to end."""
+    """The server is stopping its workers."""
 
 
 class SlotTaken(Exception):
-    """The server wants this worker to end: others wait, and its client has proved nothing."""
+    """The server is stopping this worker: its client is unproven, and others wait for its place."""
 
 
 class Revoked(Exception):
-    """The server wants this worker to end: the client's token lets nobody in any more."""
+    """The server is stopping this worker: the client's token has been revoked."""
 
 
 def drain(sock: socket.socket, buffer: memoryview, seconds: float) -> None:
-    """Drop what comes, until the client has closed its end, for so many seconds at most. Raises OSError."""
+    """Discard incoming data until the client closes its end, for at most `seconds`. Raises OSError."""
     deadline, drained = time.monotonic() + seconds, 0
     while drained < DRAIN_BYTES and (remaining := deadline - time.monotonic()) > 0:
         sock.settimeout(remaining)

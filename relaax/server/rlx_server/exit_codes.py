@@ -1,4 +1,4 @@
-"""What a worker process says with its exit code."""
+"""Exit codes of a worker process."""
 
 EXIT_DONE = 0
 EXIT_FAILED = 1

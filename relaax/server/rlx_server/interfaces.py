@@ -1,4 +1,4 @@
-"""What the listener needs of others, so that it imports none of them."""
+"""Protocols of the listener's collaborators, so that it need not import them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Spawner(Protocol):
-    """Starts workers (see `relaax.server.rlx_server.spawner.ForkSpawner`)."""
+    """Start workers (see `relaax.server.rlx_server.spawner.ForkSpawner`)."""
 
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
@@ -18,7 +18,7 @@ class Spawner(Protocol):
 
 
 class Admitter(Protocol):
-    """Decides whether there is room (see `relaax.server.rlx_server.admission.Admission`)."""
+    """Decide whether there is room (see `relaax.server.rlx_server.admission.Admission`)."""
 
     def refusal(self, workers: list[int], counts: bool = True) -> str | None: ...
 
@@ -27,7 +27,7 @@ class Admitter(Protocol):
 
 
 class StatusPort(Protocol):
-    """Is told how the server is (see `relaax.server.rlx_server.status.StatusLine`)."""
+    """Publish the server's status (see `relaax.server.rlx_server.status.StatusLine`)."""
 
     @property
     def due(self) -> bool: ...

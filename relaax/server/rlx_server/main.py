@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import Any
 
-# Read by the libraries below while they are imported: one thread, so that forking is safe, and no log beside this one.
+# Read by the libraries below on import: one thread, so that forking is safe, and no log besides the server's.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -66,7 +66,7 @@ def serve(
 ) -> None:
     """Accept environments over RLX and run one worker agent for each connection.
 
-    The command line wins over environment variables (RELAAX_RLX_SERVER__BIND=...), and these over the file.
+    The command line overrides environment variables (RELAAX_RLX_SERVER__BIND=...), which override the file.
     """
     try:
         configuration = configured(config, [*(set_ or []), *overrides_of(keys)])
@@ -120,7 +120,7 @@ def serve(
 def _spawner(
     configuration: Configuration, folders: WorkerFolders, meters: Meters, authentication: Authentication
 ) -> Spawner:
-    """Starts workers as `worker_start` says. Raises ConfigurationError and UnsafeFork."""
+    """Return the spawner that `worker_start` selects. Raises ConfigurationError and UnsafeFork."""
     settings, section = configuration.rlx_server, configuration.algorithm
     path, folder = configuration.algorithm_path, configuration.folder
     if settings.worker_start == "spawn":
@@ -142,7 +142,7 @@ def main() -> None:
             try:
                 start_anew(asked.environment)
             except OSError as error:
-                why = f"{sys.executable} cannot be started anew: {error.strerror}"
+                why = f"{sys.executable} cannot be restarted: {error.strerror}"
                 print(f"relaax-rlx-server: {why}; unset {' and '.join(DESCRIPTIONS)} instead", file=sys.stderr)
                 sys.exit(2)
 

@@ -1,9 +1,9 @@
-"""What connections have done, and how fast those of one client may go on: numbers in memory that processes share.
+"""Meters of connections and rate limits of clients: numbers in memory that processes share.
 
-Each worker has a row that it alone writes and the server reads; that costs no lock. A client with quotas has a bucket
-that its workers share: of every message the steps and bytes are booked there, and whoever has booked too early waits
-before it does what it was asked for. So nothing is dropped, and connections of one client share what it is allowed by
-what they ask for, in turn. A bucket's lock is the kernel's (`fcntl.lockf`): a worker that is killed leaves none behind.
+Each worker has a row that only it writes and the server reads, without a lock. A client with quotas has a bucket that
+its workers share: the steps and bytes of every message are booked there, and a worker that is ahead of the quota waits
+before it serves the message. So nothing is dropped, and the connections of a client share its quota in proportion to
+their demand. A bucket's lock is the kernel's (`fcntl.lockf`), which releases it if a worker is killed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import NamedTuple
 from relaax.server.anonymous_file import anonymous_file
 
 BURST_SECONDS = 1.0
-"""What a client has not used for so long it may still use."""
+"""A client may catch up on quota that it has not used in this time."""
 PIECE_SECONDS = 1.0
-_NUMBERS, _BYTES = 8, 8  # of each row and bucket; of each number
+_NUMBERS, _BYTES = 8, 8  # per row and bucket; per number
 _STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT = range(6)
 _STEPS_RATE, _STEPS_NEXT, _BYTES_RATE, _BYTES_NEXT = range(4)
 
 WRITING, READING = 1, 2
-STUCK = {WRITING: "does not read its answers", READING: "has said a part of a message"}
+STUCK = {WRITING: "does not read its answers", READING: "has sent part of a message"}
 
 
 class MeterReading(NamedTuple):
-    """What a row holds: steps and bytes so far, seconds throttled by either quota, since when it is stuck, at what."""
+    """Contents of a row: steps and bytes so far, seconds throttled by each quota, time and place where it is stuck."""
 
     steps: float = 0.0
     bytes: float = 0.0
@@ -39,10 +39,10 @@ class MeterReading(NamedTuple):
 
 
 class Meters:
-    """The memory: `buckets`, then `rows`."""
+    """The shared memory: `buckets`, then `rows`."""
 
     def __init__(self, rows: int, buckets: int, descriptor: int = -1) -> None:
-        """`descriptor`: of the memory where it is there already. Raises OSError."""
+        """`descriptor`: of existing memory; by default, new memory is allocated. Raises OSError."""
         self.rows, self.buckets = rows, buckets
         size = (rows + buckets) * _NUMBERS * _BYTES
         if descriptor < 0:
@@ -53,22 +53,22 @@ class Meters:
         self.numbers = memoryview(mmap.mmap(descriptor, size)).cast("d")
 
     def meter(self, row: int, bucket: int) -> Meter:
-        """A worker's."""
+        """Return a worker's meter."""
         return Meter(self, (self.buckets + row) * _NUMBERS, bucket * _NUMBERS)
 
     def read(self, row: int) -> MeterReading:
-        """What the row's worker has written so far."""
+        """Return what the row's worker has written so far."""
         at = (self.buckets + row) * _NUMBERS
         return MeterReading(*self.numbers[at : at + len(MeterReading._fields)].tolist())
 
     def clear(self, row: int) -> None:
-        """For another worker."""
+        """Zero a row for another worker."""
         at = (self.buckets + row) * _NUMBERS
         for index in range(at, at + _NUMBERS):
             self.numbers[index] = 0.0
 
     def allow(self, bucket: int, steps: float | None, bytes_: float | None) -> None:
-        """Set the rates of a bucket, each second's; None is no quota. What was booked at another rate is forgotten."""
+        """Set the rates of a bucket per second; None is no quota. A changed rate discards earlier bookings."""
         at = bucket * _NUMBERS
         for index, rate in ((_STEPS_RATE, steps or 0.0), (_BYTES_RATE, bytes_ or 0.0)):
             if self.numbers[at + index] != rate:
@@ -76,7 +76,7 @@ class Meters:
 
 
 class Meter:
-    """One connection's. `pay` belongs to one thread; `stuck` and `goes_on` to any."""
+    """The meter of one connection. `pay` is for one thread; `stuck` and `goes_on` for any."""
 
     def __init__(self, meters: Meters, row: int, bucket: int) -> None:
         self._numbers = meters.numbers
@@ -85,7 +85,7 @@ class Meter:
         self._steps = self._transferred = 0
 
     def pay(self, steps: int, transferred: int) -> float:
-        """Seconds to wait before `steps` more steps are done. `transferred`: bytes of the connection so far."""
+        """Return the seconds to wait before `steps` more steps. `transferred`: bytes of the connection so far."""
         numbers, row, bucket = self._numbers, self._row, self._bucket
         more = transferred - self._transferred
         self._transferred = transferred
@@ -108,7 +108,7 @@ class Meter:
         return max(by_steps, by_bytes)
 
     def _booked(self, at: int, amount: int, now: float) -> float:
-        """Seconds until what was booked before is due."""
+        """Book `amount` and return the seconds until earlier bookings are used up."""
         rate = self._numbers[at]
         if not rate or not amount:
             return 0.0
@@ -117,7 +117,7 @@ class Meter:
         return max(0.0, begin - now)
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, and note it."""
+        """Wait for `seconds` and record them as throttled."""
         at = self._row + self._reason
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -126,10 +126,10 @@ class Meter:
             self._numbers[at] += time.monotonic() - began
 
     def stuck(self, at: int) -> None:
-        """The connection waits for its client: at WRITING or READING."""
+        """Record that the connection waits for its client, at WRITING or READING."""
         self._numbers[self._row + _STUCK_AT] = at
         self._numbers[self._row + _STUCK_SINCE] = time.monotonic()
 
     def goes_on(self) -> None:
-        """No more."""
+        """Record that the connection no longer waits."""
         self._numbers[self._row + _STUCK_SINCE] = 0.0

@@ -1,4 +1,4 @@
-"""Many numbers on a line."""
+"""Short text for many numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_RANGES = 8
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers in short: 0-3, 7, 9-12. Past `MAX_RANGES` it only says how many more there are."""
+    """Format ascending numbers as ranges: 0-3, 7, 9-12. Numbers beyond `MAX_RANGES` ranges are only counted."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:

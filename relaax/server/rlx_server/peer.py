@@ -1,4 +1,4 @@
-"""The socket of one connection, with deadlines."""
+"""Messages over the socket of one connection, with deadlines and a heartbeat."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ GOODBYE_SECONDS = 0.1
 SEND_SECONDS = 30.0
 BEAT_SECONDS = 5.0
 LISTEN_SECONDS = 1.0
-"""Between two times that the heartbeat listens to the client of a worker that is busy."""
+"""Interval at which the heartbeat listens to the client of a busy worker."""
 BUSY_SECONDS = 0.5
-"""A worker that has not come back to its client for so long is busy."""
+"""A worker that has not returned to its client for this long is busy."""
 END_SECONDS = 0.2
-"""The same as LISTEN_SECONDS for a client that has ended its stream, and may have gone."""
+"""Replaces LISTEN_SECONDS for a client that has closed its sending side, and may have gone."""
 FINISH_SECONDS = 2.0
-"""What a busy worker may take to finish once its server stops. The listener kills it after 5 seconds."""
+"""Time for a busy worker to finish once its server stops. The listener kills it after 5 seconds."""
 LOOK_SECONDS = 0.1
-"""So much later than anything else a worker may notice that the server wants it to end, or that a deadline is over."""
-_TLS = b"\x16\x03"  # how a client's first record begins: a handshake, version 3
+"""Maximum delay until a worker notices that it must end, or that a deadline has passed."""
+_TLS = b"\x16\x03"  # the start of a client's first record: a handshake, version 3
 
 
 class Peer:
-    """Sends and receives messages. One thread does; the heartbeat is another one, which pings the client.
+    """Send and receive messages in one thread; a second thread, the heartbeat, pings the client.
 
-    While the first is busy, the heartbeat listens to the client: it answers pings, keeps what else is said for
+    While the first thread is busy, the heartbeat listens to the client: it answers pings, keeps other messages for
     `receive`, and notices what ends the connection.
     """
 
     def __init__(self, sock: socket.socket, connection: ServerConnection, lifeline: int) -> None:
         """`lifeline` is a descriptor that becomes readable when the worker must end."""
-        # With a timeout of Python's own, that would ask the system before each read and write.
+        # Python's own timeout would add a system call before each read and write.
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(1e6 * LOOK_SECONDS)))
         with contextlib.suppress(OSError):
@@ -83,48 +83,48 @@ class Peer:
         self._stopping.register(lifeline, select.POLLIN)
         self._reports = -1
         self.may_lose_place = False
-        """Whether the end of what `heed` heeds is a SlotTaken."""
+        """Whether the end of the line given to `watch_reports` raises SlotTaken."""
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self._lock = threading.Lock()  # of the state machine, of sending, and of what the heartbeat has heard
-        self._heard: deque[Message] = deque()  # while the worker was busy, or before an answer was sent
+        self._lock = threading.Lock()  # guards the state machine, sending, and what the heartbeat has heard
+        self._heard: deque[Message] = deque()  # received while the worker was busy, or before an answer was sent
         self._end: Exception | None = None  # what the heartbeat has noticed
         self._stream_ended = False
-        self._listens = False  # the heartbeat, just now
+        self._listens = False  # the heartbeat is listening now
         self._finish_by = math.inf  # once the server stops
         self.interrupt: Callable[[], None] | None = None
-        """Called by the heartbeat once it has noticed that a busy worker must end: `raise_end` says why."""
+        """Called by the heartbeat when it notices that a busy worker must end: `raise_end` raises the reason."""
         self._waits_since: float | None = None
         self._tls: TlsLayer | None = None
         self.begins_with_tls = False
-        """Whether the first bytes that the client said are those of TLS."""
+        """Whether the client's first bytes are those of TLS."""
         self.read_at = 0.0
         """When the last bytes were read, in seconds of `time.monotonic`; 0 before the first."""
         self.transferred = 0
-        """Bytes that were read and written so far."""
+        """Bytes read and written so far."""
         self.meter: Meter | None = None
         self.throttled = False
-        """While it is, no more is taken in than what is there and waits to be heard."""
+        """While set, the heartbeat reads nothing as long as a message waits for `receive`."""
         self._looked_at = -LOOK_SECONDS
         self.beat: Callable[[], None] | None = None
-        """Called by the heartbeat now and then; once it has raised, that is logged and it is called no more."""
+        """Called by the heartbeat at intervals, until it raises, which is logged."""
         self._stop_heartbeat = threading.Event()
 
-    def heed(self, reports: int) -> None:
-        """Let `receive` raise Revoked if `reports` says so, and SlotTaken once its other end is closed."""
+    def watch_reports(self, reports: int) -> None:
+        """Make `receive` raise Revoked if `reports` carries REVOKED, and SlotTaken once its other end is closed."""
         self._reports, self.may_lose_place = reports, True
-        os.set_blocking(reports, False)  # the heartbeat may have heard what this looks for
+        os.set_blocking(reports, False)  # the heartbeat may have read it first
         self._poll.register(reports, select.POLLIN)
         self._stopping.register(reports, select.POLLIN)
 
     def _raise_revoked(self, ready: Container[int]) -> None:
-        """Raise Revoked where the server has said so."""
+        """Raise Revoked if the server has sent REVOKED."""
         if self._reports in ready:
             with contextlib.suppress(BlockingIOError):
                 if os.read(self._reports, 1) == REVOKED:
                     raise Revoked
 
     def secure(self, context: ssl.SSLContext, timeout: float) -> bool:
-        """Agree with the client on TLS; False where it does not begin with that, and nothing was read.
+        """Perform the TLS handshake. Returns False, having read nothing, if the client does not start one.
 
         Raises TlsFailed, PeerGone, PeerSilent after `timeout` seconds, and ServerStopping.
         """
@@ -147,16 +147,16 @@ class Peer:
         return True
 
     def receive(self, timeout: float) -> Message:
-        """The next message.
+        """Return the next message.
 
-        Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, and what the server wants (`_wait`).
+        Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, and the errors of `_wait`.
         """
         deadline = time.monotonic() + timeout
-        fills = not self.connection.buffered  # as it is where the last message was all that came
+        fills = not self.connection.buffered  # as when the last message used all bytes
         half = False
         while True:
             data = self._read(deadline) if fills else None
-            with self._lock:  # the state machine is the heartbeat's too
+            with self._lock:  # the heartbeat uses the state machine too
                 if data is not None:
                     self._waits_since = self.read_at
                     self._take_in(data)
@@ -176,12 +176,12 @@ class Peer:
             fills = True
 
     def _wait(self, deadline: float) -> None:
-        """Until there is something to be read. Raises PeerSilent, ServerStopping, SlotTaken and Revoked."""
+        """Wait until there is data to read. Raises PeerSilent, ServerStopping, SlotTaken and Revoked."""
         self._looked_at = time.monotonic()
         remaining = deadline - self._looked_at
         ready = dict(self._poll.poll(max(0.0, remaining) * 1000))
         if self._lifeline in ready and (self.read_at or self._sock.fileno() not in ready):
-            raise ServerStopping  # a hello that is there is read first: it says in which codec to answer
+            raise ServerStopping  # a hello that has arrived is read first: it determines the codec of the answer
         self._raise_revoked(ready)
         if self.may_lose_place and self._reports in ready and self._sock.fileno() not in ready:
             raise SlotTaken
@@ -189,13 +189,13 @@ class Peer:
             raise PeerSilent
 
     def _read(self, deadline: float) -> memoryview | None:
-        """Some bytes, or in vain. The next ones come soon where environments are fast: they are waited for by reading.
+        """Return some bytes, or None. With fast environments data comes soon, so the wait is a blocking read.
 
-        Only a look beside that, now and then and where nothing comes, tells of the lifeline and of the deadline.
+        The lifeline and the deadline are checked only at intervals and if no data comes.
         """
-        self._waits_since = None  # from here on the heartbeat does not read, until these bytes were taken in
+        self._waits_since = None  # from here on the heartbeat does not read until these bytes are processed
         if self._listens:
-            with self._lock:  # it began to before: what it hears comes first
+            with self._lock:  # it began earlier: wait for it, as its data comes first
                 pass
         if self._heard:
             self._waits_since = time.monotonic()
@@ -218,7 +218,7 @@ class Peer:
         return data
 
     def _take_in(self, data: memoryview) -> None:
-        """What was read; nothing is the end of the stream. Whoever calls has the lock. Raises PeerGone."""
+        """Process data that was read; empty data is the end of the stream. Call with the lock held. Raises PeerGone."""
         if self._tls is None or not data:
             self.connection.receive_data(data)
             return
@@ -234,14 +234,14 @@ class Peer:
             self._stream_ended = True
 
     def _opened(self, tls: TlsLayer, data: memoryview) -> bytes:
-        """What was said over TLS. Raises TlsFailed and PeerGone."""
+        """Return the plain text of TLS data. Raises TlsFailed and PeerGone."""
         try:
             return tls.received(data)
         finally:
             self._write(tls.to_send())
 
     def _write(self, data: bytes) -> None:
-        """Whoever calls has the lock. Raises PeerGone, also where the client takes nothing in for too long."""
+        """Write data. Call with the lock held. Raises PeerGone, also if the client does not read for too long."""
         self.transferred += len(data)
         deadline, rest = 0.0, memoryview(data)
         while rest:
@@ -262,12 +262,12 @@ class Peer:
             self.meter.goes_on()
 
     def _send(self, data: bytes) -> None:
-        """Whoever calls has the lock. Raises PeerGone."""
+        """Write data, over TLS if in use. Call with the lock held. Raises PeerGone."""
         if self._tls is None:
             self._write(data)
             return
         if not self._tls.agreed:
-            raise PeerGone  # nothing can be said to it
+            raise PeerGone  # nothing can be sent to it
         try:
             for begin in range(0, len(data), RECORDS_BYTES):
                 self._write(self._tls.sealed(data[begin : begin + RECORDS_BYTES]))
@@ -275,14 +275,14 @@ class Peer:
             raise PeerGone from error
 
     def send(self, message: ServerMessage) -> None:
-        """Raises PeerGone."""
+        """Send a message. Raises PeerGone."""
         with self._lock:
             self._send(self.connection.send(message))
 
     def answer(self, message: ServerMessage) -> None:
-        """Send what the client waits for. What it has said before it had this is judged first.
+        """Send the answer that the client waits for, after processing what it sent before.
 
-        Raises PeerGone, PeerLeft, RemoteProtocolError, and what the heartbeat has noticed.
+        Raises PeerGone, PeerLeft, RemoteProtocolError, and the error that the heartbeat has noticed.
         """
         with self._lock:
             self.raise_end()
@@ -290,14 +290,14 @@ class Peer:
             self._send(self.connection.send(message))
 
     def raise_end(self) -> None:
-        """Raise what the heartbeat has noticed and ends the connection, if there is anything."""
+        """Raise the error that ends the connection, if the heartbeat has noticed one."""
         if self._end is not None:
             raise self._end
 
     def _listen(self) -> None:
-        """Hear what has come so far, and answer pings. Whoever calls has the lock, and nobody else reads.
+        """Read what has arrived and answer pings. Call with the lock held, while no other thread reads.
 
-        Raises PeerGone, PeerLeft and RemoteProtocolError. The end of the stream is no error: the client may listen.
+        Raises PeerGone, PeerLeft and RemoteProtocolError. The end of the stream is no error: the client may still read.
         """
         if self.connection.buffered:
             self._hear()
@@ -326,7 +326,7 @@ class Peer:
                 self._heard.append(event)
 
     def start_heartbeat(self, seconds: float) -> None:
-        """Ping the client whenever nothing was received for half as long: it waits for an answer, or may come to."""
+        """Start the heartbeat: ping the client if it may have been waiting for `seconds` / 2."""
         threading.Thread(target=self._heartbeat, args=(seconds,), name="heartbeat", daemon=True).start()
 
     def _heartbeat(self, seconds: float) -> None:
@@ -340,11 +340,11 @@ class Peer:
                 try:
                     self.beat()
                 except Exception:
-                    _log.exception("what is measured beside the heartbeat failed, and is given up")
+                    _log.exception("the heartbeat's measurements failed and are disabled")
                     self.beat = None
 
     def _listen_while_busy(self) -> None:
-        """What ends the connection meanwhile interrupts what the worker does."""
+        """Listen to the client of a busy worker; interrupt the worker if the connection must end."""
         with self._lock:
             self._listens = True
             try:
@@ -352,7 +352,7 @@ class Peer:
                 if since is None or self._end is not None or time.monotonic() - since < BUSY_SECONDS:
                     return
                 self._listen()
-                if self._stream_ended:  # a client that has gone and not only ended its stream answers by a reset
+                if self._stream_ended:  # a client that has gone, not only closed its sending side, answers with a reset
                     self._send(self.connection.send(Ping()))
                 ready = dict(self._stopping.poll(0))
                 self._raise_revoked(ready)
@@ -362,7 +362,7 @@ class Peer:
                         raise ServerStopping
             except (PeerGone, PeerLeft, RemoteProtocolError, ServerStopping, Revoked) as end:
                 self._end = end
-            except LocalProtocolError:  # all was said already
+            except LocalProtocolError:  # the connection has ended already
                 return
             finally:
                 self._listens = False
@@ -378,15 +378,15 @@ class Peer:
                 self._send(self.connection.send(Ping()))
 
     def refuse(self, code: ErrorCode, message: str, retry_after_seconds: float = 0.0) -> None:
-        """Tell the client why the connection ends, where it can still be told. Never raises."""
+        """Tell the client why the connection ends, if it can still be reached. Never raises."""
         with contextlib.suppress(PeerGone, LocalProtocolError):
             self.send(Error(code, message, code.retryable, retry_after_seconds))
 
     def close(self) -> None:
         """Half-close, drain, close.
 
-        Closing a socket with unread bytes, or one that more is sent to, would make TCP drop what was just sent, an
-        error perhaps. Before the welcome a client says its hello and waits: where nothing is unread, little can come.
+        If a socket is closed with unread bytes, or receives more, TCP drops the data just sent, perhaps an error.
+        Before the welcome a client only sends its hello and waits, so if nothing is unread, little can come.
         """
         self._stop_heartbeat.set()
         with contextlib.suppress(OSError, PeerGone):

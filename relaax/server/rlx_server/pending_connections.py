@@ -1,12 +1,12 @@
-"""Connections that were accepted and have not introduced themselves yet. Nothing is read from them here.
+"""Accepted connections whose hello has not arrived. Nothing is read from them here.
 
-A connection costs a descriptor until its whole hello lies in the kernel's buffer. Its length is known from the first
-four bytes, and at most 64 KiB, so the kernel is asked (SO_RCVLOWAT) to call first at four bytes, then at all of them:
-who says a byte a second wakes nobody. A length that no hello can have is nothing to wait for: the receiver must notice
-it at once. The first four bytes of a TLS connection (0x16, a version) are such a length, so it is handed on, too.
+A connection costs only a descriptor until its whole hello is in the kernel's buffer. The first four bytes give its
+length, at most 64 KiB, so the kernel is asked (SO_RCVLOWAT) to wake the server first at four bytes, then at all: a
+client that sends a byte per second wakes nobody. A connection whose length no hello can have is handed on at once, to
+be refused. The first four bytes of a TLS connection (0x16, a version) are such a length, so it is handed on as well.
 
-Where clients are to speak TLS, the first record of it (a ClientHello, at most `RECORD_BYTES`) is waited for in the same
-way, and a hello in plain text is as wrong as a length that none can have.
+If clients must use TLS, the first TLS record (a ClientHello, at most `RECORD_BYTES`) is awaited in the same way, and a
+plain-text hello is as wrong as an impossible length.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ RECORD_BYTES = 2**14
 RECORD_HEADER_BYTES = 5
 _TLS_HANDSHAKE = 0x16
 _INT = struct.Struct("i")
-_PEER_ENDED = getattr(select, "POLLRDHUP", 0)  # elsewhere than on Linux such a connection expires
+_PEER_ENDED = getattr(select, "POLLRDHUP", 0)  # on other systems than Linux such a connection expires
 
 
 class PendingConnection(enum.Enum):
-    """What became of a connection."""
+    """The state of a connection."""
 
     WAITING = "waiting"  # for the rest of its hello
-    GONE = "gone"  # ended before there was a whole hello, and was closed
-    WHOLE = "whole"  # a frame of a hello's size is there, or the first record of TLS
-    WRONG = "wrong"  # its first frame has a length that no hello has, or is not what this port speaks
+    GONE = "gone"  # ended before its whole hello arrived, and closed
+    WHOLE = "whole"  # a frame of a hello's size has arrived, or the first TLS record
+    WRONG = "wrong"  # the length of its first frame is no hello's, or it is not what this port expects
 
 
 @dataclass(slots=True)
@@ -52,19 +52,19 @@ class _Wait:
 
 
 class PendingConnections:
-    """Each waits for at most `patience` seconds."""
+    """Connections that wait for their hello, each for at most `patience` seconds."""
 
     def __init__(self, selector: selectors.BaseSelector, patience: float, tls: bool = False) -> None:
-        """`tls`: that is what clients are to speak."""
+        """`tls`: whether clients must use TLS."""
         self._selector = selector
         self._tls = tls
         self._head_bytes = RECORD_HEADER_BYTES if tls else HEADER_BYTES
         self._patience = patience
-        self._waits: dict[socket.socket, _Wait] = {}  # the oldest comes first
+        self._waits: dict[socket.socket, _Wait] = {}  # oldest first
         self._crumbs: set[socket.socket] = set()
         self._look_again_at = 0.0
         self.expired = 0
-        """How many have said no whole hello in time so far."""
+        """The number of connections whose whole hello did not arrive in time."""
 
     def __len__(self) -> int:
         return len(self._waits)
@@ -76,14 +76,14 @@ class PendingConnections:
         return sock in self._waits
 
     def add(self, sock: socket.socket) -> None:
-        """Wait for the hello of a connection that was just accepted."""
+        """Wait for the hello of a new connection."""
         sock.setblocking(False)
         _call_at(sock, self._head_bytes)
         self._waits[sock] = _Wait(time.monotonic() + self._patience, self._head_bytes)
         self._selector.register(sock, selectors.EVENT_READ)
 
     def look(self, sock: socket.socket) -> PendingConnection:
-        """What has come of it. One that is WHOLE or WRONG is the caller's from here on."""
+        """Return the state of a connection. If WHOLE or WRONG, it is the caller's from now on."""
         wait = self._waits[sock]
         try:
             head = sock.recv(self._head_bytes, socket.MSG_PEEK)
@@ -106,15 +106,15 @@ class PendingConnections:
             wait.bytes_wanted = needed
             _call_at(sock, needed)
         elif wait.watched:
-            # The kernel calls all the same: its buffer is full of crumbs, or it has no SO_RCVLOWAT. Calling is its
-            # only way of waiting, so it would call without end.
+            # The kernel reports it readable all the same: its buffer is full of crumbs, or SO_RCVLOWAT is missing.
+            # Polling would then return immediately each time, so the connection is checked at intervals instead.
             self._selector.unregister(sock)
             wait.watched = False
             self._crumbs.add(sock)
         return PendingConnection.WAITING
 
     def _judged(self, head: bytes) -> tuple[int, PendingConnection]:
-        """How many bytes are waited for, and what the connection becomes with them."""
+        """Return the number of bytes to wait for, and the state of the connection once they arrive."""
         if len(head) < self._head_bytes:
             return self._head_bytes, PendingConnection.WAITING
         if self._tls and head[0] == _TLS_HANDSHAKE:
@@ -126,11 +126,11 @@ class PendingConnections:
 
     @property
     def due(self) -> float:
-        """Seconds until `look_again` has something to do; infinity where nobody is to be looked at."""
+        """Seconds until `look_again` has work; infinity if there is none."""
         return max(0.0, self._look_again_at - time.monotonic()) if self._crumbs else math.inf
 
     def look_again(self) -> list[tuple[socket.socket, PendingConnection]]:
-        """Now and then, those that the kernel no longer calls for: what came of each that waits no more."""
+        """Check the unpolled connections, at intervals, and return those that no longer wait, with their states."""
         now = time.monotonic()
         if not self._crumbs or now < self._look_again_at:
             return []
@@ -139,7 +139,7 @@ class PendingConnections:
         return [(sock, arrival) for sock, arrival in seen if arrival is not PendingConnection.WAITING]
 
     def expire(self) -> None:
-        """Drop those whose time is up."""
+        """Close connections past their deadline."""
         now = time.monotonic()
         while self._waits:
             sock, wait = next(iter(self._waits.items()))
@@ -149,7 +149,7 @@ class PendingConnections:
             self._drop(sock)
 
     def drop_oldest(self) -> bool:
-        """Whether there was one."""
+        """Close the oldest connection and return whether there was one."""
         for sock in self._waits:
             self._drop(sock)
             return True
@@ -161,7 +161,7 @@ class PendingConnections:
 
     def _release(self, sock: socket.socket) -> None:
         self._forget(sock)
-        _call_at(sock, 1)  # whoever reads on wants to hear of every byte
+        _call_at(sock, 1)  # the next reader must be woken by every byte
 
     def _forget(self, sock: socket.socket) -> None:
         if self._waits.pop(sock).watched:
@@ -170,13 +170,13 @@ class PendingConnections:
 
 
 def _call_at(sock: socket.socket, count: int) -> None:
-    """Have the kernel call the socket readable when `count` bytes are there, or its end."""
+    """Make the kernel report the socket readable once `count` bytes or its end have arrived."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
 
 def has_ended(sock: socket.socket) -> bool:
-    """Whether the peer will say no more, with unread bytes before the end."""
+    """Return whether the peer has closed its sending side, even if unread bytes remain."""
     poll = select.poll()
     poll.register(sock, _PEER_ENDED)
     return bool(poll.poll(0))

@@ -1,4 +1,4 @@
-"""From the configuration to what workers do: once in a server that forks them, once in each worker that is spawned."""
+"""Plans of workers from the configuration: made once in a server that forks, and in each spawned worker."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: str, folder: Path) -> WorkerPlan:
-    """Import the algorithm at `path`, seen from `folder`, with what its agents need, and check its `section`.
+    """Import the algorithm at `path`, relative to `folder`, with what its agents need, and check its `section`.
 
     Raises ConfigurationError.
     """
     load_tensorflow_quietly()
     from relaax.parameters.precision import prepare
 
-    prepare(settings.wire_precision)  # compiled before there are workers, it is there for all of them
+    prepare(settings.wire_precision)  # compiled before the fork, for all workers
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure(section)
     check_bridge(settings, config)
@@ -37,20 +37,20 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
 
 
 def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
-    """The error that says why workers cannot compute on their device, and which key chose it."""
+    """Return the error for a device that workers cannot use, with the key that chose it."""
     by = "" if plan.settings.device else " (by algorithm.gpu)"
     return ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")
 
 
 def device_of(settings: RlxServerSection, config: ConfigBase) -> str:
-    """What workers compute on: `algorithm.gpu` counts where the server's own section says nothing."""
+    """Return the device of workers: `algorithm.gpu` applies if the server's own section has none."""
     return settings.device or ("gpu" if config.gpu else "cpu")
 
 
 def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ParameterClientBase:
-    """Make a worker's client of the parameter server, at `servers`.
+    """Return a worker's client of the parameter server at `servers`.
 
-    Called in the worker: a gRPC object does not survive a fork.
+    Called in the worker, as a gRPC object does not survive a fork.
     """
     from relaax.nn.devices import use_one_thread
     from relaax.parameters.client import ParameterClient

@@ -1,4 +1,4 @@
-"""What a connection's messages mean for its agent. No I/O."""
+"""Translation of a connection's messages for its agent. No I/O."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class AgentSession:
         self._exploit = hello.mode == Mode.EXPLOIT
         self._reports = hello.reports_episodes
         self._none: Mask = np.zeros(hello.environments, np.bool_)
-        self._none.flags.writeable = False  # steps in which nothing is marked share it
+        self._none.flags.writeable = False  # shared by steps in which nothing is marked
         modes = np.broadcast_to(np.asarray(hello.autoreset, np.int64), hello.environments)
         self._next_step: Mask = modes == Autoreset.NEXT_STEP
         self._episodes = EpisodeCounter(hello.environments)
         self._own_begun: list[float | None] = [None] * hello.environments
         self._ended_by_reset: Reset | None = None
-        self._between: Mask = self._none  # where a NEXT_STEP episode has ended and the next one is yet to start
+        self._between: Mask = self._none  # where a NEXT_STEP episode has ended and the next has not started
         self.episode_ended = False
         """Whether the last init, step or reset ended an episode."""
 
     def init(self, message: Init) -> Actions:
-        """Every environment starts an episode.
+        """Start an episode in every environment and return its first actions.
 
         After a reset, whose last transition had to wait for this observation, the agent sees both as one step.
         """
@@ -78,7 +78,7 @@ class AgentSession:
         )
 
     def step(self, message: Step) -> Actions:
-        """The outcome of the last actions."""
+        """Pass the outcome of the last actions to the agent and return its next actions."""
         if message.terminated is message.truncated is message.first is None and not self._reports:
             return self._plain_step(message)
         terminated = self._none if message.terminated is None else message.terminated
@@ -100,14 +100,14 @@ class AgentSession:
         return Actions(self._agent.step(step))
 
     def _plain_step(self, message: Step) -> Actions:
-        """What `step` does where nothing is marked, as in most steps."""
+        """Handle a step in which nothing is marked, as in most steps."""
         none = self._between = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
         return Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
 
     def reset(self, message: Reset) -> EpisodeReturns:
-        """The episode of every environment ends."""
+        """End the episode of every environment and return their returns."""
         under_way = ~self._between
         self.episode_ended = bool(under_way.any())
         self._episodes.count(message.reward, under_way)
@@ -117,7 +117,7 @@ class AgentSession:
         return EpisodeReturns(returns)
 
     def metrics(self, message: Metrics) -> None:
-        """Scalars of the environment's own."""
+        """Record the client's own scalars."""
         tell_metrics(message, self._metrics)
 
     def _report(self, ended: Mask, own: Sequence[Episode]) -> None:
@@ -131,14 +131,14 @@ class AgentSession:
                     self._episode(episode_return, length, seconds)
 
     def _begin_own(self, partial: Mask | None) -> None:
-        """Episodes that the client reports begin with the first observation, and then where the last one ended."""
+        """Set the start of client-reported episodes: the first observation, then the end of the last episode."""
         now = self._clock()
         for index, begun in enumerate(self._own_begun):
             if begun is None and (partial is None or not partial[index]):
                 self._own_begun[index] = now
 
     def _episode(self, episode_return: float, length: int, seconds: float | None) -> None:
-        """A whole episode ended. Those of exploit mode say nothing of how training goes: they are scalars apart."""
+        """Record a whole episode. Episodes in exploit mode are separate scalars, as they do not measure training."""
         if self._exploit:
             self._metrics.scalar("exploit/episode_return", episode_return)
             self._metrics.scalar("exploit/episode_length", length)
@@ -150,7 +150,7 @@ class AgentSession:
             self._metrics.scalar(f"{prefix}reward_per_second", episode_return / seconds)
 
     def _final(self, message: Step, ended: Mask) -> Leaves:
-        """Final observations: what came beside the step, and with NEXT_STEP the observation itself."""
+        """Return the final observations: those sent with the step or, with NEXT_STEP, the observation itself."""
         if message.final_observation is None:
             return message.observation
         here = ended & self._next_step
@@ -163,6 +163,6 @@ class AgentSession:
 
 
 def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:
-    """Add a client's scalars, under names that are theirs alone."""
+    """Add a client's scalars, with names in the clients' namespace."""
     for name, value in message.scalars:
         metrics.scalar(f"{CLIENTS}{name}", value)

@@ -32,13 +32,13 @@ WATCH_MILLISECONDS = 500
 
 
 def main() -> None:
-    """The last arguments are descriptors: of the connection (or NONE), lifeline, reports, meters and orders."""
+    """Run a worker. The last arguments are descriptors: connection (or NONE), lifeline, reports, meters, orders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     given = [int(argument) for argument in sys.argv[-5:]]
     for descriptor in given:
         if descriptor != NONE:
-            os.set_inheritable(descriptor, False)  # they came by inheritance, and are not passed on
+            os.set_inheritable(descriptor, False)  # inherited, and not to be passed on
     connection, lifeline, reports, meters, orders = given
     code = EXIT_FAILED
     try:
@@ -48,7 +48,7 @@ def main() -> None:
         _log.exception("the worker failed")
     finally:
         logging.shutdown()
-        os._exit(code)  # as a forked worker does: threads of libraries are not waited for
+        os._exit(code)  # as in a forked worker: threads of libraries are not waited for
 
 
 def _follow(orders: dict[str, Any], connection: int, lifeline: int, reports: int, memory: int) -> int:
@@ -65,7 +65,7 @@ def _follow(orders: dict[str, Any], connection: int, lifeline: int, reports: int
         return EXIT_DONE
     authentication = read_authentication(
         settings, orders["names"]
-    )  # from the files again: what is secret is in no orders
+    )  # read again from the files: orders contain no secrets
     rows, buckets = orders["meters"]
     meters = Meters(rows, buckets, memory)
     sock, temporary = socket.socket(fileno=connection), orders["temporary"]
@@ -76,7 +76,7 @@ def _follow(orders: dict[str, Any], connection: int, lifeline: int, reports: int
 
 @contextlib.contextmanager
 def _ending_with(lifeline: int) -> Iterator[None]:
-    """What is done meanwhile may hang, and is not to outlive the server: the process ends when the lifeline does."""
+    """End the process if the lifeline closes during the block, which may hang and must not outlive the server."""
     done = threading.Event()
 
     def watch() -> None:
@@ -94,7 +94,7 @@ def _ending_with(lifeline: int) -> Iterator[None]:
 
 
 def _refusal(load: Callable[[], WorkerPlan]) -> str:
-    """Why workers could not do their work, in one sentence; empty where they could."""
+    """Return why workers could not work, in one sentence; empty if they could."""
     try:
         plan = load()
         from relaax.nn.devices import NoSuchDevice, use_device

@@ -1,4 +1,4 @@
-"""Making a worker process out of the server's: import, then fork, then run."""
+"""Starting workers by forking the server's process: import, then fork, then run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _LEADS_TO_KERNELS = {
     "relaax.nn.distributions",
     "relaax.algorithm_base.returns",
 }
-"""Modules for algorithms whose functions use the host's kernels."""
+"""Modules of algorithms that use the host's kernels."""
 
 
 class UnsafeFork(RuntimeError):
-    """The server's process has more than one thread: a forked worker could hang."""
+    """The server's process has more than one thread, so a forked worker could hang."""
 
 
 def thread_count() -> int:
-    """Threads of this process, those that Python does not know of included where the system tells."""
+    """Return the number of threads of this process, including native threads if the system lists them."""
     return len(list(_TASKS.iterdir())) if _TASKS.is_dir() else threading.active_count()
 
 
@@ -50,7 +50,7 @@ def _require_one_thread(algorithm: Path) -> None:
 
 
 def _import_for_workers() -> None:
-    """Load what workers need sooner or later, so that all share one copy of it. Nothing of it is run."""
+    """Import what workers will need, so that all share one copy. None of it is run."""
     import numpy.random  # noqa: F401
 
     import relaax.parameters.client  # noqa: F401
@@ -63,9 +63,9 @@ def _import_for_workers() -> None:
 
 
 class ForkSpawner:
-    """Forks workers: the parent has imported everything and run nothing, so a child is ready in a quarter second.
+    """Fork workers: the parent has imported everything and run nothing, so a child is ready in a quarter second.
 
-    Raises UnsafeFork where more than imports has been done.
+    Raises UnsafeFork if the process has more than one thread.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class ForkSpawner:
         self._folders = folders
         self._lifeline = Lifeline()
         gc.collect()
-        gc.freeze()  # what is there now is never collected, so that children do not copy its pages
+        gc.freeze()  # existing objects are never collected, so that children do not copy their pages
 
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
     ) -> tuple[int, int]:
         """Start a worker for `sock`.
 
-        Returns its process id and a descriptor that becomes readable when it is known whether its client is let in.
+        Returns its process id and a descriptor that becomes readable when its client has been admitted or refused.
         Raises UnsafeFork and OSError.
         """
         _require_one_thread(self._plan.algorithm.source)

@@ -1,7 +1,7 @@
-"""Starting workers as fresh processes, for systems where forking is unsafe: slower, and the same from outside.
+"""Starting workers as new processes, for systems where forking is unsafe: slower, but otherwise equivalent.
 
-A worker inherits its connection, its lifeline and its line for reports, and reads its orders as JSON from a file
-without a name: no secret of the configuration shows in a process list, and the server waits for no reader. The server
+A worker inherits its connection, its lifeline and its line for reports, and reads its orders as JSON from an unnamed
+file, so that no secret of the configuration shows in a process list and the server waits for no reader. The server
 itself loads neither TensorFlow nor the algorithm.
 """
 
@@ -32,9 +32,9 @@ COMMAND = (sys.executable, "-c", PROGRAM)
 
 
 class SpawnSpawner:
-    """Spawns workers. One process of the kind is started first, to look whether they can do their work at all.
+    """Spawn workers. A first process checks whether workers can work at all.
 
-    Raises ConfigurationError where they could not.
+    Raises ConfigurationError if they cannot.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class SpawnSpawner:
     def spawn(
         self, sock: socket.socket, refusal: str | None, training_finished: bool, close_in_child: Callable[[], None]
     ) -> tuple[int, int]:
-        """Start a worker for `sock`, which inherits nothing but what it is given.
+        """Start a worker for `sock`, which inherits only the descriptors it is given.
 
-        Returns its process id and a descriptor that becomes readable when it is known whether its client is let in.
+        Returns its process id and a descriptor that becomes readable when its client has been admitted or refused.
         Raises OSError.
         """
         more = {
             "refusal": refusal,
             "training_finished": training_finished,
             "temporary": self._folders.made(),
-            "names": self._authentication.names,  # by digests: what is secret is in no orders
+            "names": self._authentication.names,  # by digests: orders contain no secrets
         }
         return self._start(sock.fileno(), more)
 
@@ -87,7 +87,7 @@ class SpawnSpawner:
             with os.fdopen(answer, encoding="utf-8") as said:
                 refusal = said.read()
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except BaseException:  # an interrupt: what hangs while it is imported is not left behind
+        except BaseException:  # an interrupt: kill a process that hangs in an import
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -96,10 +96,10 @@ class SpawnSpawner:
             raise ConfigurationError(refusal)
         if code != EXIT_DONE:
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed, as logged above"
-            raise ConfigurationError(f"workers cannot start: the first process, which was to load the algorithm, {how}")
+            raise ConfigurationError(f"workers cannot start: the first process, which loads the algorithm, {how}")
 
     def _start(self, connection: int, more: Mapping[str, Any]) -> tuple[int, int]:
-        """Process id, and the server's end of its reports. Raises OSError, with nothing left open."""
+        """Return process id and the server's end of the report line. Raises OSError, with all descriptors closed."""
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as its_own:
             report_read, report_write = report_line()
             failed.callback(os.close, report_read)
@@ -113,7 +113,7 @@ class SpawnSpawner:
             sys.stdout.flush()
             sys.stderr.flush()
             with inheritable(given):
-                # Ctrl-C reaches the whole process group: held back until the worker is ready to ignore it.
+                # Ctrl-C reaches the whole process group: blocked until the worker ignores it.
                 pid = os.posix_spawn(arguments[0], arguments, environment, setsigmask=[signal.SIGINT])
             os.set_blocking(report_read, False)
             failed.pop_all()

@@ -1,4 +1,4 @@
-"""The process that answers at an RLX server's status port (see `status`): it has threads, the server has none."""
+"""The process that serves an RLX server's status port (see `status`): it has threads, the server has none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.status import StatusServer
 
 SILENT_SECONDS = 10.0
-"""A server that says nothing for so long is stuck, or stopped: it does not serve."""
+"""A server that sends no sample for this long is stuck or stopped, so it is not serving."""
 
 Sample = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def _plain(name: str) -> Any:
 
 
 def _of_clients(name: str, help_: str) -> Family[Sample]:
-    """A figure of each client."""
+    """Return the family of a figure of each client."""
     key = name.removesuffix("_total")
 
     def read(sample: Sample) -> Any:
@@ -52,32 +52,32 @@ def _family(name: str, help_: str, label: str | None = None) -> Family[Sample]:
 
 
 _FAMILIES = (
-    _family("serving", "1 where connections are taken, else 0"),
+    _family("serving", "1 if connections are accepted, otherwise 0"),
     _family("uptime_seconds", "seconds since the start of the process"),
-    _family("workers", "processes that serve a client, or may yet"),
-    _family("handshaking", "workers that do not know yet whether they let their client in"),
-    _family("waiting", "connections that have no worker yet, by what they wait for", "for"),
+    _family("workers", "processes that serve a client, or may yet do so"),
+    _family("handshaking", "workers whose client is neither admitted nor refused yet"),
+    _family("waiting", "connections without a worker, by what they wait for", "for"),
     _family("connections_total", "connections accepted"),
     _family("forks_total", "worker processes started"),
-    _family("admissions_total", "clients let in"),
-    _family("refusals_total", "connections that were not let in, by reason", "reason"),
+    _family("admissions_total", "clients admitted"),
+    _family("refusals_total", "connections refused, by reason", "reason"),
     _family("worker_failures_total", "workers that failed or were killed"),
-    _family("training_finished", "1 where training has ended, else 0"),
-    _of_clients("connections", "connections that are let in"),
-    _of_clients("environments", "environments of these"),
+    _family("training_finished", "1 if training has ended, otherwise 0"),
+    _of_clients("connections", "admitted connections"),
+    _of_clients("environments", "environments of admitted connections"),
     _of_clients("stuck", "connections that have waited for their client for ten seconds, in a message or an answer"),
     _of_clients("steps_total", "environment steps"),
     _of_clients("bytes_total", "bytes received and sent"),
-    _of_clients("throttled_seconds_total", "seconds that connections were made to wait by quotas"),
+    _of_clients("throttled_seconds_total", "seconds that quotas delayed connections"),
     _of_clients("refusals_total", "connections refused by quotas, or because the token was revoked"),
-    _family("workers_memory_bytes", "memory of all workers together, in resident sets: what they share counts in each"),
-    _family("available_memory_bytes", "memory that processes of this machine could still take"),
+    _family("workers_memory_bytes", "total resident memory of all workers: shared memory counts for each"),
+    _family("available_memory_bytes", "memory available to processes on this machine"),
 )
 FAMILIES = tuple(replace(family, name=f"relaax_rlx_server_{family.name}") for family in _FAMILIES)
 
 
 class Samples:
-    """The newest figures of the server, from the reading end of its line."""
+    """The latest figures of the server, read from its line."""
 
     def __init__(self, server: int) -> None:
         self._server = server
@@ -85,12 +85,12 @@ class Samples:
         self._heard = time.monotonic()
 
     def read(self, line: IO[str]) -> None:
-        """Take them in until the line ends."""
+        """Read samples until the line ends."""
         for said in line:
             self._latest, self._heard = json.loads(said), time.monotonic()
 
     def view(self) -> Sample | None:
-        """The newest, and what is measured when it is asked for."""
+        """Return the latest sample with figures that are measured now; None before the first."""
         if self._latest is None:
             return None
         return {
@@ -102,12 +102,12 @@ class Samples:
 
     @property
     def serving(self) -> bool:
-        """Whether the server says so, and said it lately."""
+        """Whether the last sample says so and is recent."""
         silent = time.monotonic() - self._heard > SILENT_SECONDS
         return self._latest is not None and bool(self._latest["serving"]) and not silent
 
     def health(self) -> tuple[bool, Mapping[str, Any]]:
-        """For /healthz."""
+        """Return the status for /healthz."""
         more: dict[str, Any] = {"server": "relaax-rlx-server", "version": __version__}
         if self._latest is not None:
             more |= {"workers": self._latest["workers"], "training_finished": self._latest["training_finished"]}
@@ -124,8 +124,8 @@ class Samples:
 
 
 def main() -> None:
-    """Arguments: the server's process id, log level and format, and two descriptors: status port, line."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may come to the whole group: the server decides
+    """Serve status. Arguments: server's process id, log level, log format, and descriptors of status port and line."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group: the server decides
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     server, level, format_, port, line = sys.argv[-5:]
@@ -140,4 +140,4 @@ def main() -> None:
     with os.fdopen(int(line), encoding="utf-8") as lines:
         samples.read(lines)
     logging.shutdown()
-    os._exit(0)  # an answer that is under way is not waited for
+    os._exit(0)  # does not wait for pending answers

@@ -1,10 +1,10 @@
-"""Where workers leave what libraries write to temporary files: in a folder of the server's, which removes it.
+"""Folders for temporary files of workers, which the server removes.
 
-A worker ends without the interpreter's end, by a signal perhaps, so it cannot be trusted to clear up. Nor can a server
-that is killed: the next one that starts removes what it left. A folder is locked (flock) for as long as its server
-lives, or a worker that it forked; which processes those are is nowhere written down, and so cannot be wrong.
+A worker exits without the interpreter's cleanup, perhaps by a signal, so it may leave files behind. So may a server
+that is killed: the next one to start removes its folder. A folder is locked (flock) while its server, or a worker that
+it forked, is alive; as no process ids are recorded, none can be stale.
 
-Nothing here raises: without a folder to write to clients are served all the same.
+Nothing here raises: clients are served even if no folder can be written.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 
 PREFIX = "relaax-rlx-workers-"
-"""Folders of this name are locked for as long as they are in use, by every version that gives them this name."""
+"""Every version that uses this prefix locks its folders while they are in use."""
 _ATTEMPTS = 4
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WorkerFolders:
-    """The server's folder, made when there is a first worker, with a subfolder for each worker's process id."""
+    """The server's folder, created for the first worker, with a subfolder named by each worker's process id."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -36,7 +36,7 @@ class WorkerFolders:
         self._warned = False
 
     def made(self) -> Path | None:
-        """The folder; None where there cannot be one, which is logged once. One that was tidied away is made anew."""
+        """Return the folder, created if missing; None if it cannot be created, which is logged once."""
         try:
             if self._path is None or not self._path.is_dir():
                 self._unlock()
@@ -49,12 +49,12 @@ class WorkerFolders:
         return self._path
 
     def remove(self, pid: int) -> None:
-        """A worker has ended."""
+        """Remove the subfolder of a worker that has ended."""
         if self._path is not None:
             shutil.rmtree(self._path / str(pid), ignore_errors=True)
 
     def close(self) -> None:
-        """All workers have ended."""
+        """Remove the folder, as all workers have ended."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
         self._unlock()
@@ -66,12 +66,12 @@ class WorkerFolders:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """A new folder and the descriptor that its lock goes with, -1 where folders cannot be locked. Raises OSError."""
+    """Return a new folder and the descriptor that holds its lock, -1 if locking is unsupported. Raises OSError."""
     for _ in range(_ATTEMPTS):
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
             descriptor = os.open(path, _OPEN)
-        except FileNotFoundError:  # a server that starts has just taken it for another's
+        except FileNotFoundError:  # a starting server has just removed it as a leftover
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,11 +84,11 @@ def _locked_folder() -> tuple[Path, int]:
         if path.is_dir():
             return path, descriptor
         os.close(descriptor)
-    raise FileNotFoundError("each one that was made is gone again")
+    raise FileNotFoundError("every folder created was removed again")
 
 
 def remove_leftovers() -> None:
-    """Remove the folders of servers that were killed: the user's own in the temporary directory, locked by nobody."""
+    """Remove the folders of killed servers: those of this user in the temporary directory that are not locked."""
     folder = Path(tempfile.gettempdir())
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(PREFIX)]
@@ -100,7 +100,7 @@ def remove_leftovers() -> None:
 
 
 def _remove_if_left(path: Path) -> None:
-    """Raises OSError where it is no folder (a link to one is none), cannot be opened, or is in use."""
+    """Remove an unused folder. Raises OSError if it is not a folder (or is a link), cannot be opened, or is in use."""
     descriptor = os.open(path, _OPEN)
     try:
         found = os.fstat(descriptor)
@@ -115,7 +115,7 @@ def _remove_if_left(path: Path) -> None:
 
 @contextlib.contextmanager
 def own_folder(parent: Path | None) -> Iterator[None]:
-    """In a worker: its temporary files are in a subfolder of `parent`, where there is one, and gone with the block."""
+    """Keep a worker's temporary files in a subfolder of `parent`, if any, that is removed after the block."""
     if parent is None:
         yield
         return
@@ -131,7 +131,7 @@ def own_folder(parent: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
-        shutil.rmtree(own, ignore_errors=True)  # the server does it besides, but may have died
+        shutil.rmtree(own, ignore_errors=True)  # the server does so too, but may have died
         if os.getppid() != server:
-            with contextlib.suppress(OSError):  # others may still be there
+            with contextlib.suppress(OSError):  # other workers may still use it
                 parent.rmdir()

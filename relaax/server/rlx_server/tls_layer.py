@@ -1,7 +1,7 @@
 """TLS between a socket and the protocol, without the socket: bytes in, bytes out.
 
-OpenSSL must not be used by two threads at a time, and a worker's heartbeat sends while another thread waits to receive.
-So the socket stays a plain one that anybody may wait for, and this is used under the lock that sending takes anyhow.
+Two threads must not use OpenSSL at once, and a worker's heartbeat sends while another thread waits to receive. So the
+socket stays a plain one that any thread may wait for, and TLS is used under the lock that sending takes anyway.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ RECORDS_BYTES = 2**18
 
 
 class TlsFailed(Exception):
-    """There will be no connection over TLS. The message says why."""
+    """TLS has failed. The message says why."""
 
 
 class TlsLayer:
-    """The server's end of one connection."""
+    """The server's end of one TLS connection."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
         self.agreed = False
-        """Whether the handshake is over."""
+        """Whether the handshake is complete."""
         self.ended = False
-        """Whether the peer said that it will say no more."""
+        """Whether the peer has announced the end of its data."""
 
     def received(self, data: bytes | bytearray | memoryview) -> bytes:
-        """What the peer's bytes say, which may be nothing yet. Raises TlsFailed; see `to_send` in either case."""
+        """Decrypt the peer's bytes, perhaps to nothing yet. Raises TlsFailed; send `to_send` in either case."""
         self._in.write(data)
         try:
             if not self.agreed:
@@ -55,7 +55,7 @@ class TlsLayer:
         return bytes(said)
 
     def sealed(self, data: bytes | memoryview) -> bytes:
-        """The records that carry `data`. Raises TlsFailed where the connection has failed before."""
+        """Return the records that carry `data`. Raises TlsFailed if the connection has failed before."""
         try:
             self._tls.write(data)
         except ssl.SSLError as error:
@@ -63,21 +63,21 @@ class TlsLayer:
         return self._out.read()
 
     def to_send(self) -> bytes:
-        """What TLS itself has to tell the peer: of the handshake, or why it failed."""
+        """Return TLS's own bytes for the peer: handshake messages or an alert."""
         return self._out.read()
 
     def farewell(self) -> bytes:
-        """That there will be no more."""
-        with contextlib.suppress(ssl.SSLError, ValueError):  # it wants to hear the same, which is not waited for
+        """Return the closing alert."""
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the peer's closing alert is not awaited
             self._tls.unwrap()
         return self._out.read()
 
 
 def _sentence(error: ssl.SSLError) -> str:
-    """In the words of a server."""
+    """Return a sentence for the server's log."""
     reason = error.reason or ""
     if "ALERT" in reason and "CERT" in reason.replace("CA", "CERT"):
         return f"the client does not accept this server's certificate ({reason.lower().replace('_', ' ')})"
     if reason in ("UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER", "VERSION_TOO_LOW"):
-        return f"the client offers nothing that this server speaks ({reason.lower().replace('_', ' ')})"
+        return f"the client offers no version or cipher that this server supports ({reason.lower().replace('_', ' ')})"
     return f"the client's TLS cannot be understood ({(reason_of(error) or reason.lower().replace('_', ' ')) or error})"

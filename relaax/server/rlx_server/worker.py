@@ -1,4 +1,4 @@
-"""One connection, from hello to the end, in a process of its own."""
+"""A worker process, which serves one connection from its hello to its end."""
 
 from __future__ import annotations
 
@@ -77,19 +77,19 @@ _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 HOLD_SECONDS = 30.0
-"""For which a client that steps its environments may leave unheard what its agent failed of."""
-NO_INIT = "others wait for the place of a client that has said no init since its welcome: please connect anew"
+"""Maximum time to hold an agent's error while its client steps its environments."""
+NO_INIT = "the client has sent no init since its welcome, and others wait for its place: please reconnect"
 FINISHED = "training has reached max_global_step"
 INTERRUPT = signal.SIGUSR1
-"""Of a worker to itself: its heartbeat has noticed why it must end, while it waits for something else."""
+"""Signal of a worker to itself: its heartbeat has noticed that it must end while it is busy."""
 _Result = TypeVar("_Result")
 _STEPS = (Step, Reset)
-_ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has said one of these listens, or has gone
+_ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has sent one of these reads, or has gone
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What every worker of a server needs to know. `device` is what it computes on (see `relaax.nn.devices`)."""
+    """Data common to all workers of a server. `device`: where they compute (see `relaax.nn.devices`)."""
 
     settings: RlxServerSection
     algorithm: Algorithm
@@ -99,10 +99,10 @@ class WorkerPlan:
 
 
 class Worker:
-    """Serves one connection, and tells by `reports` whether its client has been let in.
+    """Serve one connection, and report by `reports` whether its client has been admitted.
 
-    `load` gives the plan, once a client has introduced itself that is not refused: it may take seconds of importing,
-    on which a worker that is only there to refuse spends none, and which do not count for the client's deadline.
+    `load` returns the plan, and is called once the claim of the client is granted: it may take seconds of importing,
+    which a worker that only refuses saves, and which do not count toward the client's deadline.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class Worker:
         self._works = False
 
     def serve(self, refusal: str | None, training_finished: bool) -> int:
-        """Until the connection ends. Returns the process's exit code.
+        """Serve until the connection ends. Returns the process's exit code.
 
-        `refusal`: there is no room, for this reason. `training_finished`: known already from another worker.
+        `refusal`: why there is no room, if so. `training_finished`: whether another worker has already reported that.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(INTERRUPT, self._on_interrupt)
@@ -147,14 +147,14 @@ class Worker:
         except PeerLeft:
             _log.info("the client has left before it was answered")
         except PeerSilent:
-            self._peer.refuse(ErrorCode.TIMEOUT, "nothing was heard from the client for too long")
+            self._peer.refuse(ErrorCode.TIMEOUT, "nothing was received from the client for too long")
         except ServerStopping:
             self._peer.refuse(ErrorCode.UNAVAILABLE, "the server is stopping", RETRY_SECONDS)
         except SlotTaken:
-            _log.info("the client has said no init since its welcome, and others wait")
+            _log.info("the client has sent no init since its welcome, and others wait")
             self._peer.refuse(ErrorCode.OVERLOADED, NO_INIT, RETRY_SECONDS)
         except Revoked:
-            _log.warning("the client's token lets nobody in any more")
+            _log.warning("the client's token is no longer valid")
             self._peer.refuse(ErrorCode.UNAUTHENTICATED, REVOKED)
         except RemoteProtocolError as error:
             self._reports.failed()
@@ -179,7 +179,7 @@ class Worker:
             self._peer.refuse(ErrorCode.AGENT_FAILED, f"the agent failed: {type(error).__name__}: {error}")
             return EXIT_FAILED
         finally:
-            self._reports.close()  # what comes now is at the client's pace, and no place is held for it
+            self._reports.close()  # closing runs at the client's pace, and holds no place
             self._peer.close()
         return EXIT_DONE
 
@@ -188,7 +188,7 @@ class Worker:
             self._peer.raise_end()
 
     def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
-        """What it returns. It may take long: what the heartbeat notices of the client meanwhile is raised in it."""
+        """Call `what`, which may take long: errors that the heartbeat notices are raised in it."""
         self._works = True
         try:
             return what(*arguments)
@@ -241,7 +241,7 @@ class Worker:
             ),
         )
         _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, ranges(registered.actors))
-        limits = self._peer.connection.limits  # narrowed by the hello to what its spaces need
+        limits = self._peer.connection.limits  # reduced to what the spaces of the hello need
         self._peer.answer(Welcome(session_id, plan.algorithm.name, limits, server_version=__version__))
         init = self._proof(client.metrics)
         if init is None:
@@ -268,13 +268,13 @@ class Worker:
             agent.close()
 
     def _proof(self, metrics: MetricsRecorder) -> Init | None:
-        """The client's first init; None where it leaves before.
+        """Return the client's first init; None if the client leaves before.
 
-        A client that was welcomed may never read that. Until it has said init, no agent is made for it, and its place
-        is another's who waits for it.
+        A client may never read its welcome. Until it has sent init, it gets no agent, and a waiting client may take its
+        place.
         """
         self._reports.greeted()
-        self._peer.heed(self._reports.descriptor)
+        self._peer.watch_reports(self._reports.descriptor)
         while True:
             message = self._receive(0)
             if isinstance(message, Init):
@@ -289,9 +289,9 @@ class Worker:
                 self._peer.send(Pong(message.nonce))
 
     def _receive(self, environments: int) -> Message:
-        """The next message, once its client may do what it asks for: a step of so many environments, or anything else.
+        """Return the next message once the client's quota allows it; a step counts for each of `environments`.
 
-        Its client gets no answer meanwhile, and so asks for no more; it hears that the server is there.
+        Until then the client gets no answer, and so sends no more; the heartbeat keeps the connection alive.
         """
         message = self._peer.receive(self._limits.idle_timeout_seconds)
         steps = environments if type(message) in _STEPS else 0
@@ -310,9 +310,7 @@ class Worker:
         measures: WorkerMetrics,
         to_flush: ParameterClientBase | None,
     ) -> int:
-        """Answer `message` and all that come after it. `to_flush`: the client if no push will carry what was
-        gathered.
-        """
+        """Answer `message` and all later ones. `to_flush`: the client, if no push will carry the collected metrics."""
         timeout = self._settings.timeout
         ends_at = time.monotonic() + timeout if timeout else float("inf")
         learns = type(agent).learn is not AgentBase.learn
@@ -327,18 +325,16 @@ class Worker:
             if to_flush is not None:
                 self._meanwhile(to_flush.flush)
             if session.episode_ended and time.monotonic() > ends_at:
-                self._peer.refuse(
-                    ErrorCode.REBALANCING, f"this server ends connections after {timeout:g} s: connect anew"
-                )
+                self._peer.refuse(ErrorCode.REBALANCING, f"this server ends connections after {timeout:g} s: reconnect")
                 break
             message = self._receive(environments)
         return EXIT_DONE
 
     def _meanwhile(self, work: Callable[[], None]) -> None:
-        """What is done while the environments step. What it raises is raised once the client asks for more, or
-        has said nothing for a while.
+        """Do `work` while the environments step. Hold its errors until the client asks for more, or is silent for a
+        while.
 
-        Told earlier it would not be heard: the environments step, and what is said then, a closed socket resets.
+        An earlier error would be lost: the client is stepping, and what it sends next would reset the closed socket.
         """
         try:
             self._work(work)
@@ -361,9 +357,9 @@ class Worker:
 
 
 def writes_log(frame: FrameType | None) -> bool:
-    """Tell whether logging is under way there. It would print what is raised in it, and go on.
+    """Return whether `frame` is inside logging, which would print an exception raised in it and continue.
 
-    Whoever has a reason to interrupt does so again in a second.
+    The heartbeat interrupts again in a second.
     """
     while frame is not None:
         if frame.f_globals.get("__name__") == logging.__name__:
@@ -379,7 +375,7 @@ def _interrupt_main_thread() -> None:
 
 
 def _use_device(device: str) -> None:
-    from relaax.nn.devices import use_device  # the listener, which knows workers, is to know nothing of it
+    from relaax.nn.devices import use_device  # not imported at module level, as the listener imports this module
 
     use_device(device)
 

@@ -1,4 +1,4 @@
-"""What a worker measures while it serves: how long answers take, and what it takes of the machine."""
+"""Measurements of a serving worker: latency and resource use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from relaax.rlx import Actions, Message, Ping, ServerMessage, Step
 
 ACT, TURNAROUND = "latency/act_ms", "latency/turnaround_ms"
 TELL_SECONDS = 0.5
-"""Seconds between two reports of what was measured: each costs a worker that must wake up for it."""
+"""Seconds between two reports, each of which wakes a thread."""
 
 
 class WorkerMetrics:
-    """Tell the metrics what was measured. Used by the thread that answers, but for the sampler's beat."""
+    """Record measurements as metrics. Used by the answering thread, except for the sampler's beat."""
 
     def __init__(self, metrics: MetricsRecorder, sampler: Sampler) -> None:
         self._metrics = metrics
@@ -23,7 +23,7 @@ class WorkerMetrics:
         self._told_at = 0.0
 
     def answered(self, message: Message, answer: ServerMessage, read_at: float, now: float) -> None:
-        """`message`, whose last byte was read at `read_at`, has its answer now, both in seconds of one clock."""
+        """Record that `message`, read completely at `read_at`, is answered at `now`, in seconds of one clock."""
         if type(message) is Step:
             self._acts.append(now - read_at)
             if self._acted_at is not None:
@@ -36,7 +36,7 @@ class WorkerMetrics:
             self._acted_at = now if isinstance(answer, Actions) else None
 
     def tell(self) -> None:
-        """What was measured and not told yet."""
+        """Report the measurements since the last report."""
         for name, seconds in ((ACT, self._acts), (TURNAROUND, self._turnarounds)):
             for each in seconds:
                 self._metrics.sample(name, 1e3 * each)

@@ -1,4 +1,4 @@
-"""What a worker process does, however it was started, and the line that ties it to its server."""
+"""The main function of forked and spawned workers, and the lifeline that ties them to their server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from relaax.server.rlx_server.worker_reports import WorkerReports
 
 
 class Lifeline:
-    """A pipe whose other end closes when the server wants its workers to end, or has died."""
+    """A pipe whose other end closes when the server stops its workers or dies."""
 
     def __init__(self) -> None:
         self.read, self._write = os.pipe()
 
     def let_go(self) -> None:
-        """In a worker that was forked: the server alone holds the other end."""
+        """Close the server's end, in a forked worker: only the server may hold it."""
         os.close(self._write)
 
     def cut(self) -> None:
-        """In the server: tell every worker to end."""
+        """Tell every worker to end, in the server."""
         if self._write >= 0:
             os.close(self._write)
             self._write = -1
@@ -43,15 +43,15 @@ def run_worker(
     training_finished: bool,
     authentication: Authentication = OPEN,
 ) -> int:
-    """Serve the connection `sock` to its end (see `Worker`, also for `load`); the process's exit code.
+    """Serve the connection `sock` to its end (see `Worker`, also for `load`) and return the process's exit code.
 
-    `lifeline` is the reading end of one; `reports` the worker's end of a line (see `WorkerReports`); `meters` are the
-    server's.
+    `lifeline`: the reading end of a Lifeline; `reports`: the worker's end of a line (see `WorkerReports`); `meters`:
+    the server's.
     """
-    # Ctrl-C reaches the whole process group: the server decides, and tells its workers by the lifeline.
+    # Ctrl-C reaches the whole process group: the server decides and signals its workers by the lifeline.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # to the server it means that it is to read a file again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # tells the server to reread a file
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 

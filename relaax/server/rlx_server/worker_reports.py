@@ -1,10 +1,10 @@
-"""What a worker tells its server about its client: that it was let in, welcomed, and has proved that it reads.
+"""Reports of a worker to its server about its client: that it was admitted, welcomed, and has proved that it reads.
 
-By ending the line before that a worker tells that its client was not let in, or has gone. A server that ends the line
-of a worker whose client has proved nothing wants it to end, as does one that says REVOKED, at any time.
+A worker that closes the line earlier reports that its client was refused or has gone. A server tells the worker of an
+unproven client to end by closing the line, and any worker by sending REVOKED.
 
-Two things are answered: what the client claims by its hello (see `claims`); and where a worker first had to wait for
-its client, the server decides only then whether there is room, since those that wait take none.
+Two reports are answered: the claim of the client's hello (see `claims`); and RESUMES of a worker that had to wait for
+its client: the server decides only then whether there is room, as a waiting worker takes none.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from relaax.rlx.errors import ErrorCode
 ADMITTED = b"1"
 GREETED = b"g"
 PROVEN = b"p"
-WAITS = b"w"  # for its client, which has yet to say its hello over TLS
+WAITS = b"w"  # for its client's hello over TLS
 RESUMES = b"r"
 FAILED = b"x"
-CLAIMS = b"c"  # and a Claim
+CLAIMS = b"c"  # followed by a Claim
 REVOKED = b"u"
 _ENDS = b"\n"
 
 
 class Claim(NamedTuple):
-    """What a client asks for: under which name, by the digest of which token, for how many environments."""
+    """A client's claim: its name, the digest of its token, and its number of environments."""
 
     client: str
     digest: str
@@ -38,14 +38,14 @@ class Claim(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """It may come in. Which numbers are its own, and its client's (see `meters`)."""
+    """Admission: the row of the connection and the bucket of the client (see `meters`)."""
 
     row: int
     bucket: int
 
 
 class ClaimRefusal(NamedTuple):
-    """Why it may not."""
+    """Refusal, with the reason."""
 
     code: ErrorCode
     sentence: str
@@ -53,68 +53,68 @@ class ClaimRefusal(NamedTuple):
 
 
 class NoAnswer(Exception):
-    """The server wants its workers to end, or has died."""
+    """The server is stopping its workers, or has died."""
 
 
 def report_line() -> tuple[int, int]:
-    """Descriptors of the server's end and of the worker's. Raises OSError."""
+    """Return descriptors of the server's end and of the worker's. Raises OSError."""
     server, worker = socket.socketpair()
     return server.detach(), worker.detach()
 
 
 def answer(descriptor: int, refusal: str | None) -> None:
-    """Tell the worker at the other end of the server's `descriptor`, which `resumes`, why there is no room, if so."""
+    """Answer a worker that `resumes`, at the server's `descriptor`: why there is no room, or None."""
     _answer(descriptor, refusal or "")
 
 
 def claim_at(descriptor: int) -> Claim:
-    """What the worker has said after CLAIMS."""
+    """Return the claim that a worker sent after CLAIMS."""
     return Claim(*json.loads(os.read(descriptor, 4096)))
 
 
 def answer_claim(descriptor: int, decision: Grant | ClaimRefusal) -> None:
-    """Tell it what was decided."""
+    """Send a worker the decision on its claim."""
     _answer(descriptor, json.dumps([isinstance(decision, Grant), *decision]))
 
 
 def revoke(descriptor: int) -> None:
-    """Tell it that its client is let in no more."""
+    """Tell a worker that its client's token has been revoked."""
     with contextlib.suppress(OSError):
         os.write(descriptor, REVOKED)
 
 
 def _answer(descriptor: int, text: str) -> None:
-    with contextlib.suppress(OSError):  # it has died, which is noticed elsewhere
+    with contextlib.suppress(OSError):  # the worker has died, which is noticed elsewhere
         os.write(descriptor, text.replace("\n", " ").encode() + _ENDS)
 
 
 class WorkerReports:
-    """The worker's end of the line, `descriptor`, which is this object's from here on."""
+    """The worker's end of the line, `descriptor`, which this object takes over."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        """Readable once the server has ended the line; -1 once the worker has."""
+        """Readable once the server has closed the line; -1 once the worker has."""
 
     def admitted(self) -> None:
-        """The client has been let in. Raises BrokenPipeError where the server has died."""
+        """Report that the client has been admitted. Raises BrokenPipeError if the server has died."""
         os.write(self.descriptor, ADMITTED)
 
     def greeted(self) -> None:
-        """The client has its welcome, read or unread."""
+        """Report that the welcome has been sent."""
         self._say(GREETED)
 
     def proven(self) -> None:
-        """The client has read its welcome: it has said init."""
+        """Report that the client has sent init, and so has read its welcome."""
         self._say(PROVEN)
 
     def waits(self) -> None:
-        """The worker waits for its client, and does nothing until it `resumes`."""
+        """Report that the worker waits for its client, and does nothing until it `resumes`."""
         self._say(WAITS)
 
     def resumes(self, lifeline: int) -> str | None:
-        """The client has said what was waited for. Returns why there is no room for it; None where there is.
+        """Report that the client has sent its hello. Returns why there is no room for it; None if there is.
 
-        None as well where the descriptor `lifeline` tells that the worker must end, and the server answers no more.
+        Also returns None if the descriptor `lifeline` signals that the worker must end and the server does not answer.
         """
         try:
             return self._ask(RESUMES, lifeline).strip() or None
@@ -122,7 +122,7 @@ class WorkerReports:
             return None
 
     def claims(self, claim: Claim, lifeline: int) -> Grant | ClaimRefusal:
-        """What the server decides. Raises NoAnswer."""
+        """Return the server's decision on a claim. Raises NoAnswer."""
         granted, *decision = json.loads(self._ask(CLAIMS + json.dumps(claim).encode(), lifeline))
         if granted:
             return Grant(*decision)
@@ -137,7 +137,7 @@ class WorkerReports:
         if self.descriptor not in dict(poll.poll()):
             raise NoAnswer
         said = b""
-        while not said.endswith(_ENDS):  # REVOKED may follow, which is not for here
+        while not said.endswith(_ENDS):  # REVOKED may follow, which is handled elsewhere
             piece = os.read(self.descriptor, 1)
             if not piece:
                 raise NoAnswer
@@ -145,16 +145,16 @@ class WorkerReports:
         return said.decode()
 
     def failed(self) -> None:
-        """The client broke the protocol, or did not prove that it may come in."""
+        """Report that the client broke the protocol or failed to authenticate."""
         self._say(FAILED)
 
     def _say(self, word: bytes) -> None:
         if self.descriptor >= 0:
-            with contextlib.suppress(BrokenPipeError):  # the server has ended the line, or has died
+            with contextlib.suppress(BrokenPipeError):  # the server has closed the line or died
                 os.write(self.descriptor, word)
 
     def close(self) -> None:
-        """There will be no more. It may be called again."""
+        """Close the line. May be called repeatedly."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

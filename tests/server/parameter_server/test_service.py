@@ -102,8 +102,8 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
         ({"base_version": 1}, "INVALID_ARGUMENT", "yet to come"),
         ({"env_steps": 2**63}, "INVALID_ARGUMENT", "too many"),
         ({"statistics": [pb.Moments(name="x")]}, "INVALID_ARGUMENT", "no statistic named 'x'"),
-        ({"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="/")])}, "INVALID_ARGUMENT", "no metric name"),
-        ({"report": pb.MetricsReport(histograms=[pb.Histogram(name="/")])}, "INVALID_ARGUMENT", "no metric name"),
+        ({"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="/")])}, "INVALID_ARGUMENT", "not a metric name"),
+        ({"report": pb.MetricsReport(histograms=[pb.Histogram(name="/")])}, "INVALID_ARGUMENT", "not a metric name"),
         (
             {"report": pb.MetricsReport(histograms=[pb.Histogram(name="a", buckets=[1], counts=[1, 2])])},
             "INVALID_ARGUMENT",
@@ -119,7 +119,7 @@ def test_the_same_registration_twice_is_one_worker(server: Running, stub: Stub) 
             "INVALID_ARGUMENT",
             "'worker/memory_mb' is inf",
         ),
-        ({"report": pb.MetricsReport(gauges=[pb.Gauge(name="/", value=1.0)])}, "INVALID_ARGUMENT", "no metric name"),
+        ({"report": pb.MetricsReport(gauges=[pb.Gauge(name="/", value=1.0)])}, "INVALID_ARGUMENT", "not a metric name"),
         (
             {"report": pb.MetricsReport(scalars=[pb.ScalarSum(name="a")] * 65_537)},
             "INVALID_ARGUMENT",

@@ -146,7 +146,7 @@ def test_who_does_not_belong_here_ends_with_a_sentence(processes: Processes, con
     command = ("relaax-parameter-server", "--config", config, "--bind", "127.0.0.1:0", "--first-shard", address)
     other = processes.start(*command, "--shard", "1/2", "--seed", "5")
     assert other.wait(120) == 2
-    assert "is configured otherwise than shard 0: seed: 5 at shard 1, 0 at shard 0" in other.stderr
+    assert "its configuration differs from shard 0: seed: 5 at shard 1, 0 at shard 0" in other.stderr
     assert "Traceback" not in other.stderr
 
 

@@ -27,7 +27,7 @@ def test_a_server_that_is_told_of_another_processor_starts_anew_without_that_and
     with caplog.at_level(logging.INFO), pytest.raises(StartAnew) as asked:
         use_kernels("native", DESCRIBED)
     assert asked.value.environment == {"PATH": "/bin"}
-    assert "OPENBLAS_CORETYPE is Haswell: the server starts anew" in caplog.text
+    assert "OPENBLAS_CORETYPE is Haswell: the server restarts" in caplog.text
 
 
 def test_a_program_that_cannot_be_started_anew_says_why(
@@ -41,4 +41,4 @@ def test_a_program_that_cannot_be_started_anew_says_why(
     with pytest.raises(SystemExit) as end:
         main.main()
     assert end.value.code == 2
-    assert "/nowhere/python cannot be started anew: No such file" in capsys.readouterr().err
+    assert "/nowhere/python cannot be restarted: No such file" in capsys.readouterr().err

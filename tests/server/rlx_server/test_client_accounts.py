@@ -277,7 +277,7 @@ def test_a_name_that_is_taken_out_is_put_out_within_seconds(serve, clients: Clie
         for line in (waiting, busy, silent):
             error = line.expect(rlx.Error)
             assert (error.code, error.retryable) == (ErrorCode.UNAUTHENTICATED, False)
-            assert "any more" in error.message
+            assert "no longer valid" in error.message
             line.expect_end()
         assert ended.wait(60)
         thread.join(10)
@@ -327,7 +327,7 @@ def test_a_broken_file_changes_nothing_but_the_log(
         line.open(token=token_of("lab"))
         line.init()
         clients.write_text(text)
-        wait_until(lambda: "the 1 clients that were known before stay" in server.stderr, "the log says so", 60)
+        wait_until(lambda: "keeping the previous 1 clients" in server.stderr, "the log says so", 60)
         assert says in server.stderr
         line.step()
         with Line(address) as second:
@@ -384,14 +384,14 @@ def test_who_is_stuck_is_named(serve, clients: ClientsFile) -> None:  # type: ig
                 until = time.monotonic() + 4
         pattern = r"client lab \(127\.0\.0\.1\) does not read its answers, for \d+ s by now"
         wait_until(lambda: re.search(pattern, server.stderr), "the log names who does not read", 60)
-        pattern = r"client room \(127\.0\.0\.1\) has said a part of a message, for \d+ s by now"
+        pattern = r"client room \(127\.0\.0\.1\) has sent part of a message, for \d+ s by now"
         wait_until(lambda: re.search(pattern, server.stderr), "the log names who does not go on", 60)
         url = status_url(server)
         wait_until(lambda: scraped(url)[f'{PREFIX}stuck{{client="room"}}'] == 1, "metrics count it", 60)
         half.socket.sendall(word[-1:])
         half.expect(rlx.Actions)
         wait_until(lambda: scraped(url)[f'{PREFIX}stuck{{client="room"}}'] == 0, "it goes on", 60)
-    assert server.stderr.count("client room (127.0.0.1) has said") == 1, "not every second"
+    assert server.stderr.count("client room (127.0.0.1) has sent") == 1, "not every second"
 
 
 def test_a_throttled_worker_that_is_killed_holds_up_nobody(serve, clients: ClientsFile) -> None:  # type: ignore[no-untyped-def]

@@ -118,11 +118,11 @@ def test_it_is_read_again_once_it_has_changed_and_is_written_no_more(
     assert guard.identified(token_of("other")) != NOBODY
     file.path.unlink()
     assert not look() and not look() and not look()
-    assert caplog.text.count("the 2 clients that were known before stay") == 1, "it says so once"
+    assert caplog.text.count("keeping the previous 2 clients") == 1, "it says so once"
     assert isinstance(guard.identified(token_of("other")), Identity)
     clients.read_at_once()
     assert not clients.look()
-    assert caplog.text.count("the 2 clients that were known before stay") == 2, "whoever asks is answered"
+    assert caplog.text.count("keeping the previous 2 clients") == 2, "whoever asks is answered"
     os.close(os.open(file.path, os.O_CREAT | os.O_WRONLY))
     file.write()
     assert not look()

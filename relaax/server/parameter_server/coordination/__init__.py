@@ -1,1 +1,1 @@
-"""How the shards of a parameter server act as one: shard 0 leads, the others follow."""
+"""Coordination of the shards of a parameter server: shard 0 leads, the others follow."""

@@ -1,4 +1,4 @@
-"""The moment at which no shard applies an update: all take their snapshots of it."""
+"""The barrier between shards: a moment without updates, at which all take their snapshots."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from relaax.server.parameter_server.coordination.members import Members
 from relaax.server.parameter_server.core import ParameterServerCore
 
 PREPARE = 10.0
-"""Seconds that a shard may take to get the memory of its snapshot."""
+"""Seconds that a shard may take to allocate the memory of its snapshot."""
 LAST_HOLD = 30.0
-"""Seconds that a shard may take to stop for the last checkpoint, when nobody waits for it to go on."""
+"""Seconds that a shard may take to stop for the last checkpoint, when no worker waits."""
 
 
 class Barrier:
-    """What shard 0 does for a cut, itself and through the other shards. For one thread at a time."""
+    """Take a cut of all shards: shard 0's own part and, through orders, the others'. For one thread at a time."""
 
     def __init__(self, core: ParameterServerCore, members: Members) -> None:
         self._core = core
         self._members = members
         self.number = 0
-        """Of the cut that was tried last."""
+        """The number of the last attempted cut."""
 
     def is_news(self, saved: tuple[object, ...]) -> bool:
-        """Whether there is more than these states, of all shards. Holds nobody, copies nothing. Raises ShardLost."""
+        """Return whether any shard has changed since the states `saved`, without a hold or a copy. Raises ShardLost."""
         mark = self._core.mark()
         if mark is None or (mark,) != saved[:1]:
             return True
@@ -33,9 +33,9 @@ class Barrier:
         return (mark, *(answer.state for answer in answers)) != saved
 
     def prepare(self) -> None:
-        """Have all shards get the memory of their snapshots, while nobody waits for them. Raises ShardLost.
+        """Make all shards allocate memory for their snapshots, before updates are held. Raises ShardLost.
 
-        It is as much as they have themselves, so they have it from here to the end of the checkpoint only.
+        It is as large as the shard itself, so it is held only until the end of the checkpoint.
         """
         try:
             self._members.ask(PREPARE, prepare=pb.Prepare(memory=True))
@@ -46,9 +46,9 @@ class Barrier:
         self._core.prepare()
 
     def take(self, closing: str) -> tuple[ModelState | None, list[pb.Answer]]:
-        """Its own state and the answers of the others, all of one moment. Raises ShardLost and Late.
+        """Return shard 0's state and the others' answers, all of one moment. Raises ShardLost and Late.
 
-        `closing`: why nobody goes on afterwards; empty where all do.
+        `closing`: why updates stop for good; empty if they resume.
         """
         self.number += 1
         members = self._members.all()
@@ -62,7 +62,7 @@ class Barrier:
             state = self._core.state()
             resumed = self._members.ask(HOLD, members, resume=pb.Resume())
         except ShardLost:
-            for member in members:  # whoever has joined since is to stay closed until all return to a checkpoint
+            for member in members:  # a shard that has joined since stays closed until all return to a checkpoint
                 member.ask(resume=pb.Resume())
             raise
         finally:

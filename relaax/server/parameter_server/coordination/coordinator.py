@@ -1,4 +1,4 @@
-"""What a parameter server does alone, as the first of several shards, or as another of them."""
+"""The roles of a parameter server: alone, as the first of several shards, or as another of them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from relaax.server.parameter_server.termination import Reason
 class Coordinator(ABC):
     """Decide when a shard serves workers, how its model's checkpoints are made, and in which order it ends.
 
-    The server sets the callbacks before the start: `on_serving` is told whether workers are served; `save_now` saves a
-    checkpoint and returns whether the newest state is safe; `on_refused` is called if no checkpoint can be used by all
+    The server sets the callbacks before the start: `on_serving` receives whether workers are served; `save_now` saves a
+    checkpoint and returns whether the newest state is safe; `on_refused` is called if no checkpoint is usable by all
     shards. `refusal` then says why.
     """
 
     threads = 0
-    """Threads of the gRPC server that coordination keeps for itself."""
+    """Threads of the gRPC server that coordination occupies."""
     message_parameters = 0
-    """Elements that would fit into the longest message that coordination sends to this server."""
+    """Elements that fit into the longest message that coordination sends to this server."""
 
     def __init__(self) -> None:
         self.refusal = ""
@@ -35,22 +35,22 @@ class Coordinator(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin, once the port is open."""
+        """Start, once the port is open."""
 
     @abstractmethod
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
-        """End before training has finished: stop updates, then `save` the last checkpoint, which so holds every update
-        that was acknowledged. Calls `stop_calls` once. Returns whether that checkpoint is safe.
+        """End before training has finished: stop updates, then `save` the last checkpoint, which thus contains every
+        acknowledged update. Calls `stop_calls` once. Returns whether that checkpoint is safe.
         """
 
-    def end(self, saved: bool) -> None:  # noqa: B027 - most have nobody to tell
+    def end(self, saved: bool) -> None:  # noqa: B027 - most have no other shards
         """Tell the other shards to end, and whether the last checkpoint is safe."""
 
-    def add_to_server(self, server: grpc.Server) -> None:  # noqa: B027 - most serve nobody but workers
-        """Serve the other shards at the same port."""
+    def add_to_server(self, server: grpc.Server) -> None:  # noqa: B027 - most serve only workers
+        """Serve the other shards on the same port."""
 
     def checkpointer(self, create: Callable[..., Checkpointer], spool: Spool | None) -> Checkpointer | None:
-        """Make what saves the model, by `create`; None if this shard does not, or checkpoints are not kept."""
+        """Return the model's checkpointer, made by `create`; None if this shard saves none or checkpoints are off."""
         return None
 
 

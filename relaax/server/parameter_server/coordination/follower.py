@@ -1,4 +1,4 @@
-"""A shard other than shard 0: it does what shard 0 says, and serves nobody while shard 0 is away."""
+"""A shard other than shard 0: it obeys shard 0, and serves no worker while shard 0 is away."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from relaax.server.parameter_server.termination import EndRequests, Reason
 _log = logging.getLogger(__name__)
 
 PATIENCE = 60.0
-"""Seconds that a shard waits for a place that is taken: longer than it takes to notice that a peer has vanished."""
+"""Seconds that a shard retries while its index is taken: longer than the detection of a vanished peer takes."""
 LEAVING = 30.0
-"""Seconds that a shard which is told to end waits for the checkpoint that holds what it has."""
+"""Seconds that a shard waits, when it must end, for the checkpoint that contains its state."""
 _LONGEST_PAUSE = 2.0
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 
 
 class Follower(Coordinator):
-    """Dials shard 0, again and again, and obeys its orders in a thread of its own.
+    """Connect to shard 0, with retries, and obey its orders in a background thread.
 
-    `ends` is given a reason when the process has to end; `refusal` says why, where shard 0 does not take it.
+    `ends` receives a reason when the process must end; `refusal` says why, if shard 0 refuses it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Follower(Coordinator):
         self._says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
         self._joined = False
         self._leaving = False
-        self._restoring = False  # nobody has been served since the order to return to a checkpoint
+        self._restoring = False  # not serving since the order to return to a checkpoint
         self._said_away = False
         self._kept: tuple[int, ModelState] | None = None
         self._writing = threading.Lock()
@@ -72,7 +72,7 @@ class Follower(Coordinator):
         core.access.close(self._away)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow."""
         self._thread.start()
 
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
@@ -81,12 +81,12 @@ class Follower(Coordinator):
         return safe
 
     def leave(self, seconds: float = LEAVING) -> bool:
-        """Ask shard 0 for a checkpoint and to be let go, and wait so long for it. Whether nothing is lost."""
+        """Ask shard 0 for a checkpoint and release, wait for at most `seconds`, and return whether nothing is lost."""
         if self._ended.is_set():
             return self._saved
         self._leaving = True
         if not self._joined or self._restoring:
-            return True  # what it has is rolled back when shard 0 is there again, or is what a checkpoint has
+            return True  # its state will be rolled back when shard 0 returns, or is that of a checkpoint
         self._says.put(pb.JoinRequest(leaving=pb.Leaving()))
         if not self._ended.wait(seconds):
             _log.error("shard 0 did not answer in %g s", seconds)
@@ -94,7 +94,7 @@ class Follower(Coordinator):
 
     @property
     def saved(self) -> bool:
-        """Whether shard 0 said, when it ended, that nothing is lost."""
+        """Whether shard 0 reported, on ending, that nothing is lost."""
         return self._saved
 
     def _run(self) -> None:
@@ -118,7 +118,7 @@ class Follower(Coordinator):
         self._ended.set()
 
     def _follow(self, stub: pb_grpc.CoordinationServiceStub) -> str | None:
-        """Obey until the stream ends. The sentence of a refusal that may be none later; None where there was none."""
+        """Obey until the stream ends. Returns the reason for a refusal that may be temporary, or None."""
         says: queue.SimpleQueue[pb.JoinRequest | None] = queue.SimpleQueue()
         self._says = says
         says.put(pb.JoinRequest(introduction=self._own))
@@ -128,7 +128,7 @@ class Follower(Coordinator):
                 if not self._joined:
                     self._joined = True
                     self._said_away = False
-                    _log.info("shard 0 at %s is there", self._first.address)
+                    _log.info("connected to shard 0 at %s", self._first.address)
                 if order.HasField("end"):
                     self._obey_end(order.end)
                     break
@@ -148,14 +148,14 @@ class Follower(Coordinator):
         elif error.code() in _REFUSALS:
             self._end(error.details() or str(error.code()))
         elif error.code() is grpc.StatusCode.ALREADY_EXISTS:
-            _log.warning("shard 0 at %s: %s; trying again", self._first.address, error.details())
+            _log.warning("shard 0 at %s: %s; retrying", self._first.address, error.details())
             return error.details()
         else:
             self._say_away(error.details() or error.code().name)
         return None
 
     def _say_away(self, why: str) -> None:
-        """Once, until shard 0 is there again."""
+        """Log once that shard 0 is away, until it returns."""
         if not (self._said_away or self._leaving or self._ended.is_set()):
             self._said_away = True
             _log.warning("%s (%s)", self._away, why)
@@ -172,10 +172,10 @@ class Follower(Coordinator):
     def _obey(self, order: pb.JoinResponse) -> None:
         what = order.WhichOneof("what")
         answer = pb.Answer(order=order.order)
-        if what == "snapshot":  # takes long, and shard 0 may want something else meanwhile
+        if what == "snapshot":  # slow, and shard 0 may send other orders in between
             kept = None
             if self._kept and self._kept[0] == order.snapshot.cut:
-                kept, self._kept = self._kept, None  # memory of as much as the shard has: gone when it is written
+                kept, self._kept = self._kept, None  # as large as the shard: freed once written
             threading.Thread(target=self._write, args=(order, kept, self._says), daemon=True).start()
             return
         if what == "restore":
@@ -219,7 +219,7 @@ class Follower(Coordinator):
         answer.state = "" if mark is None else repr(mark)
 
     def _prepare(self, order: pb.Prepare, answer: pb.Answer) -> None:
-        self._kept = None  # a snapshot that shard 0 did not want
+        self._kept = None  # a snapshot that shard 0 did not use
         if order.memory:
             self._core.prepare()
         else:
@@ -233,7 +233,7 @@ class Follower(Coordinator):
             access.close(order.sentence)
         elif not access.hold(HOLD):
             answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: an update took too long"
-        if order.cut:  # else the snapshot of a cut may be about to be asked for: an end changes nothing in it
+        if order.cut:  # without a cut, keep the last snapshot: shard 0 may still order it
             self._kept = None
         if order.cut and not answer.failure and (state := self._core.state()) is not None:
             answer.state = repr(state.mark)
@@ -251,7 +251,7 @@ class Follower(Coordinator):
             access.open()
             self.on_serving(True)
         elif not access.release():
-            self._kept = None  # it is of no moment that all held
+            self._kept = None  # it was not taken while all shards held
             answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{self._core.position}: the hold had ended before"
 
     def _write(
@@ -265,7 +265,7 @@ class Follower(Coordinator):
             if kept is None or self._manager is None:
                 answer.failure, answer.sentence = pb.FAILURE_BROKEN, f"{position} has no snapshot of this cut"
             else:
-                with self._writing:  # one after the other: the last one asked for is the last one written
+                with self._writing:  # one at a time: the snapshot ordered last is written last
                     state = kept[1]
                     part = self._manager.write_part(
                         order.snapshot.checkpoint, position.part, state.parts[position.part]
@@ -273,7 +273,7 @@ class Follower(Coordinator):
                 answer.part, answer.shard = json.dumps(part), json.dumps(state.manifest["shards"][0])
         except StoreError as error:
             answer.failure, answer.sentence = pb.FAILURE_STORE, str(error)
-        except Exception as error:  # a mistake here must not leave shard 0 waiting
+        except Exception as error:  # a bug here must not leave shard 0 waiting
             _log.exception("the part could not be written")
             answer.failure, answer.sentence = pb.FAILURE_STORE, repr(error)
         says.put(pb.JoinRequest(answer=answer))

@@ -1,4 +1,4 @@
-"""What shards must have in common."""
+"""Introductions of shards, and the check that they belong together."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from relaax.server.parameter_server.shard_position import ShardPosition
 
 # Seconds.
 HOLD = 2.0
-"""How long updates may wait for the barrier of a checkpoint, before they go on and the checkpoint is given up."""
+"""Maximum time updates wait for the barrier of a checkpoint; then they resume and the checkpoint is abandoned."""
 
 PARAMETERS = 2**20
-"""Elements that would fit into the longest message between shards: of many workers a shard's ledger is long."""
+"""Elements that fit into the longest message between shards: with many workers a shard's ledger is long."""
 
 
 def introduction(position: ShardPosition, description: str, location: str) -> pb.Introduction:
-    """Of this process. `location`: a store's, for people; empty where no checkpoints are kept."""
+    """Return this process's introduction. `location`: of the store, for people; empty if no checkpoints are kept."""
     if location and "://" not in location:
         location = os.path.realpath(location)
     return pb.Introduction(
@@ -31,7 +31,7 @@ def introduction(position: ShardPosition, description: str, location: str) -> pb
 
 
 def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
-    """Why a shard cannot join shard 0, whose introduction is `ours`; None where it can."""
+    """Return why a shard cannot join shard 0, whose introduction is `ours`; None if it can."""
     who = f"shard {theirs.shard} of {theirs.shards} cannot join"
     if theirs.shards != ours.shards:
         return f"{who}: shard 0 was started as one of {ours.shards}; give all of them the same number"
@@ -42,7 +42,7 @@ def refusal(theirs: pb.Introduction, ours: pb.Introduction) -> str | None:
     except (ValueError, RecursionError):
         return f"{who}: its description is no JSON"
     if difference:
-        return f"{who}: it is configured otherwise than shard 0: {difference}"
+        return f"{who}: its configuration differs from shard 0: {difference}"
     if theirs.location != ours.location:
         first, other = (location or "no checkpoints" for location in (ours.location, theirs.location))
         return f"{who}: it keeps {_kept(other)}, shard 0 keeps {_kept(first)}; all shards need the same location"

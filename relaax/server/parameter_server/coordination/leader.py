@@ -1,4 +1,4 @@
-"""Shard 0: brings all shards to one state, and makes one checkpoint of them."""
+"""Shard 0: it brings all shards to one state, and makes one checkpoint of them."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _GOODBYE = 5.0
 
 
 class _Cut(NamedTuple):
-    """A moment at which no shard applied an update: each keeps its snapshot of it. `states`: of each, what is the same
-    while its state is.
+    """A moment at which no shard applied an update, of which each keeps a snapshot. `states`: each shard's state mark,
+    which changes with its state.
     """
 
     number: int = 0
@@ -60,10 +60,10 @@ class _Cut(NamedTuple):
 
 
 class Leader(Coordinator):
-    """Where all shards are, they serve; where one is missing, none does; where it is back, all return to the last
+    """Serve workers only if all shards have joined. When a missing shard has returned, bring all back to the last
     published checkpoint under a new incarnation.
 
-    Checkpoints of all are taken by `cut` and `save`, as a `Checkpointer` asks for them. `fingerprints` see `restoring`.
+    A `Checkpointer` takes checkpoints of all shards by `cut` and `save`. For `fingerprints` see `restoring`.
     """
 
     message_parameters = PARAMETERS
@@ -76,37 +76,37 @@ class Leader(Coordinator):
         manager: CheckpointManager | None,
     ) -> None:
         super().__init__()
-        self.threads = 2 * core.position.count  # the stream of each shard takes a thread for as long as it lasts
+        self.threads = 2 * core.position.count  # the stream of each shard occupies a thread
         self._changed = threading.Event()
         self.members = Members(ours, self._changed.set)
         self._core = core
         self._fingerprints = fingerprints
         self._manager = manager
-        self._served: int | None = None  # `members.changes` of those that are served together; None where none is
+        self._served: int | None = None  # `members.changes` of the shards that serve together; None if none do
         self._told: tuple[str, int] | None = None
         self._closing = ""
         self._barrier = Barrier(core, self.members)
         self._cut = _Cut()
         mark = core.mark()
-        self._saved: tuple[object, ...] = () if mark is None else (mark,)  # the states that the last checkpoint holds
-        self._lock = threading.RLock()  # for the moments in which all begin or cease to serve, or a cut is made
+        self._saved: tuple[object, ...] = () if mark is None else (mark,)  # the states in the last checkpoint
+        self._lock = threading.RLock()  # held while all start or stop serving, or a cut is made
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
-        core.access.close(self.members.missing() or "the shards are about to begin")
+        core.access.close(self.members.missing() or "the shards are about to start")
 
     @property
     def store(self) -> Store:
-        """Where the checkpoints are."""
-        assert self._manager is not None, "without a store nobody asks for checkpoints"
+        """The store of the checkpoints."""
+        assert self._manager is not None, "without a store, no checkpoints are requested"
         return self._manager.store
 
     @property
     def lease(self) -> Lease | None:
-        """The right to write there."""
+        """The lease to write to the store."""
         return self._manager.lease if self._manager else None
 
     def start(self) -> None:
-        """Begin to lead."""
+        """Start to lead."""
         self._thread.start()
 
     def add_to_server(self, server: grpc.Server) -> None:
@@ -118,19 +118,19 @@ class Leader(Coordinator):
     def stop(self, reason: Reason, save: Callable[[], bool], stop_calls: Callable[[], None]) -> bool:
         self.close_for_good("the parameter server is ending")
         safe = may_save(reason) and save()
-        if reason is not Reason.SUPERSEDED:  # else the shards are another server's now, and wait for it
+        if reason is not Reason.SUPERSEDED:  # otherwise the shards belong to another server, and wait for it
             self.end(safe)
         stop_calls()
         return safe
 
     def close_for_good(self, sentence: str) -> None:
-        """No more updates, on any shard: what was acknowledged so far is what the last checkpoint will hold."""
+        """Stop updates on all shards for good: the last checkpoint will contain all updates acknowledged so far."""
         with self._lock:
             self._closing = sentence
             self._close(sentence)
 
     def end(self, saved: bool) -> None:
-        """Send all shards home, and wait a moment for them to go."""
+        """Tell all shards to end, and wait briefly for them to go."""
         self._stop.set()
         self._changed.set()
         members = self.members.all()
@@ -141,13 +141,13 @@ class Leader(Coordinator):
             member.gone.wait(max(0.0, deadline - time.monotonic()))
 
     def cut(self) -> ModelState | None:
-        """The state of all shards at one moment; None where it is that of the last checkpoint, or there is none yet.
+        """Return the state of all shards at one moment; None if the last checkpoint has it, or there is none yet.
 
-        Pushes wait for two round trips between the shards. Raises Late where there can be no such moment now.
+        Pushes wait for two round trips between the shards. Raises Late if no cut is possible now.
         """
         why = "the shards are returning to their last checkpoint"
         try:
-            if self._all_serve and not self._closing:  # nobody waits for the lock meanwhile
+            if self._all_serve and not self._closing:  # without the lock
                 if not self._barrier.is_news(self._saved):
                     return None
                 self._barrier.prepare()
@@ -162,13 +162,13 @@ class Leader(Coordinator):
             self._core.let_go()
         own = self._core.mark()
         if own is None or self._saved[:1] == (own,):
-            return None  # nothing was applied since
+            return None  # no update since
         raise Late(self.members.missing() or why)
 
     def _news(self, state: ModelState | None, answers: list[pb.Answer]) -> ModelState | None:
-        """What was taken, unless the last checkpoint holds it."""
+        """Return the state that was taken, unless the last checkpoint contains it."""
         if state is None or any(answer.failure == pb.FAILURE_NO_MODEL for answer in answers):
-            return None  # no worker has registered with all of them yet, so that none has pushed
+            return None  # no worker has registered with all shards, so none has pushed
         states = (state.mark, *(answer.state for answer in answers))
         if states == self._saved:
             return None
@@ -180,9 +180,9 @@ class Leader(Coordinator):
         return self._served == self.members.changes
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Write and publish the cut that was taken last, every shard its own part.
+        """Write and publish the last cut, each shard writing its own part.
 
-        Raises StoreError and LeaseLost, and Late where a shard does not answer.
+        Raises StoreError and LeaseLost, and Late if a shard does not answer.
         """
         assert self._manager is not None
         manager, cut, served, own = self._manager, self._cut, self._served, self._core.position.part
@@ -206,18 +206,18 @@ class Leader(Coordinator):
                 full = manager.publish(checkpoint_id, global_step, described, {**manifest, "shards": shards})
                 self._saved = cut.states
         except Conflict:
-            raise  # it is published already, and none of ours to delete
+            raise  # it is published already, and not ours to delete
         except (ShardLost, futures.TimeoutError) as error:
             manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
             raise Late(str(error) or "a shard did not write its part in time") from None
         except (LeaseLost, StoreError):
             manager.abandon(checkpoint_id, [own, *(f"shard-{member.shard}" for member in members)])
             raise
-        manager.thin_out()  # after the lock is let go: a store that stalls must not keep the shards from anything else
+        manager.thin_out()  # without the lock: a store that stalls must not block the shards
         return Checkpoint(checkpoint_id, parts, full)
 
     def _check_there(self, checkpoint_id: str, parts: Mapping[str, Any]) -> None:
-        """Each shard has read back its own part, but a folder may be another one on its machine. Raises StoreError."""
+        """Check that shard 0 sees every part: a folder may differ between machines. Raises StoreError."""
         keys = set(self.store.list(f"{checkpoint_id}/"))
         for part in sorted(parts):
             if part_key(checkpoint_id, part) not in keys:
@@ -235,7 +235,7 @@ class Leader(Coordinator):
                     self._let_go(member)
                 self._settle()
             except ShardLost:
-                continue  # that is a change of its own, or the shard is slow and is asked again
+                continue  # its loss is a change, or it is slow and will be asked again
             except NoneUsable as error:
                 self.refusal = str(error)
                 self.on_refused()
@@ -243,11 +243,11 @@ class Leader(Coordinator):
             except (StoreError, ModelRefused) as error:
                 _log.error("the shards cannot return to their last checkpoint: %s", error)
                 self._stop.wait(_PAUSE)
-            except Exception:  # a mistake in one attempt must not end coordination
+            except Exception:  # a bug in one attempt must not end coordination
                 _log.exception("the shards could not be brought together")
 
     def _settle(self) -> None:
-        """See to it that all are served by the same life of the model, or none is."""
+        """Ensure that all shards serve the same incarnation of the model, or none serves."""
         with self._lock:
             changes = self.members.changes
             if self._closing or self._served == changes:
@@ -262,7 +262,7 @@ class Leader(Coordinator):
             self._restore(changes)
 
     def _close(self, sentence: str) -> None:
-        """Nobody is served any more. Where that is the end, the shards stay together for the last checkpoint."""
+        """Stop serving on all shards. If this is the end, the shards stay together for the last checkpoint."""
         if not self._closing:
             self._served = None
         self.on_serving(False)
@@ -270,14 +270,14 @@ class Leader(Coordinator):
         self._tell(hold=pb.Hold(sentence=sentence))
 
     def _tell(self, **what: Any) -> None:
-        """Give all an order without waiting for the answers."""
+        """Send all shards an order without waiting for the answers."""
         for member in self.members.all():
             member.ask(**what)
 
     def _restore(self, changes: int) -> None:
-        """Bring all to the newest checkpoint that verifies on every shard.
+        """Bring all shards to the newest checkpoint that verifies on every one.
 
-        Raises ShardLost, StoreError, of which NoneUsable is one, and ModelRefused.
+        Raises ShardLost, StoreError (including NoneUsable) and ModelRefused.
         """
         core = self._core
         while True:
@@ -316,13 +316,13 @@ class Leader(Coordinator):
         )
 
     def _use(self, checkpoint: Checkpoint | None) -> None:
-        """Return to it here, under an incarnation that is higher than any before. Raises ModelRefused and Damaged."""
+        """Return shard 0 to it, under an incarnation higher than any before. Raises ModelRefused and Damaged."""
         earlier = max(self._core.incarnation, checkpoint.manifest.get("incarnation", 0) if checkpoint else 0)
         incarnation = max(time.time_ns() // 1_000_000, earlier + 1)
         roll_back(self._core, checkpoint, self._fingerprints, incarnation)
 
     def _let_go(self, member: Member) -> None:
-        """A shard wants to end: first comes a checkpoint that holds what it has."""
+        """Release a shard that wants to end, after a checkpoint that contains its state."""
         sentence = f"{member} is leaving"
         _log.info("%s", sentence)
         with self._lock:

@@ -1,4 +1,4 @@
-"""A shard that has joined, as shard 0 sees it."""
+"""Shard 0's view of a shard that has joined."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ShardLost(Exception):
 
 
 class Member:
-    """Orders on their way to a shard, and answers on their way back. Thread-safe."""
+    """Orders to a shard and its answers. Thread-safe."""
 
     def __init__(self, introduction: pb.Introduction) -> None:
         self.shard = introduction.shard
@@ -27,14 +27,14 @@ class Member:
         self._number = 0
         self._lost = False
         self.gone = threading.Event()
-        """Its stream has ended."""
+        """Set once its stream has ended."""
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return self._name
 
     def ask(self, **what: Any) -> Future[pb.Answer]:
-        """Give an order; its answer. It fails with ShardLost where the stream ends before."""
+        """Send an order and return its future answer, which fails with ShardLost if the stream ends first."""
         future: Future[pb.Answer] = Future()
         with self._lock:
             if self._lost:
@@ -46,19 +46,19 @@ class Member:
         return future
 
     def answered(self, answer: pb.Answer) -> None:
-        """An answer has come; one that nobody waits for is none."""
+        """Deliver an answer; one to no pending order is ignored."""
         with self._lock:
             future = self._unanswered.pop(answer.order, None)
         if future is not None:
             future.set_result(answer)
 
     def orders(self) -> Iterator[pb.JoinResponse]:
-        """What is to be sent, until the stream ends."""
+        """Yield the orders to send, until the stream ends."""
         while (order := self._orders.get()) is not None:
             yield order
 
     def lose(self) -> None:
-        """The stream has ended, or is to end."""
+        """End the stream, and fail all pending orders."""
         with self._lock:
             self._lost = True
             unanswered, self._unanswered = self._unanswered, {}

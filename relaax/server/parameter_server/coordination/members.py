@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 class Members(pb_grpc.CoordinationServiceServicer):
-    """Lets shards join, one in each place, and knows who is there. Thread-safe.
+    """Let shards join, one per index, and keep track of the members. Thread-safe.
 
-    `on_change` is called, from any thread, when a shard has come, has gone, or wants to leave.
+    `on_change` is called, from any thread, when a shard has joined, has gone, or wants to leave.
     """
 
     def __init__(self, ours: pb.Introduction, on_change: Callable[[], None]) -> None:
@@ -34,11 +34,11 @@ class Members(pb_grpc.CoordinationServiceServicer):
 
     @property
     def changes(self) -> int:
-        """How often somebody came or went: the same number twice means that nobody did."""
+        """The number of times a shard has joined or gone."""
         return self._changes
 
     def missing(self) -> str | None:
-        """The sentence that says who is away; None where all are there."""
+        """Return a sentence that names the missing shards; None if all have joined."""
         with self._lock:
             away = [str(shard) for shard in range(1, self._ours.shards) if shard not in self._members]
         if not away:
@@ -48,20 +48,20 @@ class Members(pb_grpc.CoordinationServiceServicer):
         return f"shards {', '.join(away)} of {self._ours.shards} are away: waiting for them"
 
     def all(self) -> list[Member]:
-        """Those that are there, by their shards."""
+        """Return the members, ordered by shard."""
         with self._lock:
             return [self._members[shard] for shard in sorted(self._members)]
 
     def leaving(self) -> list[Member]:
-        """Those that have asked to leave since this was asked last."""
+        """Return the members that have asked to leave since the last call."""
         with self._lock:
             leaving, self._leaving = self._leaving, []
             return leaving
 
     def ask(self, timeout: float, to: Sequence[Member] | None = None, **what: Any) -> list[pb.Answer]:
-        """Give all of them, or those of `to`, an order at once; their answers.
+        """Send an order to all members, or to those of `to`, at once, and return their answers.
 
-        Raises ShardLost as soon as one of them goes, or where one has not answered after `timeout` seconds.
+        Raises ShardLost as soon as one of them goes, or if one has not answered after `timeout` seconds.
         """
         asked = {member.ask(**what): member for member in (self.all() if to is None else to)}
         _, slow = futures.wait(asked, timeout, futures.FIRST_EXCEPTION)
@@ -75,7 +75,7 @@ class Members(pb_grpc.CoordinationServiceServicer):
     def Join(self, request_iterator: Any, context: grpc.ServicerContext) -> Iterator[pb.JoinResponse]:  # noqa: N802
         member = Member(self._introduced(request_iterator, context))
         if not context.add_callback(member.lose):
-            return  # it has gone already
+            return  # the stream has ended already
         self._admit(member, context)
         threading.Thread(target=self._listen, args=(member, request_iterator), daemon=True).start()
         try:
@@ -99,9 +99,9 @@ class Members(pb_grpc.CoordinationServiceServicer):
                 self._members[member.shard] = member
                 self._changes += 1
         if taken:
-            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{member} is there already, in another process")
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{member} has already joined from another process")
         if other is not None:
-            other.lose()  # its stream broke, and the shard noticed first
+            other.lose()  # its old stream broke, and the shard noticed first
         _log.info("%s has joined", member)
         self._on_change()
 

@@ -1,4 +1,4 @@
-"""How a shard returns to a checkpoint."""
+"""Returning a shard to a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from relaax.checkpoint import Checkpoint
 from relaax.server.parameter_server.core import ParameterServerCore
 
 Fingerprints = Callable[[Mapping[str, Any]], str]
-"""From a checkpoint's manifest to the fingerprint of the model as configured now. Raises ModelRefused."""
+"""Return the fingerprint of the configured model, given a checkpoint's manifest. Raises ModelRefused."""
 
 
 def roll_back(
     core: ParameterServerCore, checkpoint: Checkpoint | None, fingerprints: Fingerprints, incarnation: int
 ) -> None:
-    """Return to the checkpoint, or to before the first update where there is none. Raises ModelRefused and Damaged."""
+    """Return to the checkpoint, or if it is None to before the first update. Raises ModelRefused and Damaged."""
     fingerprint = "" if checkpoint is None else fingerprints(checkpoint.manifest)
     core.roll_back(checkpoint, fingerprint, incarnation)

@@ -78,7 +78,7 @@ def written(raw: RawShard, order: pb.JoinResponse, folder: Path, ledger: dict[st
         ({"shards": 3}, "shard 1 of 3 cannot join: shard 0 was started as one of 2"),
         ({"shard": 0}, "shard 0 of 2 cannot join: there are shards 0 to 1, and this is shard 0"),
         ({"shard": 2}, "shard 2 of 2 cannot join"),
-        ({"description": '{"seed": 1}'}, "configured otherwise than shard 0: seed: 1 at shard 1, None at shard 0"),
+        ({"description": '{"seed": 1}'}, "configuration differs from shard 0: seed: 1 at shard 1, None at shard 0"),
         ({"description": "{"}, "its description is no JSON"),
         ({"location": ""}, "it keeps no checkpoints, shard 0 keeps checkpoints in "),
         ({"location": "/elsewhere"}, "all shards need the same location"),
@@ -102,7 +102,7 @@ def test_a_place_is_taken_by_one_process_which_may_take_it_again(
         code, details = second.refusal()
         assert (code, details) == (
             grpc.StatusCode.ALREADY_EXISTS,
-            "shard 1 of 2 is there already, in another process",
+            "shard 1 of 2 has already joined from another process",
         )
     assert not leader.core.access.closed
     with raw_shard(leader.address, location=str(tmp_path)) as again:  # its first stream broke, and it noticed first
