@@ -4,7 +4,7 @@
     python tests/planted_errors.py policy-sign ...     these only
     python tests/planted_errors.py --list
 
-Exit code 0 where every error was caught, 1 where one was not, 2 where the tests fail without one or could not be run.
+Exit code 0 if every error was caught, 1 if one was not, 2 where the tests fail without one or could not be run.
 `tests/test_planted_errors.py` checks that every error can still be planted.
 """
 

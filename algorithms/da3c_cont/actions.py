@@ -22,7 +22,7 @@ def gaussian(config: Config, action_space: Space) -> Gaussian:
 class ActionMap:
     """Brings the policy's actions u, float32 [N, D], into an action space of real Boxes: one, or a Tuple or Dict.
 
-    Where a dimension is bounded on both sides, u from -1 to 1 spans it; elsewhere u is taken as it is. What is then out
+    If a dimension is bounded on both sides, u from -1 to 1 spans it; elsewhere u is taken as it is. What is then out
     of bounds is cut to the bound. That cut is part of the environment: what the policy sampled, and what its likelihood
     is asked of, is u before it, so the policy gradient has no bias.
     """

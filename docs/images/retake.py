@@ -38,7 +38,7 @@ TRAINED = (
 
 
 def browser() -> str | None:
-    """The path of Chromium; None where there is none."""
+    """The path of Chromium; None if there is none."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 

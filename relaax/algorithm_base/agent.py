@@ -58,7 +58,7 @@ class AgentBase(ABC):
     def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
         """Why this algorithm cannot handle the spaces: one sentence that names the space and what it can handle.
 
-        None where it can. Called before anything of TensorFlow runs. `state_size` and `action_size` are checked
+        None if it can. Called before anything of TensorFlow runs. `state_size` and `action_size` are checked
         for every algorithm besides.
         """
         return None

@@ -172,7 +172,7 @@ class ConfigBase(Section):
 
 
 def size_mismatch(config: ConfigBase, observation_space: Space, action_space: Space) -> str | None:
-    """The sentence that refuses spaces which are not those of `state_size` and `action_size`; None where they are."""
+    """The sentence that refuses spaces which are not those of `state_size` and `action_size`; None if they are."""
     if config.state_size is not None:
         wanted = [config.state_size] if isinstance(config.state_size, int) else list(config.state_size)
         shapes = [list(element.shape) for element in observation_space.elements()]

@@ -50,7 +50,7 @@ def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
 def first_difference(
     theirs: str, ours: str, at_theirs: str = "at the worker", at_ours: str = "at the parameter server"
 ) -> str | None:
-    """Where two fingerprints differ first, as `key: X at the worker, Y at the parameter server`; None where they agree.
+    """Return where two fingerprints differ first, as `key: X at the worker, Y at the parameter server`; None if they agree.
 
     `at_theirs`, `at_ours`: the words for where each is from.
     """

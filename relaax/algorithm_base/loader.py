@@ -93,7 +93,7 @@ class Algorithm:
         return value
 
     def refusal(self, config: ConfigBase, observation_space: Space, action_space: Space) -> SpacesRefusal | None:
-        """Why a client with these spaces is not served; None where it is."""
+        """Why a client with these spaces is not served; None if it is."""
         sentence = self.Agent.refusal(config, observation_space, action_space)
         if sentence is not None:
             return SpacesRefusal(sentence, supported=False)
@@ -113,7 +113,7 @@ def find_algorithm(path: str, folder: Path) -> Path:
     """The directory or file meant by `path`.
 
     It is tried against `folder` (the configuration's), then the working directory, then the bundled algorithms by
-    its last part. Raises ConfigurationError that lists where was looked, or where its name is none for a module.
+    its last part. Raises ConfigurationError that lists where was looked, or if its name is none for a module.
     """
     name = Path(path).name.removesuffix(".py")
     candidates = [folder / path, Path.cwd() / path]

@@ -18,7 +18,7 @@ def n_step_returns(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> 
 
     Args:
       r_t: float32 [T, N], rewards of the actions taken at t.
-      discount_t: float32 [T, N], gamma where the episode went on after the action at t, 0 where it ended.
+      discount_t: float32 [T, N], gamma if the episode went on after the action at t, 0 if it ended.
       bootstrap_value: float32 [N], V of the observation after the last action.
 
     Returns:
@@ -46,7 +46,7 @@ def generalized_advantages(
 
     Args:
       r_t: float32 [T, N], rewards of the actions taken at t.
-      discount_t: float32 [T, N], gamma where the episode went on after the action at t, 0 where it ended.
+      discount_t: float32 [T, N], gamma if the episode went on after the action at t, 0 if it ended.
       v_t: float32 [T, N], V of the observations acted on at t.
       bootstrap_value: float32 [N], V of the observation after the last action.
       lambda_: from 0 to 1.

@@ -46,7 +46,7 @@ class Experience(ABC):
     """
 
     batch_shape: tuple[int | None, int | None]
-    """T and N of every batch, None where they vary."""
+    """T and N of every batch, None if they vary."""
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class Experience(ABC):
 
     @property
     def row(self) -> int | None:
-        """Of the next batch, what the next `act`, or `look_again`, fills; None where no row of it is that of all N."""
+        """Of the next batch, what the next `act`, or `look_again`, fills; None if no row of it is that of all N."""
         return None
 
     @abstractmethod

@@ -28,7 +28,7 @@ class StepResult:
 
     `rewards`: float64 [N]; the masks: bool [N]; `observations` and `final_observations`: leaves [N, ...]. None of them
     may be written: leaves are views of what came over the wire, and messages may share masks.
-    `final_observations` is None where no episode ended.
+    `final_observations` is None if no episode ended.
 
     `ended`: where an episode ended, either way. `restart`: where `observations` starts one. `plain`: nothing is marked
     anywhere, as in most steps; the three masks are then one and the same array (no environment could be marked in all

@@ -60,7 +60,7 @@ def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> lis
 
 
 def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, str]]:
-    """The arrays of a whole file, as views of `data`, and its metadata. Raises ValueError where it is no such file."""
+    """The arrays of a whole file, as views of `data`, and its metadata. Raises ValueError if it is no such file."""
     header, begin = _header(data)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):

@@ -79,7 +79,7 @@ def decode_part(
 
 
 def not_finite(arrays: Arrays) -> str | None:
-    """Which number is none, as a sentence; None where all are. Training cannot go on from any other."""
+    """Which number is none, as a sentence; None if all are. Training cannot go on from any other."""
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             continue

@@ -15,7 +15,7 @@ Vector = npt.NDArray[np.generic]
 
 
 def length(manifest: Mapping[str, Any]) -> int:
-    """How many elements the vectors have, all shards together. Raises Damaged where the ranges are not one behind the
+    """How many elements the vectors have, all shards together. Raises Damaged if the ranges are not one behind the
     other, from 0 on.
     """
     end = 0
@@ -29,21 +29,21 @@ def length(manifest: Mapping[str, Any]) -> int:
 
 
 def check_parts(checkpoint: Checkpoint, name: str) -> None:
-    """Raises Damaged where a part that was read does not hold as much of the vector `name` as the manifest says."""
+    """Raises Damaged if a part that was read does not hold as much of the vector `name` as the manifest says."""
     for shard in _shards(checkpoint.manifest):
         if shard["part"] in checkpoint.parts:
             _of(checkpoint, shard, name)
 
 
 def whole(checkpoint: Checkpoint, name: str) -> Vector:
-    """The vector `name` of all shards, such as `parameters`. Raises Damaged where it is not there in one length."""
+    """The vector `name` of all shards, such as `parameters`. Raises Damaged if it is not there in one length."""
     return cut(checkpoint, name, 0, length(checkpoint.manifest))
 
 
 def cut(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
     """Elements [start, end) of the vector `name`; only the parts that hold some of them need to be there.
 
-    What one part holds is given as a view. Raises Damaged, and ValueError where the vector is shorter.
+    What one part holds is given as a view. Raises Damaged, and ValueError if the vector is shorter.
     """
     size = length(checkpoint.manifest)
     if not 0 <= start <= end <= size:

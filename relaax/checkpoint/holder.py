@@ -15,7 +15,7 @@ from typing import Any
 class Holder:
     """`boot` and `pid_namespace` tell within what `pid` means anything; `started` tells processes of one pid apart.
 
-    They are empty where the system does not say; then nobody is ever known to be dead.
+    They are empty if the system does not say; then nobody is ever known to be dead.
     """
 
     holder: str
@@ -70,7 +70,7 @@ def _pid_namespace() -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """When a process was started, in clock ticks since boot, and its state; empty where there is none."""
+    """When a process was started, in clock ticks since boot, and its state; empty if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (OSError, UnicodeDecodeError):

@@ -18,7 +18,7 @@ def is_id(text: str) -> bool:
 
 
 def owner(key: str) -> str:
-    """The checkpoint that a key belongs to, where it is one's; empty where it is in no folder."""
+    """The checkpoint that a key belongs to, where it is one's; empty if it is in no folder."""
     folder, slash, _ = key.partition("/")
     return folder if slash else ""
 
@@ -35,7 +35,7 @@ def sequence(checkpoint_id: str) -> int:
 
 
 def highest_fence(store: Store) -> int:
-    """The highest fence of all checkpoints of a store, finished or not; 0 where there is none. Raises StoreError."""
+    """The highest fence of all checkpoints of a store, finished or not; 0 if there is none. Raises StoreError."""
     return max((age(owner(key))[0] for key in store.list()), default=0)
 
 

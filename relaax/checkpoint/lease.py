@@ -49,7 +49,7 @@ class _LeaseRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> _LeaseRecord | None:
-        """None where it is not what `encode` gives."""
+        """None if it is not what `encode` gives."""
         try:
             value: dict[str, Any] = json.loads(data)
             return cls(int(value["fence"]), int(value["renewed"]), bool(value["released"]), Holder.of(value))
@@ -132,7 +132,7 @@ class Lease:
         return self._lost is not None
 
     def check_known(self) -> None:
-        """Raises LeaseLost where it is known already that somebody else has it."""
+        """Raises LeaseLost if it is known already that somebody else has it."""
         if self._lost is not None:
             raise LeaseLost(self._lost)
 
@@ -162,7 +162,7 @@ class Lease:
         return self._store.location
 
     def _read(self) -> tuple[_LeaseRecord | None, str | None]:
-        """The lease and its tag. The tag is None where there is no lease."""
+        """The lease and its tag. The tag is None if there is no lease."""
         try:
             value, tag = self._store.get_with_tag(KEY)
         except NotFound:
@@ -172,7 +172,7 @@ class Lease:
     def _watched(
         self, before: tuple[_LeaseRecord | None, str | None], since: float | None = None
     ) -> tuple[tuple[_LeaseRecord | None, str | None], float]:
-        """What is there now, and since when. Raises LeaseHeld where somebody has changed it who lives."""
+        """What is there now, and since when. Raises LeaseHeld if somebody has changed it who lives."""
         now = self._read()
         if since is not None and now[1] == before[1]:
             return now, since
@@ -206,7 +206,7 @@ class Lease:
         return True
 
     def _renew(self) -> None:
-        """Raises StoreError. Where the lease is another's, that is known afterwards, and told once."""
+        """Raises StoreError. If the lease is another's, that is known afterwards, and told once."""
         with self._lock:
             if self._lost is not None or self._put_renewed():
                 return

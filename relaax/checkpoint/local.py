@@ -230,7 +230,7 @@ class LocalStore(Store):
         missing = list(itertools.takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
         there = missing[-1].parent if missing else directory
         if there not in self._safe:
-            # A process that was killed may have made it and not synced it. Where that is forbidden, it was not ours.
+            # A process that was killed may have made it and not synced it. If that is forbidden, it was not ours.
             with contextlib.suppress(OSError):
                 _sync_directory(there.parent)
             self._safe.append(there)

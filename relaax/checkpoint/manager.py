@@ -40,13 +40,13 @@ Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
 class CheckpointManager:
     """The checkpoints of one store. Used by one thread at a time, and by one writer at a time.
 
-    A checkpoint's id is `SEQUENCE-GLOBALSTEP`, and where it was saved under a lease `-fFENCE` stands behind that.
+    A checkpoint's id is `SEQUENCE-GLOBALSTEP`, and if it was saved under a lease `-fFENCE` stands behind that.
     Newest means of the highest fence, and of these saved last, whatever the global step.
 
     One that turns out to be damaged is set aside, by a file beside its manifest: it counts no more, and no method
     deletes it. Nor does any delete what it cannot read.
 
-    Every method may raise StoreError. With a `lease` the methods that write raise LeaseLost where it is another's now.
+    Every method may raise StoreError. With a `lease` the methods that write raise LeaseLost if it is another's now.
     """
 
     def __init__(self, store: Store, keep: int = 5, keep_best: int = 1, lease: Lease | None = None) -> None:
@@ -98,10 +98,10 @@ class CheckpointManager:
     def restore(
         self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
     ) -> Checkpoint | None:
-        """The newest checkpoint whose wanted parts verify and which `use` takes; None where there is none at all.
+        """The newest checkpoint whose wanted parts verify and which `use` takes; None if there is none at all.
 
         Those newer than it are damaged: the log names them, and they are set aside. `use` raises Damaged for what it
-        cannot use. Raises NoneUsable where there are checkpoints and none can be used, and where one of a later version
+        cannot use. Raises NoneUsable if there are checkpoints and none can be used, and if one of a later version
         comes before those that can; then nothing has changed in the store.
         """
         found = self.published()
@@ -139,7 +139,7 @@ class CheckpointManager:
     def clean(self) -> None:
         """Remove what writers left that were killed before they published. Called only while nobody writes.
 
-        Where the store cannot do it now, what was left stays: it is in nobody's way, and goes another time.
+        If the store cannot do it now, what was left stays: it is in nobody's way, and goes another time.
         """
         try:
             self._clean()
@@ -228,7 +228,7 @@ class CheckpointManager:
         return full
 
     def thin_out(self) -> None:
-        """Delete what is kept no longer. Where the store cannot do it now, it is done after another checkpoint."""
+        """Delete what is kept no longer. If the store cannot do it now, it is done after another checkpoint."""
         try:
             self._thin_out()
         except StoreError as error:
@@ -265,7 +265,7 @@ class CheckpointManager:
             self._set_aside(checkpoint_id, self._damaged[checkpoint_id])
 
     def _set_aside(self, checkpoint_id: str, why: str) -> None:
-        """For every later start too. Where the store cannot note it now, it counts no more for this manager."""
+        """For every later start too. If the store cannot note it now, it counts no more for this manager."""
         self.note_damaged(checkpoint_id, why)
         note = json.dumps({"damaged": why, "time": time.time()}, indent=1).encode()
         try:
@@ -352,7 +352,7 @@ class CheckpointManager:
         return self._returns
 
     def _delete_leftovers(self) -> None:
-        """Where a manifest cannot be deleted, its parts stay: it is a checkpoint still. The newest go first, so that an
+        """If a manifest cannot be deleted, its parts stay: it is a checkpoint still. The newest go first, so that an
         old one that cannot be deleted is in nobody's way.
         """
         kept: set[str] = set()

@@ -133,7 +133,7 @@ def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
 
 
 def require_model(manifest: Mapping[str, Any]) -> None:
-    """Raises Damaged where a manifest that was read does not say all that a server needs to go on from it."""
+    """Raises Damaged if a manifest that was read does not say all that a server needs to go on from it."""
     for name in _FIELDS_OF_A_MODEL:
         if manifest.get(name) is None:
             raise Damaged(f"the manifest has no {name}")

@@ -155,7 +155,7 @@ class S3Store(Store):
             self._client.delete_object(Bucket=self._bucket, Key=name)
 
     def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
-        """A transfer that breaks is taken up where it broke, if the value is the same still. Raises NoValue where it
+        """A transfer that breaks is taken up where it broke, if the value is the same still. Raises NoValue if it
         is longer than `longest`.
         """
         name, at, end, left = self._name(key), 0, -1, _READS

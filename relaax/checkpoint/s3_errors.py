@@ -39,7 +39,7 @@ def code_of(error: aws.ClientError) -> str:
 
 
 def status_of(error: aws.ClientError) -> int:
-    """The HTTP status of the answer; 0 where it is not known."""
+    """The HTTP status of the answer; 0 if it is not known."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: the interface that a directory, S3 or anything else implements."""
+"""The interface of stores of checkpoints that a directory, S3 or anything else implements."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Store(ABC):
     @property
     @abstractmethod
     def location(self) -> str:
-        """Where it is, for people."""
+        """The location, for people."""
 
     def check(self) -> None:  # noqa: B027 - a folder is made when it is needed
         """Whether it can be used at all, as far as can be told without writing. Raises StoreError."""
@@ -101,7 +101,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Keep it no longer; nothing happens where it is not there."""
+        """Keep it no longer; nothing happens if it is not there."""
 
     def clean(self) -> None:  # noqa: B027 - a store may have nothing to clean
         """Remove what writers left that were killed. Called only while nobody writes."""

@@ -1,4 +1,4 @@
-"""Where an RLX server listens, and the words that stand for none."""
+"""Addresses of RLX servers, and the words that stand for none."""
 
 from __future__ import annotations
 

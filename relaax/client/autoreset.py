@@ -8,7 +8,7 @@ from relaax.client.vector_client import Autoreset
 
 
 def autoreset_of(env: Any) -> Autoreset:
-    """How a VectorEnv passes from one episode to the next. Raises ValueError where it does not say."""
+    """How a VectorEnv passes from one episode to the next. Raises ValueError if it does not say."""
     # Some environments write the mode into metadata that all instances of their class share: ask the instance first.
     mode = getattr(getattr(env, "unwrapped", env), "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     name = str(getattr(mode, "value", mode)).replace("_", "").lower()

@@ -46,7 +46,7 @@ class ClientBase:
     it calls an episode for learning is not one; otherwise the server adds up rewards.
     `report_latency`: seconds between the client's own metrics, client/latency/...: what answers take; None for none.
 
-    Raises ValueError where an argument makes no sense. Connecting is left to `connect`, or to the first `init`.
+    Raises ValueError if an argument makes no sense. Connecting is left to `connect`, or to the first `init`.
     """
 
     def __init__(

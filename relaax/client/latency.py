@@ -30,7 +30,7 @@ class Latency:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of what is reported: none where nothing is."""
+        """Names of what is reported: none if nothing is."""
         return frozenset() if self._interval is None else NAMES
 
     def is_due(self, now: float) -> bool:
@@ -47,7 +47,7 @@ class Latency:
         self._pings.append(seconds)
 
     def report(self, now: float) -> dict[str, float]:
-        """Metrics since the last report, in milliseconds; nothing where there was no answer."""
+        """Metrics since the last report, in milliseconds; nothing if there was no answer."""
         total, count = self._total, self._count
         self._since, self._total, self._count = now, 0.0, 0
         if not count:

@@ -64,7 +64,7 @@ def run(
     `measure`: a file for how fast it goes, JSON lines (see `relaax.client.measuring`).
     `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
-    Raises Failure where the agent's side fails for good, UnsupportedSpace for spaces that cannot be sent, ValueError
+    Raises Failure if the agent's side fails for good, UnsupportedSpace for spaces that cannot be sent, ValueError
     for metrics that cannot be sent. The end of training is no failure: the summary says so.
     """
     with ExitStack() as stack:

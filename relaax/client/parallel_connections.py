@@ -27,7 +27,7 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
     Each has environments of its own, whose seeds follow those of the one before, and a file of its own for --measure.
     For environments that wait more than they compute, and where there are many: a process for each has its own copy of
     everything that it imports, 40 MB with gymnasium. Ends with the last; raises what the first that failed raised, and
-    leaves the others running. Raises Failure where the system gives no more threads.
+    leaves the others running. Raises Failure if the system gives no more threads.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(max(before, _SWITCH_SECONDS))

@@ -33,7 +33,7 @@ class RunSummary:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean of `returns`; None where no episode ended."""
+        """Mean of `returns`; None if no episode ended."""
         return sum(self.returns) / len(self.returns) if self.returns else None
 
 

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-./]*")
 class Scalars:
     """What `client.metrics()` is: `scalar(name, value)` for numbers that appear under client/ in the metrics.
 
-    They travel in front of the next message, and by themselves only where many were gathered before that.
+    They travel in front of the next message, and by themselves only if many were gathered before that.
     """
 
     def __init__(self, flush: Callable[[], None], own_names: Collection[str] = latency.NAMES) -> None:
@@ -52,7 +52,7 @@ class Scalars:
         self._flush()
 
     def take(self) -> rlx.Metrics | None:
-        """What was gathered, which is then forgotten; None where there is nothing."""
+        """What was gathered, which is then forgotten; None if there is nothing."""
         if not self._gathered:
             return None
         gathered, self._gathered = self._gathered, []
@@ -67,7 +67,7 @@ class Scalars:
 
     @property
     def _kept(self) -> int:
-        """Places kept for the client's own names: none where the server takes no more than those."""
+        """Places kept for the client's own names: none if the server takes no more than those."""
         return len(self._own) if self._limits.max_metric_names > len(self._own) else 0
 
     def _fits(self, name: str) -> bool:

@@ -63,7 +63,7 @@ class Session:
         self._finished: TrainingFinished | None = None
 
     def connect(self) -> None:
-        """Connect now, as patiently as ever. Does nothing where a connection is up."""
+        """Connect now, as patiently as ever. Does nothing if a connection is up."""
         while self._wire is None:
             try:
                 self._open()
@@ -84,7 +84,7 @@ class Session:
                 return answer
 
     def step(self, step: rlx.Step) -> rlx.Actions | None:
-        """The answer to `step`; None where the connection was lost, and with it the step."""
+        """The answer to `step`; None if the connection was lost, and with it the step."""
         latency = self._latency
         before = latency.clock()
         ping = latency.is_due(before)
@@ -97,7 +97,7 @@ class Session:
         return answer
 
     def reset(self, reset: rlx.Reset) -> rlx.EpisodeReturns | None:
-        """The answer to `reset`; None where the connection was lost, and with it the message."""
+        """The answer to `reset`; None if the connection was lost, and with it the message."""
         answer = self._ask_begun(reset, rlx.EpisodeReturns)
         self._begun = False
         return answer
@@ -208,7 +208,7 @@ class Session:
         self._hello = replace(self._hello, session_id=welcome.session_id)
 
     def _lost(self, interrupted: ConnectionInterrupted) -> None:
-        """Close the connection and note why. Raises Failure where no other connection is to be tried."""
+        """Close the connection and note why. Raises Failure if no other connection is to be tried."""
         self.abort()
         if not interrupted.retryable:
             self._backoff.succeeded()

@@ -25,7 +25,7 @@ class Values(Protocol):
         """The space as the protocol knows it."""
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        """The leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError where it does not fit."""
+        """The leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError if it does not fit."""
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
         """The value whose leaves [N, ...] come next; without the leading axis where `single` (then N is 1)."""

@@ -29,7 +29,7 @@ class VectorClient(ClientBase):
     """N environments' way to their agent, in one message per step. See `ClientBase` for the other arguments.
 
     `environments`: N. States and actions are batches: every array has a leading axis N, in tuples and dicts too.
-    Rewards and masks have shape [N]; a mask may be None where nothing is true.
+    Rewards and masks have shape [N]; a mask may be None if nothing is true.
     `autoreset` says how one episode follows another, in gymnasium's words. "same_step": `states` holds the new
     episode's first state where one ended, and `final_states` the ended one's last. "next_step": `states` holds the
     final state, and the next message says `first` where the state starts an episode and the reward is void.
@@ -78,7 +78,7 @@ class VectorClient(ClientBase):
         """The outcome of the last actions; the next ones, [N, ...].
 
         An environment that says both terminated and truncated is terminated: its episode ended by the task's rule.
-        `final_states`: a batch, or an object array with one state for each environment and None where no episode ended
+        `final_states`: a batch, or an object array with one state for each environment and None if no episode ended
         (gymnasium's `infos["final_obs"]`); needed in "same_step" where an episode was truncated.
         """
         self._check_begun()
@@ -201,7 +201,7 @@ class VectorClient(ClientBase):
 
 
 def _mask(mask: npt.ArrayLike | None) -> rlx.Mask | None:
-    """The mask as an array, None where nothing is true."""
+    """The mask as an array, None if nothing is true."""
     if mask is None:
         return None
     array = np.asarray(mask, np.bool_)

@@ -131,7 +131,7 @@ class ClientWire:
         self._connection.receive_data(self._buffer[:count])
 
     def _send(self, data: bytes) -> None:
-        """All of it. Raises OSError, also where nothing more of it could be sent for `silence`."""
+        """All of it. Raises OSError, also if nothing more of it could be sent for `silence`."""
         try:
             sent = self._socket.send(data)
         except BlockingIOError:  # a slice is over
@@ -173,7 +173,7 @@ def _broke(error: OSError) -> str:
 def _bound(connected: socket.socket, seconds: float) -> None:
     """Have every read and write fail that takes longer: with TimeoutError; or with BlockingIOError, after a part of it.
 
-    Where the kernel does the waiting, each of them is one system call; Python's own timeouts ask it first whether there
+    If the kernel does the waiting, each of them is one system call; Python's own timeouts ask it first whether there
     is anything to read, or room to write, and let other threads of this process come in between. The kernel waits in
     slices because a signal has Python begin such a wait anew: no deadline is kept while more than one comes in a slice.
     """

@@ -1,6 +1,6 @@
 """A golden conversation as a server can be asked to hold it: with spaces, a token and limits of its own.
 
-Where nothing needs to change, the bytes are those of the file. A mistake stays the same mistake in other spaces.
+If nothing needs to change, the bytes are those of the file. A mistake stays the same mistake in other spaces.
 """
 
 from __future__ import annotations

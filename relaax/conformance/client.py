@@ -28,7 +28,7 @@ def check_client(
 ) -> Report:
     """Check a client. Rules about the same behaviour of the server share a run of the command; `jobs` run at a time.
 
-    Raises OSError where the command cannot be started.
+    Raises OSError if the command cannot be started.
     """
     runs: dict[Script, ClientRun] = {}
 

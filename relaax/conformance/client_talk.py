@@ -64,7 +64,7 @@ class ClientTalk:
         return [message for message in self.heard if isinstance(message, kinds)]
 
     def hear(self) -> rlx.Message:
-        """The client's next message. Raises Over, Silent, and ProtocolError where it broke the protocol."""
+        """The client's next message. Raises Over, Silent, and ProtocolError if it broke the protocol."""
         try:
             payload = self.line.payload()
         except Wrong as wrong:

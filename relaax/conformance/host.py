@@ -25,7 +25,7 @@ TICK_SECONDS = 0.02
 
 @dataclass
 class ClientRun:
-    """What a client did. `code`: its exit code, None where it did not end by itself."""
+    """What a client did. `code`: its exit code, None if it did not end by itself."""
 
     talks: list[ClientTalk] = field(default_factory=list)
     code: int | None = None
@@ -42,7 +42,7 @@ class ClientRun:
 def run_client(command: list[str], script: Script, deadline: float, quiet: float) -> ClientRun:
     """ClientRun the command until it ends, or was heard nothing of for `quiet` seconds. `{address}` in it is replaced.
 
-    `deadline`: seconds to wait for whatever is due. Raises OSError where the command cannot be started.
+    `deadline`: seconds to wait for whatever is due. Raises OSError if the command cannot be started.
     """
     run = ClientRun()
     with socket.create_server(("127.0.0.1", 0)) as listener, tempfile.TemporaryFile() as words:

@@ -64,7 +64,7 @@ class ServerTalk:
     def hear(self) -> Any:
         """The server's next message; its pings are answered and passed over.
 
-        Raises Wrong, also where the server fell silent or has left.
+        Raises Wrong, also if the server fell silent or has left.
         """
         until = time.monotonic() + self.line.deadline
         while True:
@@ -143,14 +143,14 @@ class ServerTalk:
 
 
 def _own_reason(error: Any, codes: set[str]) -> None:
-    """Raise ConversationRefused where the error has one of these codes."""
+    """Raise ConversationRefused if the error has one of these codes."""
     code = code_name(error.code)
     if code in codes:
         raise ConversationRefused(f"{code}: {error.message}", error.retry_after_seconds if code in _WAITING else None)
 
 
 def check_actions(message: Any, space: Space, environments: int) -> None:
-    """Raise Wrong where these are no actions for so many environments."""
+    """Raise Wrong if these are no actions for so many environments."""
     try:
         actions = from_wire(message)
         assert isinstance(actions, Actions)

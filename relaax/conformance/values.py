@@ -45,7 +45,7 @@ def _legal(element: ElementarySpace, shape: tuple[int, ...], random: np.random.G
 
 
 def out_of_range(space: Space, leaves: list[Array]) -> list[Array] | None:
-    """Legal leaves with one element that is outside of the space; None where the space has every value."""
+    """Legal leaves with one element that is outside of the space; None if the space has every value."""
     for index, element in enumerate(space.elements()):
         value = _beyond(element)
         if value is not None:

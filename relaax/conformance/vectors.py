@@ -35,7 +35,7 @@ class Conversation:
         return Limits(**{name: getattr(wire, name) for name in names})
 
     def entry(self, sender: str, kind: str) -> dict[str, Any]:
-        """The first message of this kind, by its name in JSON. Raises KeyError where there is none."""
+        """The first message of this kind, by its name in JSON. Raises KeyError if there is none."""
         for entry in self.entries:
             if entry["from"] == sender and kind in entry.get("message", {}):
                 return entry

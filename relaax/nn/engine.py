@@ -40,7 +40,7 @@ class Actor(ABC):
 
         Args:
           inputs: [N, *spec.inputs], float32, or uint8 for pixels, which the network is given from 0 to 1.
-          state: float32 [N, spec.state_size], what an LSTM remembers; zero where an episode starts.
+          state: float32 [N, spec.state_size], what an LSTM remembers; zero if an episode starts.
           keep: the row of the next gradient's batch that these inputs will be. What is computed here then serves that
             gradient, if the parameters are still the same. It saves time and changes nothing. No other inputs may be
             given for the same row before that gradient.
@@ -67,7 +67,7 @@ class Engine(Actor):
         Args:
           inputs: [T, N, *spec.inputs].
           state: float32 [N, spec.state_size], before the first step.
-          restart: bool [T, N], True where an input starts an episode: the state before it is zero.
+          restart: bool [T, N], True if an input starts an episode: the state before it is zero.
           loss: gives the derivative of the loss by the outputs.
           out: float32 [P], memory for the result. TensorFlow computes in memory of its own.
         """

@@ -21,7 +21,7 @@ class FlatLayout:
         self.size = sum(self.sizes)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """The named arrays as views of `vector`, float32 [size]. Raises ValueError where the length differs."""
+        """The named arrays as views of `vector`, float32 [size]. Raises ValueError if the length differs."""
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape ({self.size},) is needed, not {vector.shape}")
         return dict(self._slices(vector))

@@ -42,7 +42,7 @@ def forward_numpy(
       spec: the network.
       parameters: float32 arrays named and shaped as in `spec.layout()`.
       inputs: float32 [N, *spec.inputs].
-      state: float32 [N, spec.state_size]; zero where an episode starts.
+      state: float32 [N, spec.state_size]; zero if an episode starts.
 
     Returns:
       head name -> float32 [N, width], and the new state, float32 [N, spec.state_size].

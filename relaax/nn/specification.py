@@ -46,7 +46,7 @@ class NetworkSpec:
     def layout(self) -> FlatLayout:
         """Names and shapes of the parameters.
 
-        Raises ValueError where an image is too small for the convolutions, or a head is not in exactly one group.
+        Raises ValueError if an image is too small for the convolutions, or a head is not in exactly one group.
         """
         shapes: dict[str, tuple[int, ...]] = {}
         for trunk, heads in self.trunks().items():

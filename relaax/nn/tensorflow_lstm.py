@@ -53,7 +53,7 @@ def _recurrence(
 
     Args:
       given: float32 [T, N, 4 C], the gates' share of the input.
-      keep: float32 [T, N, 1], 0 where an episode starts.
+      keep: float32 [T, N, 1], 0 if an episode starts.
       kernel: float32 [C, 4 C].
       h: float32 [N, C].
       c: float32 [N, C].

@@ -12,7 +12,7 @@ class FlatVariable(Vector):
     """A resource variable of shape [size], placed where TensorFlow places things (see `relaax.nn.devices`).
 
     In the host's memory `snapshot` costs no copy: it shares the variable's buffer, and a kernel that is about to write
-    to a shared buffer copies it first. So a vector is copied at most once per update, and only where somebody still
+    to a shared buffer copies it first. So a vector is copied at most once per update, and only if somebody still
     reads it. On any other device a snapshot is a copy.
     """
 

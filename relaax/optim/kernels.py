@@ -1,7 +1,7 @@
 """Updates of a flat vector in the host's memory, one pass over it each.
 
 Each writes the new numbers a second time, to `copy`, where a worker reads them: a pass that only copies them would take
-a third as long again. TensorFlow's kernels take several passes. Where the caches are cold, as between two pushes,
+a third as long again. TensorFlow's kernels take several passes. If the caches are cold, as between two pushes,
 memory is what an update costs: one of RMSProp on 678 k numbers takes 0.34 ms with its copy; the update alone took
 0.28 ms, and 0.60 ms by TensorFlow.
 """

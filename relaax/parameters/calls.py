@@ -58,7 +58,7 @@ class Calls:
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
         """The responses, in order.
 
-        Raises ParameterServerUnavailable after the bounded wait, ParameterServerError where a server refused.
+        Raises ParameterServerUnavailable after the bounded wait, ParameterServerError if a server refused.
         """
         answers: list[Any] = [None] * len(calls)
         try:

@@ -19,7 +19,7 @@ _NO_CONNECTION = "failed to connect"  # in contrast to one that was there and br
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a parameter server is, and what is needed to talk to it.
+    """The address of a parameter server, and what is needed to talk to it.
 
     `ca`: the authority (PEM) that its certificate is checked by; TLS is used where it is given. `certificate` and `key`
     (PEM): what this side shows, where the server asks for it. None of the secrets appears in `repr`.
@@ -53,7 +53,7 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
     """What to raise where a call failed because one side did not prove who it is: trying again will not help.
 
-    None where it failed for another reason. Where the connection itself failed, it is dialled once more to find out.
+    None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
     """
     if not isinstance(error, grpc.RpcError):
         return None

@@ -253,7 +253,7 @@ class ParameterClient(ParameterClientBase):
             raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 
     def _share_memory(self, link: ShardClient, response: pb.RegisterResponse) -> None:
-        """Raises NotYet, and ParameterServerUnusable, where it must be shared."""
+        """Raises NotYet, and ParameterServerUnusable, if it must be shared."""
         allow_descriptors()
         try:
             link.share_memory(response, self._worker_id)

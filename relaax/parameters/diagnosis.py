@@ -18,7 +18,7 @@ CA, CERTIFICATE, KEY = (f"relaax-rlx-server.parameter_server_{name}" for name in
 
 
 def tls_trouble(target: Target) -> str | None:
-    """Dial once, and say in half a sentence about "it" what is wrong with TLS; None where nothing is, or nobody knows.
+    """Dial once, and say in half a sentence about "it" what is wrong with TLS; None if nothing is, or nobody knows.
 
     It takes `SECONDS` at most for each of three steps.
     """
@@ -47,7 +47,7 @@ _SILENT = "it closes the connection when it was shown no certificate, or one tha
 
 
 def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
-    """What was wrong; None where nothing was."""
+    """What was wrong; None if nothing was."""
     context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection(place, SECONDS) as plain:

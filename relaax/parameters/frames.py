@@ -36,9 +36,9 @@ _DESCRIPTOR_BYTES = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array.array("i").itemsi
 
 
 class Frame(NamedTuple):
-    """`kind`: of a question one of those above; of an answer a status code of gRPC, 0 where all is well.
+    """`kind`: of a question one of those above; of an answer a status code of gRPC, 0 if all is well.
 
-    `vector`: how many bytes of a vector belong to it, 0 where there is none. `segment`: where the answer's vector is.
+    `vector`: how many bytes of a vector belong to it, 0 if there is none. `segment`: where the answer's vector is.
     `numbers`: of a question, segments that the worker needs no more; of an answer, segments that are no more.
     """
 
@@ -56,7 +56,7 @@ class BrokenFrame(Exception):
 class FrameSocket:
     """Sends and receives frames over a connected Unix socket, whose timeouts are its owner's to set.
 
-    Both raise OSError where the socket does. `descriptors`: whether the other side may send one with a frame; else the
+    Both raise OSError if the socket does. `descriptors`: whether the other side may send one with a frame; else the
     system closes what comes.
     """
 

@@ -63,7 +63,7 @@ class Registered:
 class Pulled:
     """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
 
-    `statistics` are the merged ones of all workers, as of this pull; none where the algorithm declares none.
+    `statistics` are the merged ones of all workers, as of this pull; none if the algorithm declares none.
     """
 
     parameters: FlatVector

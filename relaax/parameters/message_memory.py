@@ -33,7 +33,7 @@ def share_one_arena() -> None:
     """Let all threads of a worker allocate from one heap: what one of them has freed, the others use again.
 
     For a process in which one thread works and few others wait: 11 MB less for the Atari network, and not slower. To be
-    called before there are other threads. Does nothing where the C library is not glibc.
+    called before there are other threads. Does nothing if the C library is not glibc.
     """
     _set(_M_ARENA_MAX, 1)
 

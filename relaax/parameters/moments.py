@@ -33,7 +33,7 @@ class NotUsable(ValueError):
 class Moments:
     """How many samples there were, their mean, and the sum of squared differences from it.
 
-    `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError where a number is not finite, the count or
+    `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError if a number is not finite, the count or
     an element of `m2` is negative, or the shapes are not one and the same [D].
     """
 
@@ -65,7 +65,7 @@ class Moments:
     def of(cls, samples: npt.ArrayLike) -> Moments:
         """Of `samples`, [B, D] of any real dtype; B may be 0. Those beyond `SAMPLE_LIMIT` count as that.
 
-        Raises ValueError where one is not finite.
+        Raises ValueError if one is not finite.
         """
         values = np.asarray(samples, np.float64)
         if values.ndim != 2:
@@ -88,14 +88,14 @@ class Moments:
 
     @property
     def variance(self) -> Float64Vector:
-        """Of the samples themselves, float64 [D]: m2 / count, 0 where there are none."""
+        """Of the samples themselves, float64 [D]: m2 / count, 0 if there are none."""
         variance: Float64Vector = self.m2 / self.count if self.count else np.zeros(self.size)
         return variance
 
     def merged(self, other: Moments) -> Moments:
         """Of the samples of both (Chan, Golub and LeVeque 1983).
 
-        Raises ValueError where the lengths differ, and NotUsable where they are beyond the limits together.
+        Raises ValueError if the lengths differ, and NotUsable where they are beyond the limits together.
         """
         if self.size != other.size:
             raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
@@ -112,7 +112,7 @@ class Moments:
         return _made(count, mean, m2).usable()
 
     def usable(self) -> Moments:
-        """Itself. Raises NotUsable where it is beyond what samples within the limits can have."""
+        """Itself. Raises NotUsable if it is beyond what samples within the limits can have."""
         if not _within(self.count, self.mean, self.m2):
             raise NotUsable(
                 f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
@@ -152,7 +152,7 @@ def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Moments]:
-    """The statistics among arrays. Raises ValueError, KeyError and IndexError where they are none."""
+    """The statistics among arrays. Raises ValueError, KeyError and IndexError if they are none."""
     found: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         if key.startswith(STATISTICS):
@@ -162,7 +162,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Mome
 
 
 def check_lengths(statistics: Mapping[str, int]) -> dict[str, int]:
-    """The statistics that an algorithm declares, name to length. Raises ValueError where a shard cannot hold them."""
+    """The statistics that an algorithm declares, name to length. Raises ValueError if a shard cannot hold them."""
     for name, length in statistics.items():
         if len(name) > MAX_STATISTIC_NAME or not _NAME.fullmatch(name):
             raise ValueError(

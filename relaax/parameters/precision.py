@@ -38,7 +38,7 @@ Kernel = Callable[..., Any]
 
 
 def check_precision(precision: pb.Precision) -> None:
-    """Raises ValueError where a message names a precision that is none."""
+    """Raises ValueError if a message names a precision that is none."""
     if precision not in _NAMES:
         known = ", ".join(f"{number} ({name})" for number, name in _NAMES.items())
         raise ValueError(f"precision {precision} is none: {known} are")
@@ -77,7 +77,7 @@ class Narrower:
 def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
     """The numbers of a long field: read-only float32, a view of `data` where they are float32 there and aligned.
 
-    Raises ValueError where they are no whole numbers, or the precision is none.
+    Raises ValueError if they are no whole numbers, or the precision is none.
     """
     if precision == pb.PRECISION_UNSPECIFIED:
         return float32_of(data)

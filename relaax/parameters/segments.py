@@ -33,7 +33,7 @@ def make(size: int, *, at_once: bool = True) -> tuple[int, FlatVector]:
     """Memory of zeros, float32 [size], and its descriptor, which is the caller's to close. It never changes its length:
     nobody who maps it can be made to fall off its end. `at_once`: see `map_`.
 
-    Raises OSError where there is no more memory, or there are no more descriptors.
+    Raises OSError if there is no more memory, or there are no more descriptors.
     """
     descriptor = os.memfd_create("relaax", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -58,7 +58,7 @@ def map_(descriptor: int, size: int, *, writable: bool, at_once: bool = True) ->
     `at_once`: the kernel gives all of it now, which costs a fraction of touching it page by page; else what is never
     touched takes no memory.
 
-    Raises OSError, and ValueError where it is not of this length.
+    Raises OSError, and ValueError if it is not of this length.
     """
     if os.fstat(descriptor).st_size != _NUMBER_BYTES * size:
         raise ValueError(f"memory of {os.fstat(descriptor).st_size} bytes was handed over for {size} numbers")
@@ -106,7 +106,7 @@ class Segments:
     def writable(self, size: int) -> FlatVector:
         """A vector for others to write to as well, which is no use where they cannot.
 
-        Raises OSError where there is no more shared memory.
+        Raises OSError if there is no more shared memory.
         """
         descriptor, array = make(size)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)  # none of them can forbid it to the next
@@ -121,7 +121,7 @@ class Segments:
         return array
 
     def find(self, array: FlatVector) -> Segment | None:
-        """The segment whose whole vector this is, or a view of it; None where it is this process's own memory."""
+        """The segment whose whole vector this is, or a view of it; None if it is this process's own memory."""
         segment = self._at.get(_address(array))
         return segment if segment is not None and segment.size == array.size else None
 

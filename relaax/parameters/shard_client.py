@@ -93,7 +93,7 @@ class ShardClient:
             self._stub = self._open()
 
     def share_memory(self, response: pb.RegisterResponse, worker_id: str) -> None:
-        """Push and pull through memory from now on, while that works. Raises NoSharedMemory where it does not yet.
+        """Push and pull through memory from now on, while that works. Raises NoSharedMemory if it does not yet.
 
         A shard may end after it has made its offer. One that makes the same offer again is there, and not of this host.
         """
@@ -163,7 +163,7 @@ class ShardClient:
         """The parameters of the shard's range: read-only float32 of shape [size], a view of the response where it holds
         float32.
 
-        Raises ParameterServerError where they are too many or too few.
+        Raises ParameterServerError if they are too many or too few.
         """
         try:
             vector = widened(response.data, response.message.precision)
@@ -177,7 +177,7 @@ class ShardClient:
         return vector
 
     def leave(self, request: pb.LeaveRequest, timeout: float) -> Any:
-        """Say goodbye, without waiting: the answer is a gRPC future, or None where the channel is closed."""
+        """Say goodbye, without waiting: the answer is a gRPC future, or None if the channel is closed."""
         with contextlib.suppress(ValueError):
             return self._stub.Leave.future(request, timeout=timeout)
         return None

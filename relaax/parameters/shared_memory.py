@@ -136,7 +136,7 @@ class SharedMemory:
     def answer(self) -> Carrier[Any]:
         """The answer to the question. Its vector is read-only and stays as it is.
 
-        Raises NoSharedMemory, and CallRefused where the shard refuses the call.
+        Raises NoSharedMemory, and CallRefused if the shard refuses the call.
         """
         try:
             frame, descriptor = self._frames.receive()

@@ -19,7 +19,7 @@ def statistics_to_messages(statistics: Mapping[str, Moments]) -> list[pb.Moments
 
 
 def statistics_from_messages(messages: Iterable[pb.Moments]) -> dict[str, Moments]:
-    """By name. Raises ValueError, with the name, where a name comes twice or moments are none (see `Moments`)."""
+    """By name. Raises ValueError, with the name, if a name comes twice or moments are none (see `Moments`)."""
     statistics: dict[str, Moments] = {}
     for message in messages:
         name = message.name

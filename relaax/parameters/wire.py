@@ -42,9 +42,9 @@ class Carrier(Generic[M]):
 
 
 def float32_of(data: memoryview) -> FlatVector:
-    """The numbers of a long field: read-only float32 [len(data) / 4], a copy only where they are not aligned.
+    """The numbers of a long field: read-only float32 [len(data) / 4], a copy only if they are not aligned.
 
-    Raises ValueError where they are no whole numbers.
+    Raises ValueError if they are no whole numbers.
     """
     if len(data) % 4:
         raise ValueError(f"a vector is float32, four bytes each, not {len(data)} bytes")
@@ -78,7 +78,7 @@ class LongMessageWire(Generic[M]):
         return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data))
 
     def read(self, data: bytes) -> Carrier[M]:
-        """The message. Raises DecodeError where its own parser does.
+        """The message. Raises DecodeError if its own parser does.
 
         The long field is a view of `data` where it is the last field, as `write` makes it; else it is copied.
         """
@@ -92,9 +92,9 @@ class LongMessageWire(Generic[M]):
         return Carrier(message, memoryview(long))
 
     def _last_field(self, data: bytes) -> tuple[int, int] | None:
-        """Where the long field and its bytes begin, if it is there once and last, behind a bounded number of others.
+        """Return where the long field and its bytes begin, if it is there once and last, behind a bounded number of others.
 
-        Else None, also where the bytes are no message: its own parser says so better.
+        Else None, also if the bytes are no message: its own parser says so better.
         """
         at, end = 0, len(data)
         try:
@@ -157,7 +157,7 @@ def add_to_server(servicer: Any, server: grpc.Server) -> None:
 
 
 def _read_varint(data: bytes, at: int, longest: int = _LONGEST_LENGTH) -> tuple[int, int]:
-    """The number at `at`, and where it ends. Raises IndexError where it does not end, or not soon enough."""
+    """Return the number at `at`, and where it ends. Raises IndexError if it does not end, or not soon enough."""
     number = 0
     for index in range(longest):
         byte = data[at + index]

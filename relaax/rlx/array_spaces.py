@@ -30,7 +30,7 @@ class Space:
         """The leaves of one value, or of a batch of values: leading axes are carried through.
 
         Element types are converted where no value changes (and float64 to float32 and the like).
-        Raises ValueError where the value's structure, shape or type is not the space's.
+        Raises ValueError if the value's structure, shape or type is not the space's.
         """
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class ElementarySpace(Space):
         yield ""
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """One leaf: the value as an array of this dtype. Raises ValueError where it does not fit."""
+        """One leaf: the value as an array of this dtype. Raises ValueError if it does not fit."""
         array = _converted(np.asarray(value), self)
         axes = array.ndim - len(self.shape)
         if axes < 0 or array.shape[axes:] != self.shape:
@@ -107,7 +107,7 @@ class Box(ElementarySpace):
 
     `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite where there is no bound. They are kept as
     float64, rounded to what `dtype` can hold, and clipped to its range if it is an integer type.
-    `shape`: by default that of `low` and `high`. Raises ValueError where a bound is NaN or low exceeds high.
+    `shape`: by default that of `low` and `high`. Raises ValueError if a bound is NaN or low exceeds high.
     """
 
     __slots__ = ("_dtype", "_high", "_low", "_shape")

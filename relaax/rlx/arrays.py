@@ -60,7 +60,7 @@ def write_array(array: Leaf, target: rlx_pb2.Array) -> None:
 
 
 def read_array(source: rlx_pb2.Array) -> Leaf:
-    """A read-only view of the bytes of a wire array. Raises ProtocolError (INVALID_VALUE) where they do not fit."""
+    """A read-only view of the bytes of a wire array. Raises ProtocolError (INVALID_VALUE) if they do not fit."""
     dtype = DTYPES.get(source.dtype)
     if dtype is None:
         dtype = dtype_of(source.dtype)

@@ -62,7 +62,7 @@ class Checker:
         }
 
     def check(self, message: Message) -> None:
-        """Raise ProtocolError where a message does not fit."""
+        """Raise ProtocolError if a message does not fit."""
         self._starting_after = self._starting
         check = self._checks.get(type(message))
         if check is not None:
@@ -152,7 +152,7 @@ class Checker:
         self._metric_names = names
 
     def _mask(self, field: str, mask: Any) -> Mask | None:
-        """The mask, or None where no element is true."""
+        """The mask, or None if no element is true."""
         if mask is None:
             return None
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != self._shape:
@@ -179,7 +179,7 @@ class Checker:
 
 
 def check_error(message: Error) -> None:
-    """Raise ProtocolError (INVALID_VALUE) where an error says a wait that is none."""
+    """Raise ProtocolError (INVALID_VALUE) if an error says a wait that is none."""
     if not 0 <= message.retry_after_seconds < np.inf:
         raise _invalid(f"retry_after_seconds is {message.retry_after_seconds}")
 

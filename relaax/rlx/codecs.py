@@ -74,7 +74,7 @@ class ProtobufCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Raises ProtocolError: MALFORMED where the payload is not one Protobuf message, or else as `from_part`."""
+        """Raises ProtocolError: MALFORMED if the payload is not one Protobuf message, or else as `from_part`."""
         layout = self._steps if sender is Sender.CLIENT else self._actions
         if layout is not None and (message := layout.read(payload)) is not None:
             return message
@@ -121,7 +121,7 @@ class JsonCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Raises ProtocolError: MALFORMED where the payload is no JSON of a message, or else as `from_part`."""
+        """Raises ProtocolError: MALFORMED if the payload is no JSON of a message, or else as `from_part`."""
         tree = json_decoding.tree_of(payload)
         found = json_decoding.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:

@@ -97,7 +97,7 @@ class _Connection:
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take in bytes of the peer; no bytes mean that its stream has ended. What follows the last event is dropped.
 
-        Raises LocalProtocolError where a whole frame waits and `next_event` was not asked for it.
+        Raises LocalProtocolError if a whole frame waits and `next_event` was not asked for it.
         """
         if len(data) == 0:
             self._ended = True
@@ -107,7 +107,7 @@ class _Connection:
     def next_event(self) -> Event:
         """The next message of the peer, NEED_DATA where there is none yet, ConnectionClosed where none will come.
 
-        Raises RemoteProtocolError where the peer broke the protocol. From then on only `Error` (server) or `Bye`
+        Raises RemoteProtocolError if the peer broke the protocol. From then on only `Error` (server) or `Bye`
         (client) may be sent, and every further call raises the same.
         """
         if self._failure is not None:
@@ -139,8 +139,8 @@ class _Connection:
     def send(self, message: Message) -> bytes:
         """The frame that says `message`.
 
-        Raises LocalProtocolError, and changes nothing, where it may not be said now or does not fit what was agreed.
-        Raises RemoteProtocolError, as `next_event`, where the peer has not waited for its turn: where this message
+        Raises LocalProtocolError, and changes nothing, if it may not be said now or does not fit what was agreed.
+        Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: where this message
         ends a state, and a whole frame was received that may not be said in it.
         """
         try:
@@ -202,7 +202,7 @@ class _Connection:
         )
 
     def _check_agreement(self, message: Message) -> None:
-        """Raise ProtocolError where a message of the handshake, or an error, is none."""
+        """Raise ProtocolError if a message of the handshake, or an error, is none."""
         if isinstance(message, Hello):
             assert self._codec is not None
             check_hello(message, self._max_frame_bytes, self._codec.name)

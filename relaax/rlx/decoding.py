@@ -55,7 +55,7 @@ MOST: dict[str, tuple[int, ErrorCode]] = {
 
 
 def from_wire(wire: Wire) -> Message:
-    """The message that a Protobuf form says. Raises ProtocolError where it says none."""
+    """The message that a Protobuf form says. Raises ProtocolError if it says none."""
     name = wire.WhichOneof("message")
     if name is None:
         raise nothing_known()
@@ -63,7 +63,7 @@ def from_wire(wire: Wire) -> Message:
 
 
 def from_part(name: str, part: Any) -> Message:
-    """The message in this field of an envelope. Raises ProtocolError where it says none."""
+    """The message in this field of an envelope. Raises ProtocolError if it says none."""
     return _READERS[name](part)
 
 

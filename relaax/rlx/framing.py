@@ -16,7 +16,7 @@ Piece = bytes | memoryview
 
 
 def frame(payload: bytes, max_frame_bytes: int) -> bytes:
-    """One frame. Raises ProtocolError (FRAME_TOO_LARGE) where the payload exceeds the limit."""
+    """One frame. Raises ProtocolError (FRAME_TOO_LARGE) if the payload exceeds the limit."""
     return framed([payload], len(payload), max_frame_bytes)
 
 
@@ -43,7 +43,7 @@ class FrameReader:
         return len(self._buffer) if self._payload is None else HEADER_BYTES + len(self._payload)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes in. Raises LocalProtocolError where a whole frame of the limit already waits to be read."""
+        """Take bytes in. Raises LocalProtocolError if a whole frame of the limit already waits to be read."""
         if self._payload is None and not self._buffer:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self.max_frame_bytes and _HEADER.unpack_from(data)[0] == length:

@@ -19,7 +19,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{0,128}")
 
 
 def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
-    """Raise ProtocolError where a hello cannot be answered with a welcome, whatever the algorithm."""
+    """Raise ProtocolError if a hello cannot be answered with a welcome, whatever the algorithm."""
     check_version(hello.protocol_version, "the client speaks")
     for name in ("client_name", "client_version", "environment", "host"):
         _check_text(name, getattr(hello, name), MAX_TEXT_BYTES)
@@ -46,7 +46,7 @@ def check_hello(hello: Hello, max_frame_bytes: int, codec: str) -> None:
 
 
 def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
-    """Raise ProtocolError where a welcome does not answer this hello."""
+    """Raise ProtocolError if a welcome does not answer this hello."""
     check_version(welcome.protocol_version, "the server answers in")
     for name in ("server_version", "algorithm"):
         _check_text(name, getattr(welcome, name), MAX_TEXT_BYTES)

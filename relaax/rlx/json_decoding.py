@@ -32,7 +32,7 @@ Tree = dict[str, Any]
 
 
 def tree_of(payload: bytes) -> Tree:
-    """The outermost object of a frame. Raises ProtocolError (MALFORMED) where there is none."""
+    """The outermost object of a frame. Raises ProtocolError (MALFORMED) if there is none."""
     try:
         tree = json.loads(
             payload.decode("utf-8"), object_pairs_hook=_object, parse_int=_integer, parse_constant=_constant
@@ -47,9 +47,9 @@ def tree_of(payload: bytes) -> Tree:
 
 
 def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
-    """The field of the one message in an envelope, and the message; None where no message is known.
+    """The field of the one message in an envelope, and the message; None if no message is known.
 
-    Raises ProtocolError (MALFORMED) where there are several, or one is no object.
+    Raises ProtocolError (MALFORMED) if there are several, or one is no object.
     """
     fields = _form(envelope).fields
     known = [(fields[key], value) for key, value in tree.items() if key in fields]

@@ -3,7 +3,7 @@
 After the hello nearly all of those bytes are known: element types, shapes and sizes of arrays never change. So a
 message is written by joining the known bytes with the arrays', and read by finding the known bytes where they must be.
 A layout writes what `relaax.rlx.encoding` would write, byte for byte, and reads what `relaax.rlx.decoding` would read.
-Where it does not recognise a message it says so with None, and the general way has the last word.
+If it does not recognise a message it says so with None, and the general way has the last word.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class StepLayout:
         return Step(reward, observation, terminated, truncated, final, first)
 
     def _begin(self, payload: bytes) -> int:
-        """Where the rewards begin in a step with more than the least, 0 where they do not."""
+        """Return where the rewards begin in a step with more than the least, 0 if they do not."""
         head = self._envelope.of(len(payload)) + self._reward
         return len(head) if payload.startswith(head) else 0
 
@@ -101,7 +101,7 @@ class StepLayout:
         return len(head) + self._environments
 
     def _read_mask(self, head: bytes, payload: bytes, at: int) -> tuple[Mask | None, int]:
-        """The mask at `at` and where it ends; None, and `at` itself, where there is none."""
+        """Return the mask at `at` and where it ends; None, and `at` itself, where there is none."""
         if not payload.startswith(head, at):
             return None, at
         begin = at + len(head)
@@ -173,7 +173,7 @@ class _Envelope:
         return _head(self._number, size)
 
     def of(self, size: int) -> bytes:
-        """The bytes before a message that fills a payload of this size; none where no message does."""
+        """The bytes before a message that fills a payload of this size; none if no message does."""
         for length_bytes in range(1, 6):
             head = _head(self._number, max(0, size - 1 - length_bytes))
             if len(head) == 1 + length_bytes:

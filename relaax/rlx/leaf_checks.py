@@ -47,7 +47,7 @@ class LeavesCheck:
         ]
 
     def check(self, field: str, leaves: Leaves, rows: Mask | None = None) -> None:
-        """Raise ProtocolError (INVALID_VALUE) where these are no leaves of the space.
+        """Raise ProtocolError (INVALID_VALUE) if these are no leaves of the space.
 
         `rows`: bool of shape [N], some element true; only there do elements matter.
         """
@@ -86,7 +86,7 @@ def _legality(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
 
 def is_finite(numbers: npt.NDArray[Any]) -> bool:
     """Whether no element is NaN or infinite."""
-    # One that is makes their sum so; and where the sum of finite numbers overflows, numpy has the last word.
+    # One that is makes their sum so; and if the sum of finite numbers overflows, numpy has the last word.
     few = numbers.size <= _FEW and math.isfinite(sum(numbers.ravel().tolist()))
     return few or bool(np.isfinite(numbers).all())
 
@@ -94,7 +94,7 @@ def is_finite(numbers: npt.NDArray[Any]) -> bool:
 def is_within(numbers: npt.NDArray[Any], most: float) -> bool:
     """Whether every element is a number from -`most` to `most`, and none is NaN."""
     if numbers.size > _FEW:
-        return bool(np.abs(numbers).max() <= most)  # NaN where any element is
+        return bool(np.abs(numbers).max() <= most)  # NaN if any element is
     few: list[float] = numbers.ravel().tolist()
     return max(few) <= most and min(few) >= -most and math.isfinite(sum(few))  # which a sum with NaN is not
 

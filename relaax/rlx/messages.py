@@ -55,7 +55,7 @@ class Limits:
     max_metric_name_bytes: int = 128
     max_metric_names: int = 256
     max_environments: int = 0
-    """0 where the server does not say."""
+    """0 if the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Actions:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeReturns:
-    """The answer to reset: float64 of shape [N], 0 where an environment was between two episodes."""
+    """The answer to reset: float64 of shape [N], 0 if an environment was between two episodes."""
 
     episode_return: Rewards
 

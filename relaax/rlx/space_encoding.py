@@ -20,7 +20,7 @@ MAX_LEAVES = 256
 
 
 def check_space(space: Space, what: str) -> None:
-    """Raise ProtocolError (LIMIT_EXCEEDED) where a space has too many leaves or axes."""
+    """Raise ProtocolError (LIMIT_EXCEEDED) if a space has too many leaves or axes."""
     for index, element in enumerate(space.elements()):
         if index >= MAX_LEAVES:
             raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"{what} has more than {MAX_LEAVES} leaves")
@@ -29,7 +29,7 @@ def check_space(space: Space, what: str) -> None:
 
 
 def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
-    """Copy a space into an empty wire space. Raises ProtocolError (LIMIT_EXCEEDED) where it is nested too deeply."""
+    """Copy a space into an empty wire space. Raises ProtocolError (LIMIT_EXCEEDED) if it is nested too deeply."""
     _check_depth(depth)
     if isinstance(space, Box):
         low, high = space.compact_bounds
@@ -56,7 +56,7 @@ def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
 
 
 def read_space(source: rlx_pb2.Space, what: str, depth: int = 1) -> Space:
-    """The space that the wire describes. Raises ProtocolError where it describes none, or one past the limits."""
+    """The space that the wire describes. Raises ProtocolError if it describes none, or one past the limits."""
     _check_depth(depth)
     try:
         return _read_space(source, what, depth)
@@ -137,7 +137,7 @@ def _check_depth(depth: int) -> None:
 def space_to_dict(space: Space) -> dict[str, Any]:
     """The space in the canonical JSON mapping of `rlx.v1.Space`. Equal spaces give equal dicts.
 
-    Raises ValueError where the space is past the limits of the protocol.
+    Raises ValueError if the space is past the limits of the protocol.
     """
     from google.protobuf import json_format
 

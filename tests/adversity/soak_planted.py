@@ -4,7 +4,7 @@
     python tests/adversity/soak_planted.py                      every error, with both bridges
     python tests/adversity/soak_planted.py cut-torn --bridge grpc
 
-Prints a table in Markdown: after how many faults each was found, and by what sentence. Exit code 0 where all were.
+Prints a table in Markdown: after how many faults each was found, and by what sentence. Exit code 0 if all were.
 """
 
 from __future__ import annotations

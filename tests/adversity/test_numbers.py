@@ -67,7 +67,7 @@ class Honest:
 
 
 def say_rewards(address: str, codec: str, rewards: list[float]) -> ErrorCode | None:
-    """Episodes of these rewards, each step in any case; the code of the error that ends them, None where none does."""
+    """Episodes of these rewards, each step in any case; the code of the error that ends them, None if none does."""
     hello = make_hello(environments=1, autoreset=(rlx.Autoreset.SAME_STEP,))
     with Line(address, codec) as line:
         line.open(hello)

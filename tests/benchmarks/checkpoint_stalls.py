@@ -3,7 +3,7 @@
 
 A real parameter server with a synthetic model writes checkpoints to the local disk, again and again, while one worker
 pushes gradients one after the other and takes the parameters with every answer. Pushes that overlap a checkpoint are
-compared with those that do not. Prints a table; exit code 1 where a push during a checkpoint took longer than the
+compared with those that do not. Prints a table; exit code 1 if a push during a checkpoint took longer than the
 median outside by more than the bar.
 """
 

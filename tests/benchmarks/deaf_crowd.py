@@ -3,7 +3,7 @@
 
 Whoever of the crowd is ended comes again at once. Prints steps per second in windows without and with the crowd, by
 turns; how long newcomers wait for their first action beside the crowd; and the processes and the memory of the RLX
-server before and after it. Exit code 1 where a bar is missed.
+server before and after it. Exit code 1 if a bar is missed.
 
     python tests/benchmarks/deaf_crowd.py             without a token
     python tests/benchmarks/deaf_crowd.py --token     the server asks for one, and the crowd has it

@@ -67,7 +67,7 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]
 
 
 def trained(mode: str, workers: int, seed: int, keys: list[str], steps: int) -> Result:
-    """One run from nothing. Raises CalledProcessError where it fails."""
+    """One run from nothing. Raises CalledProcessError if it fails."""
     settings = ["run.target_return=null", f"algorithm.max_global_step={steps}", *keys]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"

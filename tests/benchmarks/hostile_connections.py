@@ -2,7 +2,7 @@
 """What 500 connections that say nothing, or a byte a second, cost 8 clients that train CartPole.
 
 Steps per second of a real service, in windows without and with the hostile connections, by turns, so that what else
-the machine does falls on both. Prints a table; exit code 1 where training loses more than the bar.
+the machine does falls on both. Prints a table; exit code 1 if training loses more than the bar.
 """
 
 from __future__ import annotations

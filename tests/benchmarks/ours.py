@@ -63,7 +63,7 @@ def fastest_alone(plan: Plan, say: Callable[[str], None]) -> Form:
 def learned(config: str, seed: int, target: float, keys: Sequence[str] = ()) -> dict[str, Any]:
     """The summary of `relaax run` until the mean return of 100 episodes is `target`, or its steps are used up.
 
-    Raises CalledProcessError where it fails.
+    Raises CalledProcessError if it fails.
     """
     with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
         command = [

@@ -4,7 +4,7 @@
 A real parameter server with a synthetic model, a bare gRPC server and a worker, each in a process of its own. The
 worker's pushes, which take the parameters with the answer, take turns with bare calls: the same channel options, the
 same number of threads, bytes that were made beforehand and are looked at by nobody. Prints a table of quartiles for
-each repetition; exit code 1 where the median ratio of gRPC to a bare call is above its bar, or that of gRPC to shared
+each repetition; exit code 1 if the median ratio of gRPC to a bare call is above its bar, or that of gRPC to shared
 memory below its own.
 """
 

@@ -25,7 +25,7 @@ class Rows:
     """All figures of a study, in the order in which they were measured."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what an earlier run has left at `path`. Raises ValueError where it is something else."""
+        """Reads what an earlier run has left at `path`. Raises ValueError if it is something else."""
         self._path = path
         self.rows: list[Row] = []
         if path.is_file():

@@ -18,7 +18,7 @@ HANGS_SECONDS = 3600.0
 
 
 def run(peer: str, script: str, arguments: Sequence[str], venvs: Path) -> dict[str, Any]:
-    """What a script has measured. Raises RuntimeError with what it said where it fails."""
+    """What a script has measured. Raises RuntimeError with what it said if it fails."""
     command = [str(python_of(peer, venvs)), str(FOLDER / script), *arguments]
     done = subprocess.run(
         command,

@@ -59,7 +59,7 @@ def folder_of(runs: Path, precision: str, seed: int) -> Path:
 
 
 def trained(runs: Path, precision: str, seed: int, steps: int) -> dict[str, Any]:
-    """The summary of a run, which is made where it is not there. Raises CalledProcessError where it fails."""
+    """The summary of a run, which is made where it is not there. Raises CalledProcessError if it fails."""
     folder = folder_of(runs, precision, seed)
     summary = folder / "summary.json"
     if not summary.is_file():

@@ -42,7 +42,7 @@ class Guarded:
         self.rlx_server, self.address = self.start_rlx_server("good")
 
     def config(self, name: str, **rlx_server: object) -> Path:
-        """A configuration; `rlx_server` are keys that differ from the right ones, None where one is left out."""
+        """A configuration; `rlx_server` are keys that differ from the right ones, None if one is left out."""
         section = {**self.keys.rlx_server(), **rlx_server}
         document = {
             "relaax-parameter-server": {

@@ -50,7 +50,7 @@ def whole(carrier: Carrier[pb.PushRequest]) -> pb.PushRequest:
 
 
 def parsed(data: bytes) -> pb.PushRequest | None:
-    """What protobuf says; None where it refuses."""
+    """What protobuf says; None if it refuses."""
     try:
         message = pb.PushRequest.FromString(data)
     except DecodeError:

@@ -82,7 +82,7 @@ class Nursery:
         self._process = process
 
     def save(self, request: Request) -> int:
-        """How the child ended: 0, or minus the signal's number. Raises AssertionError where it failed."""
+        """How the child ended: 0, or minus the signal's number. Raises AssertionError if it failed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(asdict(request)) + "\n")
         self._process.stdin.flush()

@@ -43,7 +43,7 @@ class Expected:
     """What a server says to a case, pings aside, and how many of its frames it reads.
 
     `turns`: for each chunk of the case until the end, how many answers have come once it was read. `early`: the error
-    is that of a frame which came with the one before it, and where those come apart another error may be due.
+    is that of a frame which came with the one before it, and if those come apart another error may be due.
     """
 
     answers: list[Message] = field(default_factory=list)

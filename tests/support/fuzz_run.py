@@ -26,7 +26,7 @@ def fuzz(
     threads: int = 8,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> tuple[Report, str]:
-    """Send so many frames. Returns what came of them, and a table of it; raises AssertionError where it went wrong."""
+    """Send so many frames. Returns what came of them, and a table of it; raises AssertionError if it went wrong."""
     server, address = start_offline_server(
         processes,
         folder,

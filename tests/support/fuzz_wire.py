@@ -53,7 +53,7 @@ class Heard:
 
 
 def converse(address: str, spoken: Case, turns: list[int]) -> Heard:
-    """Say all frames, then nothing more, and listen to the end. Raises TimeoutError where no end comes.
+    """Say all frames, then nothing more, and listen to the end. Raises TimeoutError if no end comes.
 
     `turns`: for the first of the frames, how many answers to hear before the next one is said.
     """
@@ -108,7 +108,7 @@ def _answers(data: bytearray) -> int:
 
 
 def _messages(data: bytearray) -> list[Message]:
-    """The server's messages but for pings. Raises AssertionError where they are none."""
+    """The server's messages but for pings. Raises AssertionError if they are none."""
     found = []
     while data:
         length = int.from_bytes(data[:4], "big")
@@ -237,7 +237,7 @@ class Guest:
         self.longest = max(self.longest, time.monotonic() - began)
 
     def stop(self) -> None:
-        """Raises AssertionError where an answer was wrong or missing."""
+        """Raises AssertionError if an answer was wrong or missing."""
         self._stop.set()
         self._thread.join(2 * DEADLINE)
         assert not self._thread.is_alive(), f"the {self.codec} client hangs"

@@ -117,7 +117,7 @@ class Watch:
 def run_hostile(
     processes: Processes, folder: Path, plan: Plan, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The summary. Raises AssertionError where a server did not bear it, with what shows it."""
+    """The summary. Raises AssertionError if a server did not bear it, with what shows it."""
     config = _configuration(folder)
     parameter_server, shard = processes.start_server(*PARAMETER_SERVER, "--config", config)
     rlx_server, address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", shard)

@@ -67,7 +67,7 @@ class RawCaller:
         return kind, flags, stream, content
 
     def ended(self, stream: int) -> bool:
-        """Wait until the server has ended a call. Raises OSError where it does not."""
+        """Wait until the server has ended a call. Raises OSError if it does not."""
         while True:
             kind, flags, its, _ = self.hear()
             if its == stream and (kind == _RESET or flags & _END_STREAM):

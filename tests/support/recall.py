@@ -13,7 +13,7 @@ class Recall:
     """N environments. A sign is shown at an episode's start and nothing after it; the last of four actions must be it.
 
     That is worth 1, and ends the episode; all else is worth 0. Who forgets is right every second time: 0.125 a step.
-    Who remembers gets 0.25 a step. The observation is the sign (0 where none is shown) and the time. Episodes begin at
+    Who remembers gets 0.25 a step. The observation is the sign (0 if none is shown) and the time. Episodes begin at
     different times, and every second environment ends them in the NEXT_STEP way: memory has to be cleared for each
     environment on its own.
     """

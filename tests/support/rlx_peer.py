@@ -56,7 +56,7 @@ class Conversation:
         return [message for message in self.heard if isinstance(message, kinds)]
 
     def hear(self) -> rlx.Message:
-        """The client's next message, whatever it is. Raises Gone where it left."""
+        """The client's next message, whatever it is. Raises Gone if it left."""
         while (event := self.connection.next_event()) is rlx.NEED_DATA:
             try:
                 data = self.socket.recv(1 << 16)

@@ -138,7 +138,7 @@ limits = st.builds(
 
 
 def masks(environments: int) -> st.SearchStrategy[np.ndarray | None]:
-    """None where no element would be true, as messages are read."""
+    """None if no element would be true, as messages are read."""
     return hnp.arrays(np.bool_, environments).map(lambda m: m if m.any() else None)
 
 

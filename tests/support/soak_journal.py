@@ -57,7 +57,7 @@ class Journal:
 
 @dataclass
 class Push:
-    """A push: `outcome` is None where no answer was seen, and `counts` are those after it.
+    """A push: `outcome` is None if no answer was seen, and `counts` are those after it.
 
     `sent` and `answered` are microseconds of the clock that all processes of a machine share; `ways` see `Journal`.
     """

@@ -46,7 +46,7 @@ def audit(
       names; of others what the incarnation began with. The total and the version of each shard are their sum.
     - Of no worker does a checkpoint hold, in two shards, pushes that are more than one apart; and it holds no push that
       was sent after one was answered that it lacks, of whichever workers, in whichever shards: it is one cut.
-    - A push is refused only where the checkpoint that its worker was returned to lacks it in some shard.
+    - A push is refused only if the checkpoint that its worker was returned to lacks it in some shard.
     - The merged statistic has a sample for each of the steps.
     - The global step of a checkpoint is the sum of the steps of these pushes, discarded ones as well.
     - The last checkpoint holds every push that was acknowledged since the last roll-back, in every shard.

@@ -53,7 +53,7 @@ class Part:
         return self.running
 
     def victim(self) -> psutil.Process | None:
-        """What a fault is done to; None where it is dead just now."""
+        """What a fault is done to; None if it is dead just now."""
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.running.pid)
             return process if is_alive(process) else None
@@ -93,7 +93,7 @@ class Parts:
         return [worker for worker in list(self.workers.values()) if is_alive(worker)]
 
     def end(self, names: list[str], seconds: float) -> dict[str, int]:
-        """Ask them to end, together, and wait. Their exit codes; raises AssertionError where one hangs."""
+        """Ask them to end, together, and wait. Their exit codes; raises AssertionError if one hangs."""
         begun = time.monotonic()
         for name in names:
             with contextlib.suppress(ProcessLookupError):

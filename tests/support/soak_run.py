@@ -120,7 +120,7 @@ class Soak:
         self._expect_checkpoint(sampler, archive)
 
     def _steer(self, leg: Leg, ground: Ground, faults: int) -> None:
-        """Do once more what tests a promise that has not been tested. Raises AssertionError where it is not then."""
+        """Do once more what tests a promise that has not been tested. Raises AssertionError if it is not then."""
         kinds = catalogue(ground)
         for promise in required([kind.name for kind in kinds], leg.name, faults):
             able = [kind for kind in kinds if promise.kind in kind.name]
@@ -135,7 +135,7 @@ class Soak:
             self.record.required.add(promise.name)
 
     def _storm_and_calm(self, leg: Leg, ground: Ground, cards: Iterator[Kind], size: int) -> int:
-        """How many faults there were. Raises AssertionError where all is not well afterwards."""
+        """How many faults there were. Raises AssertionError if all is not well afterwards."""
         record, service, sampler = self.record, ground.service, ground.sampler
         storm = self._storm(leg, ground, cards, size)
         self._expect_calm(storm, sampler, service)

@@ -148,7 +148,7 @@ class SoakService:
         return Evidence(leg, self._servers[:-1], self._servers[-1])
 
     def stop(self) -> dict[str, int]:
-        """In order; every part ends by itself. Their exit codes. Raises AssertionError where one hangs."""
+        """In order; every part ends by itself. Their exit codes. Raises AssertionError if one hangs."""
         self.parts.unwatch()
         for wire in self.wires.values():
             wire.heal()

@@ -11,7 +11,7 @@ Range = tuple[int, int]  # the least and the most
 def steps_of(life: Life, incarnation: int, saved: Saved, begin: Saved | None) -> Range:
     """Steps of a worker that a checkpoint must hold beyond what its incarnation began with.
 
-    Where the two differ the worker was told of a roll-back twice in one push, or it left with its last push undecided.
+    If the two differ the worker was told of a roll-back twice in one push, or it left with its last push undecided.
     """
     low = high = 0
     for index, stay in enumerate(life.stays):

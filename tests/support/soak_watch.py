@@ -111,7 +111,7 @@ class Archive:
             self._look()
 
     def looked(self) -> bool:
-        """Read what is new, now; False where the store could not be read."""
+        """Read what is new, now; False if the store could not be read."""
         try:
             self.look()
         except StoreError:
@@ -176,7 +176,7 @@ class Sampler:
         self._thread.join()
 
     def advanced(self, since: float) -> float | None:
-        """When the global step was first seen to rise after `since`; None where it was not yet."""
+        """When the global step was first seen to rise after `since`; None if it was not yet."""
         previous: Sample | None = None
         for sample in reversed_until(self.samples, since):
             if (
@@ -189,7 +189,7 @@ class Sampler:
         return None
 
     def step_after(self, since: float) -> int | None:
-        """The global step that was told first after `since`; None where it was not yet."""
+        """The global step that was told first after `since`; None if it was not yet."""
         later = reversed_until(self.samples, since)
         return later[0].global_step if later else None
 

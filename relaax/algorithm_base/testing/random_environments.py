@@ -15,7 +15,7 @@ from relaax.rlx.leaf_checks import LeavesCheck
 
 
 def sample(space: Space, environments: int, rng: np.random.Generator) -> Leaves:
-    """Random values of a space: leaves [N, ...], near zero where the space has no bounds."""
+    """Random values of a space: leaves [N, ...], near zero if the space has no bounds."""
     return [_sample(element, (environments, *element.shape), rng) for element in space.elements()]
 
 

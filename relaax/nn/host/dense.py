@@ -71,7 +71,7 @@ def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], i
     kernel, bias: where they begin in the parameters; [inputs, outputs] and [outputs].
     inputs, outputs.
     source: numbers of an example that stand before what the layer takes in.
-    from_inputs: 1 where it takes in the network's inputs instead.
+    from_inputs: 1 if it takes in the network's inputs instead.
     target, width: the same for where its outputs stand, and how many numbers stand there side by side.
     column: of them, the first that is this one's.
     activation: 0 for none, 1 for relu, 2 for tanh.

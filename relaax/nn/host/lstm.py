@@ -58,7 +58,7 @@ class Lstm:
           x: float32 [T * N, features].
           h: float32 [N, C], the output before the first step.
           c: float32 [N, C], the cells before the first step.
-          restart: bool [T, N], True where the state before a step is zero; None if it is nowhere.
+          restart: bool [T, N], True if the state before a step is zero; None if it is nowhere.
           memory: for T * N inputs, is written.
 
         Returns:

@@ -89,7 +89,7 @@ class HostNetwork:
           activations: are written.
           at: the first row.
           state: float32 [N, spec.state_size], what an LSTM remembers before the first step.
-          restart: bool [T, N], True where the state before a step is zero; None if it is nowhere.
+          restart: bool [T, N], True if the state before a step is zero; None if it is nowhere.
 
         Returns:
           The state after the last step, float32 [N, spec.state_size].

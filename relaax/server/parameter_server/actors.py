@@ -86,7 +86,7 @@ class ActorTable:
         return Indices(_first(owned, environments))
 
     def goes(self, session: str) -> None:
-        """Nobody speaks for the session for now; nothing happens where it has no indices."""
+        """Nobody speaks for the session for now; nothing happens if it has no indices."""
         if session in self._sessions and session not in self._away:
             self._away[session] = self._clock()
             self._kept += _count(self._sessions[session])
@@ -191,7 +191,7 @@ def _append(ranges: list[range], more: range) -> None:
 
 
 def _ranges(indices: Sequence[Any]) -> list[range]:
-    """Of either form; none where it is neither."""
+    """Of either form; none if it is neither."""
     ranges: list[range] = []
     try:
         for each in indices:

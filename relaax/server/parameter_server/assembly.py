@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
     """A parameter server of this algorithm with its port bound and its checkpoint restored, ready to start.
 
-    It runs until `ends` has a reason. What `closing` ends is ended after it, also where this raises.
+    It runs until `ends` has a reason. What `closing` ends is ended after it, also if this raises.
 
     Raises ConfigurationError, AddressError, ModelRefused, StoreError and LeaseWaitInterrupted.
     """

@@ -132,10 +132,10 @@ class Checkpointer:
         return self._spool is not None and self._spool.kept
 
     def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
-        """Save now, in the calling thread. True where the newest state is safe, or there is none yet.
+        """Save now, in the calling thread. True if the newest state is safe, or there is none yet.
 
-        Where it fails there are so many `attempts`, with growing pauses, and while it is the store that fails further
-        ones for so many `seconds`. Where it is the `last` one, a copy is kept on this machine as soon as the store is
+        If it fails there are so many `attempts`, with growing pauses, and while it is the store that fails further
+        ones for so many `seconds`. If it is the `last` one, a copy is kept on this machine as soon as the store is
         known to fail, and removed when it has taken it.
         """
         with self._lock:
@@ -208,7 +208,7 @@ class Checkpointer:
             self._complained[level] = now
 
     def _until_next(self) -> float:
-        """Seconds until the next checkpoint. Where nothing was new, an early one is still to come."""
+        """Seconds until the next checkpoint. If nothing was new, an early one is still to come."""
         return min(self._interval, EARLY[self._made]) if self._made < len(EARLY) else self._interval
 
     def _run(self) -> None:

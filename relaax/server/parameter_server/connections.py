@@ -183,7 +183,7 @@ def _connected(port: int) -> Iterator[tuple[int, _End]]:
 
 
 def _other_end(descriptor: int, port: int) -> _End | None:
-    """None where the descriptor is anything else, or is no more."""
+    """None if the descriptor is anything else, or is no more."""
     try:
         found = socket.socket(fileno=descriptor)
     except OSError:

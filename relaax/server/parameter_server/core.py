@@ -154,7 +154,7 @@ class ParameterServerCore:
     def register(
         self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
     ) -> tuple[Model, RegisteredWorker]:
-        """Let a worker in. Raises ModelRefused where it is set up otherwise than the model."""
+        """Let a worker in. Raises ModelRefused if it is set up otherwise than the model."""
         with self._lock:
             model = self._model
             if model is None:
@@ -186,7 +186,7 @@ class ParameterServerCore:
         return applied
 
     def repeat_of_earlier(self, worker_id: str, push_id: int) -> Applied | None:
-        """The answer to a push of an earlier incarnation that the checkpoint holds; None where it holds it not."""
+        """The answer to a push of an earlier incarnation that the checkpoint holds; None if it holds it not."""
         return self._repeat("earlier", worker_id, push_id)
 
     @property
@@ -196,7 +196,7 @@ class ParameterServerCore:
             return {incarnation: self._repeated[incarnation] for incarnation in ("same", "earlier")}
 
     def leave(self, worker_id: str) -> None:
-        """A worker goes; nothing happens where it is not known."""
+        """A worker goes; nothing happens if it is not known."""
         self.registry.leave(worker_id)
         self._forget(worker_id)
 
@@ -214,7 +214,7 @@ class ParameterServerCore:
         self._not_saved = why
 
     def scalars(self) -> tuple[int, dict[str, float]]:
-        """The global step and what is to be written at it: nothing where nothing happened. For one caller."""
+        """The global step and what is to be written at it: nothing if nothing happened. For one caller."""
         model = self._model
         if model is None:
             return 0, {}

@@ -27,7 +27,7 @@ class AlgorithmModels:
     def __call__(self, description: str) -> ModelSpec:
         """The model of a worker whose fingerprint this is.
 
-        Raises ModelRefused where the worker has another algorithm or configuration, or spaces that cannot be used.
+        Raises ModelRefused if the worker has another algorithm or configuration, or spaces that cannot be used.
         """
         try:
             _, observation_space, action_space = parse_fingerprint(description)
@@ -42,7 +42,7 @@ class AlgorithmModels:
     def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
         """The fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
 
-        Raises Damaged where the checkpoint's description cannot be read, and ModelRefused where keys have other values
+        Raises Damaged if the checkpoint's description cannot be read, and ModelRefused where keys have other values
         now that are fixed when a run is resumed; all of them are named.
         """
         try:

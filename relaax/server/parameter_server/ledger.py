@@ -45,9 +45,9 @@ class Ledger:
         return len(self._last)
 
     def repeated(self, worker: str, push_id: int) -> Outcome | None:
-        """What became of this very push before; None where it is the worker's next.
+        """What became of this very push before; None if it is the worker's next.
 
-        Raises PushOutOfOrder where it is neither.
+        Raises PushOutOfOrder if it is neither.
         """
         last, outcome = self._last.get(worker, (0, None))
         if push_id == last and outcome is not None:

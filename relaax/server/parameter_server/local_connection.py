@@ -52,7 +52,7 @@ def shake_hands(
 ) -> tuple[str, FlatVector]:
     """Let a worker in: its id, and the memory that it writes gradients to, as long as the shard's vector.
 
-    It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame where it is not a registered worker
+    It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame if it is not a registered worker
     that shows its proof.
     """
     frame, _ = frames.receive(WORKER_ID_BYTES + PROOF_BYTES, deadline)

@@ -1,4 +1,4 @@
-"""Where workers of the same host come to: the same service by Unix socket and memory, in place of gRPC."""
+"""The entrance for workers of the same host: the same service by Unix socket and memory, in place of gRPC."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LocalServer:
         offers.connected = lambda: len(self._connections)
 
     def start(self) -> None:
-        """Begin to listen and to answer. Where there is no such memory or no such socket, nothing is offered."""
+        """Begin to listen and to answer. If there is no such memory or no such socket, nothing is offered."""
         if not segments.SUPPORTED:
             return
         try:
@@ -135,7 +135,7 @@ class LocalServer:
                     self._core.registry.lost(worker_id)
 
     def _let_in(self, frames: FrameSocket) -> LocalConnection | None:
-        """The worker's connection, in the place of one that it had before; None where it is nobody's."""
+        """The worker's connection, in the place of one that it had before; None if it is nobody's."""
         try:
             deadline = time.monotonic() + _HANDSHAKE_SECONDS
             worker_id, memory = shake_hands(frames, self._core, self._offers, deadline)
@@ -154,7 +154,7 @@ class LocalServer:
         return connection
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
-        """In a thread. Raises RuntimeError where the system has none left."""
+        """In a thread. Raises RuntimeError if the system has none left."""
 
         def run() -> None:
             try:

@@ -34,4 +34,4 @@ ModelFactory = Callable[[str], ModelSpec]
 """From a fingerprint to the model that it describes. Raises ModelRefused."""
 
 Difference = Callable[[str, str], str | None]
-"""Where two fingerprints, a worker's and ours, differ first; None where they agree."""
+"""Where two fingerprints, a worker's and ours, differ first; None if they agree."""

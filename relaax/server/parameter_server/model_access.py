@@ -30,7 +30,7 @@ class ModelAccess:
 
     @property
     def closed(self) -> str:
-        """Why nothing passes; empty where it is open."""
+        """Why nothing passes; empty if it is open."""
         return self._closed
 
     @contextlib.contextmanager
@@ -56,13 +56,13 @@ class ModelAccess:
                 self._changed.notify_all()
 
     def hold(self, seconds: float) -> bool:
-        """Let updates wait for so long. True when none is being applied any more; False where one took too long."""
+        """Let updates wait for so long. True when none is being applied any more; False if one took too long."""
         with self._changed:
             self._held_until = self._clock() + seconds
             return self._changed.wait_for(lambda: not self._updates, seconds)
 
     def release(self) -> bool:
-        """Let updates pass again. False where the hold had ended by itself before: some may have passed since."""
+        """Let updates pass again. False if the hold had ended by itself before: some may have passed since."""
         with self._changed:
             unbroken = self._clock() < self._held_until
             self._held_until = -math.inf

@@ -41,7 +41,7 @@ class PeriodicMetrics:
         self._fleet.forget(worker_id)
 
     def scalars(self) -> dict[str, float]:
-        """What is to be written now: nothing where it is not time, or nothing happened."""
+        """What is to be written now: nothing if it is not time, or nothing happened."""
         now = self._clock()
         if self._due is None:
             self._due = now + FIRST
@@ -54,7 +54,7 @@ class PeriodicMetrics:
     def act_ms(self) -> tuple[float | None, float | None]:
         """Median and 99th percentile of the time that an answer took, as last written.
 
-        Where nobody writes, those of the seconds since this was asked.
+        If nobody writes, those of the seconds since this was asked.
         """
         if self._due is None:
             now = self._clock()

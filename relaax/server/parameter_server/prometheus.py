@@ -44,12 +44,12 @@ def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
 
 
 _FAMILIES: tuple[Family[StatusSample], ...] = (
-    Family("serving", "1 where workers are served, else 0", lambda v: v.serving),
+    Family("serving", "1 if workers are served, else 0", lambda v: v.serving),
     Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
     Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
     Family("global_step", "environment steps of the training", lambda v: v.status.global_step),
     Family("max_global_step", "environment steps at which training ends", lambda v: v.status.max_global_step),
-    Family("finished", "1 where training has ended, else 0", lambda v: v.status.finished),
+    Family("finished", "1 if training has ended, else 0", lambda v: v.status.finished),
     Family("frames_total", "emulator frames of the training", lambda v: v.status.frames),
     Family("updates_total", "updates applied in the training", lambda v: v.status.updates),
     Family(

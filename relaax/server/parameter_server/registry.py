@@ -80,7 +80,7 @@ class Registry:
             return worker
 
     def hear(self, worker_id: str, leaves: bool = False) -> RegisteredWorker | None:
-        """The worker, who just called; None where it is not known. `leaves`: to say that it leaves."""
+        """The worker, who just called; None if it is not known. `leaves`: to say that it leaves."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
@@ -89,7 +89,7 @@ class Registry:
             return worker
 
     def leave(self, worker_id: str) -> RegisteredWorker | None:
-        """The worker, for the last time; None where it is not known."""
+        """The worker, for the last time; None if it is not known."""
         with self._lock:
             worker = self._workers.pop(worker_id, None)
         if worker is not None:
@@ -104,7 +104,7 @@ class Registry:
                 worker.is_lost = True
 
     def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
-        """Whether a report is to be counted: not where it is one that was counted before."""
+        """Whether a report is to be counted: not if it is one that was counted before."""
         with self._lock:
             new = report_id > worker.last_report
             worker.last_report = max(worker.last_report, report_id)

@@ -26,7 +26,7 @@ _REFUSALS = {
 
 @functools.lru_cache(maxsize=1024)
 def role_of(certificate: bytes) -> str | None:
-    """`SERVER` where a certificate (PEM) may be a server's, `WORKER` where it may not; None where it does not say."""
+    """`SERVER` where a certificate (PEM) may be a server's, `WORKER` where it may not; None if it does not say."""
     from cryptography import x509  # most servers ask for no certificate, and it is slow to load
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -39,7 +39,7 @@ def role_of(certificate: bytes) -> str | None:
 
 
 def refusal(method: str, certificate: bytes) -> str | None:
-    """Why the owner of this certificate (PEM) may not call this method; None where he may."""
+    """Why the owner of this certificate (PEM) may not call this method; None if he may."""
     needed = WORKER if method in _OF_WORKERS else SERVER if method == JOIN else None
     role = None if needed is None else role_of(certificate)
     return None if role in (None, needed) else _REFUSALS[role]

@@ -63,7 +63,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The answer to a push. `parameters` are those of `counters.version`, None where they were not wanted; they and
+    """The answer to a push. `parameters` are those of `counters.version`, None if they were not wanted; they and
     `statistics` never change.
     """
 
@@ -177,7 +177,7 @@ class Shard:
     def share(self, empty: Empty) -> Shared:
         """Let workers change parameters and slots by themselves from now on, in memory that `empty` makes (hogwild).
 
-        Raises CannotShare where the shard promises what then nobody could keep, and what `empty` raises; then nothing
+        Raises CannotShare if the shard promises what then nobody could keep, and what `empty` raises; then nothing
         has changed.
         """
         with self._lock:
@@ -247,7 +247,7 @@ class Shard:
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot. A statistic with which no sample could be merged begins anew, and the log says so.
 
-        Raises ValueError where its lengths, slots or statistics are not this shard's.
+        Raises ValueError if its lengths, slots or statistics are not this shard's.
         """
         if snapshot.parameters.shape != (self.size,):
             raise ValueError(f"the shard has {self.size} parameters, the checkpoint {len(snapshot.parameters)}")

@@ -36,7 +36,7 @@ class SharedMemoryOffers:
         )
 
     def accepted(self, worker_id: str, worker_proof: bytes) -> bytes | None:
-        """What the shard shows this worker; None where the worker's own proof is not right."""
+        """What the shard shows this worker; None if the worker's own proof is not right."""
         if not hmac.compare_digest(worker_proof, self._proof(b"worker", worker_id)):
             return None
         return self._proof(b"shard", worker_id)

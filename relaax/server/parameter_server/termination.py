@@ -46,7 +46,7 @@ class EndRequests:
             self._write.send(b"\0")
 
     def get(self, timeout: float | None = None) -> Reason | None:
-        """Wait for the next reason; None where none came in `timeout` seconds."""
+        """Wait for the next reason; None if none came in `timeout` seconds."""
         while not self._reasons:
             ready, _, _ = select.select([self._read], [], [], timeout)
             if not ready:

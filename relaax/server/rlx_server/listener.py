@@ -203,7 +203,7 @@ class Listener:
     def _note_failure(self, host: str) -> None:
         """A handshake has failed.
 
-        On loopback that counts only where there is something to guard: else a test of the protocol would end itself.
+        On loopback that counts only if there is something to guard: else a test of the protocol would end itself.
         """
         if (self._authentication.asks or not is_loopback(host)) and self._strikes.add(host):
             limit = self._strikes.limit
@@ -242,7 +242,7 @@ class Listener:
         return True
 
     def _start(self, sock: socket.socket, wrong: bool) -> bool:
-        """Have a worker made; False where the system could not, and it is to be tried again."""
+        """Have a worker made; False if the system could not, and it is to be tried again."""
         try:
             host = sock.getpeername()[0]
         except OSError:  # it has gone

@@ -167,7 +167,7 @@ def test_what_was_kept_with_other_parameters_is_computed_anew() -> None:
 
 
 def test_a_row_behind_the_batch_takes_nothing_from_the_others() -> None:
-    """Where the environments step before the gradient, what begins the next rollout was acted on already."""
+    """If the environments step before the gradient, what begins the next rollout was acted on already."""
     model, spec = made(HostEngine, VECTOR, shape=(5, 3), **DENSE), spec_of(VECTOR, **DENSE)
     batch = batch_of(spec, POLICY, 5, 3)
     for row in range(5):

@@ -60,7 +60,7 @@ class Place:
         return server
 
     def resumed_at(self) -> tuple[int, str]:
-        """Where a server begins that is started now, and what it said."""
+        """Where the output of a server begins that is started now, and what it said."""
         server, address = start(self.processes, self.config, *self.arguments)
         with bridge_to(address) as bridge:
             step = bridge.register(worker(self.config)).global_step
