@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 DEFAULT_RING = 16
-"""Staleness up to which gradients are compensated where `max_staleness` says nothing."""
+"""Staleness up to which gradients are compensated if `max_staleness` says nothing."""
 MAX_RING = 256
 """The most that it may say then: so many copies of the parameters are kept."""
 

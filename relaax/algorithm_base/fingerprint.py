@@ -11,7 +11,7 @@ from relaax.rlx import Space, space_from_dict, space_to_dict
 
 
 def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, action_space: Space) -> str:
-    """Canonical JSON of algorithm, configuration and spaces: the same text where they are the same.
+    """Canonical JSON of algorithm, configuration and spaces: the same text if they are the same.
 
     Observations may exceed their bounds, and clients in other languages often announce none: they are left out.
     """
@@ -50,7 +50,7 @@ def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
 def first_difference(
     theirs: str, ours: str, at_theirs: str = "at the worker", at_ours: str = "at the parameter server"
 ) -> str | None:
-    """Return where two fingerprints differ first, as `key: X at the worker, Y at the parameter server`; None if they agree.
+    """Return the first difference, as `key: X at the worker, Y at the parameter server`; None if there is none.
 
     `at_theirs`, `at_ours`: the words for where each is from.
     """

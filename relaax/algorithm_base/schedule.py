@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A learning rate that falls linearly from `initial` at step 0 to zero at `end`, or stays where `end` is None."""
+    """A learning rate that falls linearly from `initial` at step 0 to zero at `end`, or stays if `end` is None."""
 
     initial: float
     end: int | None = None

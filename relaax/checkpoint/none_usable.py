@@ -15,7 +15,7 @@ class NoneUsable(StoreError):
 
 
 def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
-    """What to raise where each checkpoint has a reason not to be used."""
+    """What to raise if each checkpoint has a reason not to be used."""
     ids = list(reasons)
     named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
     named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
@@ -32,7 +32,7 @@ def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
 
 
 def in_the_way(location: str, checkpoint_id: str, later: OfLaterVersion, ids: Sequence[str]) -> NoneUsable:
-    """What to raise where one of a later version comes first; without `ids` what is before it can be used."""
+    """What to raise if one of a later version comes first; without `ids` what is before it can be used."""
     return NoneUsable(
         f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Go on with that "
         "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "

@@ -37,7 +37,7 @@ class Conflict(StoreError):
 
 
 def check_key(key: str) -> str:
-    """`key`, where it is parts of letters, digits and `. _ -` between slashes. Raises ValueError."""
+    """`key`, if it is parts of letters, digits and `. _ -` between slashes. Raises ValueError."""
     if not is_key(key):
         raise ValueError(f"{key!r} cannot be a key")
     return key
@@ -74,7 +74,7 @@ class Store(ABC):
 
     @abstractmethod
     def put_if(self, key: str, value: bytes, tag: str | None) -> str:
-        """Keep `value` where the one there is still that of `tag`; with None, where there is none. Its tag.
+        """Keep `value` where the one there is still that of `tag`; with None, if there is none. Its tag.
 
         Of several writers at once exactly one succeeds. Raises Conflict. After another StoreError it may be there.
         """

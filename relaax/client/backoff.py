@@ -61,7 +61,7 @@ class Backoff:
         return wait
 
     def wait(self) -> None:
-        """Sleep as long as the last failure asks for; not at all where there was none."""
+        """Sleep as long as the last failure asks for; not at all if there was none."""
         wait, self._wait = self._wait, 0.0
         if wait > 0:
             self._sleep(wait)

@@ -30,7 +30,7 @@ class Client(ClientBase):
 
     A connection that is lost is replaced behind the scenes, and the agent begins the interrupted episode anew where it
     stands; the environment sees nothing but a pause. Every call may raise Failure, if the agent's side failed for
-    good or for longer than `retry_seconds`; TrainingFinished, where there is nothing left to do; and ValueError for a
+    good or for longer than `retry_seconds`; TrainingFinished, if there is nothing left to do; and ValueError for a
     state or a reward that the protocol does not carry, such as NaN.
     """
 

@@ -16,7 +16,7 @@ Reports = Callable[[dict[str, Any]], Mapping[str, float]] | Sequence[str]
 
 
 def reporter(reports: Reports | None, scalars: Scalars | None) -> Callable[[dict[str, Any]], None]:
-    """Notes in `scalars` the metrics that `reports` finds in a step's infos; nothing where either is missing.
+    """Notes in `scalars` the metrics that `reports` finds in a step's infos; nothing if either is missing.
 
     Raises ValueError for names that cannot be metrics.
     """

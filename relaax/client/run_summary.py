@@ -19,8 +19,8 @@ class RunSummary:
     """What `run` did.
 
     `steps`: environment steps, over all environments. `episodes`: whole episodes that counted.
-    `returns`: their returns, the last 100 where no number of episodes was asked for.
-    `training_finished`: the server's sentence where it ended the run, else None.
+    `returns`: their returns, the last 100 if no number of episodes was asked for.
+    `training_finished`: the server's sentence if it ended the run, else None.
     `spaces`: what is observed and done, if that was all that was asked for.
     """
 

@@ -126,7 +126,7 @@ class ClientTalk:
         self.answers += 1
 
     def actions(self, leaves: list[Array] | None = None) -> rlx_pb2.ServerMessage:
-        """Actions: random ones where none are given."""
+        """Actions: random ones if none are given."""
         if leaves is None:
             leaves = legal(self.hello.action_space, self.hello.environments, self._random)
         return rlx_pb2.ServerMessage(actions={"action": [wire_array(leaf) for leaf in leaves]})

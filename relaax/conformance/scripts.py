@@ -113,7 +113,7 @@ def on_first(script: Script) -> Script:
 def error(
     code: int, retryable: bool, *, wait: float = 0.0, answers: int = 0, sentence: str = "a check of conformance"
 ) -> Script:
-    """An error on the first connection, after so many answers, or for the hello where `answers` is 0."""
+    """An error on the first connection, after so many answers, or for the hello if `answers` is 0."""
     fields = {"code": code, "message": sentence, "retryable": retryable, "retry_after_seconds": wait}
     message = rlx_pb2.ServerMessage(error=fields)
     return _first(lambda talk: talk.last_word(encoded(message, talk.codec)), answers)

@@ -20,7 +20,7 @@ def orthogonal_parameters(
     """Initial parameters, float32 [P]: orthogonal kernels (Saxe et al. 2014) of gain sqrt 2, biases zero.
 
     `head_gains` are the gains of the heads' kernels: a small one makes a first policy that prefers nothing.
-    `head_biases` are the heads' biases where they are not zero. In an LSTM the part of each gate that stands on the
+    `head_biases` are the heads' biases if they are not zero. In an LSTM the part of each gate that stands on the
     input is orthogonal, and so is the part that stands on the output before, both of gain 1; the bias of the forget
     gate is 1, so that it remembers at first (Jozefowicz et al. 2015).
     """

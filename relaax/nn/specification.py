@@ -23,7 +23,7 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """Convolutions (for images), then dense layers, then an LSTM where wanted, then one linear head per output.
+    """Convolutions (for images), then dense layers, then an LSTM if wanted, then one linear head per output.
 
     `inputs` is the shape of one example: [height, width, channels] with convolutions, else [features].
     `heads` are names and widths of the outputs. `groups` are the heads that share a trunk, which is all that stands

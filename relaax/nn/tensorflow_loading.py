@@ -45,7 +45,7 @@ def load_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow where it is, and does what was asked for when it is loaded."""
+    """Find TensorFlow where it is, and does what was asked for when it is loaded."""
 
     def __init__(self) -> None:
         self.contexts: list[Callable[[], AbstractContextManager[None]]] = []

@@ -33,7 +33,7 @@ class Optimizer(ABC, Generic[V]):
 
     @abstractmethod
     def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from saved slots. Raises ValueError where names or shapes are not this optimizer's."""
+        """Continue from saved slots. Raises ValueError if names or shapes are not this optimizer's."""
 
 
 class Slotted(Optimizer[V]):

@@ -1,4 +1,4 @@
-"""Channels to a parameter server: over TLS where an authority is known, and with a token where there is one."""
+"""Channels to a parameter server: over TLS where an authority is known, and with a token if there is one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NO_CONNECTION = "failed to connect"  # in contrast to one that was there and br
 class Target:
     """The address of a parameter server, and what is needed to talk to it.
 
-    `ca`: the authority (PEM) that its certificate is checked by; TLS is used where it is given. `certificate` and `key`
-    (PEM): what this side shows, where the server asks for it. None of the secrets appears in `repr`.
+    `ca`: the authority (PEM) that its certificate is checked by; TLS is used if it is given. `certificate` and `key`
+    (PEM): what this side shows, if the server asks for it. None of the secrets appears in `repr`.
     """
 
     address: str
@@ -51,7 +51,7 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
 
 
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
-    """What to raise where a call failed because one side did not prove who it is: trying again will not help.
+    """What to raise if a call failed because one side did not prove who it is: trying again will not help.
 
     None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
     """

@@ -283,7 +283,7 @@ class ParameterClient(ParameterClientBase):
         _log.info("parameter server %s: updated in that memory, without locks", link.address)
 
     def _must_share(self, link: ShardClient, why: NoSharedMemory, for_good: str) -> ParameterServerUnusable | NotYet:
-        """What is to be raised: nothing else than memory will do. `for_good`: what to say where it cannot be had."""
+        """What is to be raised: nothing else than memory will do. `for_good`: what to say if it cannot be had."""
         if why.trouble is Trouble.LASTING:
             return ParameterServerUnusable(for_good)
         _log.info("parameter server %s: memory cannot be shared yet: %s", link.address, why)
@@ -310,7 +310,7 @@ class ParameterClient(ParameterClientBase):
     def _pushed(
         self, carriers: Sequence[PushAnswer], rolled_back: bool, take: Callable[[Sequence[PushAnswer]], Pulled] | None
     ) -> Pushed:
-        """`take`: how parameters are had from the answers, where they are wanted."""
+        """`take`: how parameters are had from the answers, if they are wanted."""
         responses = [carrier.message for carrier in carriers]
         first = responses[0]
         self._see(first.global_step, first.finished)

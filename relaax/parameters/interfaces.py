@@ -76,7 +76,7 @@ class Pulled:
 class Pushed:
     """What became of a push. `discarded` is why the gradient was not applied, else None.
 
-    `pulled` holds the fresh parameters where they were asked for: the same object as before where they and the
+    `pulled` holds the fresh parameters if they were asked for: the same object as before where they and the
     statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the client has registered
     anew and `pulled` is always given.
     """

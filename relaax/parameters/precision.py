@@ -47,7 +47,7 @@ def check_precision(precision: pb.Precision) -> None:
 class Narrower:
     """Writes vectors in the precision that is asked for. Thread-safe.
 
-    `whose`: what they are, for the log, which says it once where numbers were too large.
+    `whose`: what they are, for the log, which says it once if numbers were too large.
     """
 
     def __init__(self, whose: str) -> None:

@@ -93,7 +93,7 @@ class Segments:
         return frozenset(self._alive)
 
     def empty(self, size: int) -> FlatVector:
-        """A vector, float32 [size], for others to read: shared memory where there is any left, else this process's."""
+        """A vector, float32 [size], for others to read: shared memory if there is any left, else this process's."""
         if not SUPPORTED or not size:
             return np.empty(size, np.float32)
         try:

@@ -118,7 +118,7 @@ class ShardClient:
 
     @property
     def memory(self) -> SharedMemory | None:
-        """The way through memory, where there is one."""
+        """The way through memory, if there is one."""
         return self._memory
 
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:

@@ -92,7 +92,7 @@ class LongMessageWire(Generic[M]):
         return Carrier(message, memoryview(long))
 
     def _last_field(self, data: bytes) -> tuple[int, int] | None:
-        """Return where the long field and its bytes begin, if it is there once and last, behind a bounded number of others.
+        """Return where the long field and its bytes begin, if it comes once and last, after a bounded number of others.
 
         Else None, also if the bytes are no message: its own parser says so better.
         """

@@ -14,7 +14,7 @@ MAX_ELEMENTS = 2**31 - 1  # of one value of one elementary space
 
 
 class Space:
-    """A set of values. Immutable; equal, with equal hashes, where two say the same."""
+    """A set of values. Immutable; equal, with equal hashes, if two say the same."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Space:
     def flatten(self, value: Any) -> list[Leaf]:
         """The leaves of one value, or of a batch of values: leading axes are carried through.
 
-        Element types are converted where no value changes (and float64 to float32 and the like).
+        Element types are converted if no value changes (and float64 to float32 and the like).
         Raises ValueError if the value's structure, shape or type is not the space's.
         """
         raise NotImplementedError
@@ -105,7 +105,7 @@ class ElementarySpace(Space):
 class Box(ElementarySpace):
     """Arrays of one dtype and shape, each element between `low` and `high`.
 
-    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite where there is no bound. They are kept as
+    `low`, `high`: numbers, or arrays that broadcast to `shape`; infinite if there is no bound. They are kept as
     float64, rounded to what `dtype` can hold, and clipped to its range if it is an integer type.
     `shape`: by default that of `low` and `high`. Raises ValueError if a bound is NaN or low exceeds high.
     """
@@ -279,7 +279,7 @@ def _bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.ufunc)
 
 
 def _compact(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """One number where all elements are equal, else a copy of the whole that nobody else can change."""
+    """One number if all elements are equal, else a copy of the whole that nobody else can change."""
     flat = bound.reshape(-1)
     return np.array(flat[0]) if (flat == flat[0]).all() else bound.copy()
 

@@ -105,7 +105,7 @@ class _Connection:
             self._reader.feed(data)
 
     def next_event(self) -> Event:
-        """The next message of the peer, NEED_DATA where there is none yet, ConnectionClosed where none will come.
+        """The next message of the peer, NEED_DATA if there is none yet, ConnectionClosed if none will come.
 
         Raises RemoteProtocolError if the peer broke the protocol. From then on only `Error` (server) or `Bye`
         (client) may be sent, and every further call raises the same.

@@ -70,7 +70,7 @@ def part_of(tree: Tree, *names: str) -> Tree:
 def fill(tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) -> None:
     """Put what an object says into an empty message; names that it does not know are ignored.
 
-    `most`: how many messages of a type a list may have, and the code of the error where there are more.
+    `most`: how many messages of a type a list may have, and the code of the error if there are more.
     Raises ProtocolError: INVALID_VALUE for an unknown enumerator, MALFORMED for what else does not fit.
     """
     try:

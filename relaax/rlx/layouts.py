@@ -94,14 +94,14 @@ class StepLayout:
         return len(head) if payload.startswith(head) else 0
 
     def _write_mask(self, head: bytes, mask: Mask | None, pieces: list[Piece]) -> int:
-        """How many bytes were added: none for a mask where nothing is true."""
+        """How many bytes were added: none for a mask if nothing is true."""
         if mask is None or not np.count_nonzero(mask):
             return 0
         pieces += [head, mask.tobytes()]
         return len(head) + self._environments
 
     def _read_mask(self, head: bytes, payload: bytes, at: int) -> tuple[Mask | None, int]:
-        """Return the mask at `at` and where it ends; None, and `at` itself, where there is none."""
+        """Return the mask at `at` and where it ends; None, and `at` itself, if there is none."""
         if not payload.startswith(head, at):
             return None, at
         begin = at + len(head)

@@ -17,7 +17,7 @@ from relaax.rlx.errors import ErrorCode, ProtocolError
 from relaax.rlx.messages import Leaves, Mask
 from relaax.rlx.spaces import Box, Discrete, ElementarySpace, Leaf, MultiBinary, MultiDiscrete, Space
 
-ValueCheck = Callable[[Any], Any]  # [any number of environments, *shape] -> true where all elements are legal
+ValueCheck = Callable[[Any], Any]  # [any number of environments, *shape] -> true if all elements are legal
 
 _FEW = 64  # elements that are looked at faster one by one than by a call of numpy
 

@@ -2,7 +2,7 @@
 
 Observations and actions are lists of *leaves*: numpy arrays, one per elementary part of the space
 (`relaax.rlx.spaces`), each with a leading axis N, the number of environments of the connection.
-Optional boolean masks are `None` where no element is true, else a bool array of shape [N].
+Optional boolean masks are `None` if no element is true, else a bool array of shape [N].
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class EpisodeReturns:
 class Error:
     """The server's reason for ending the connection.
 
-    `retryable` defaults to that of the code; `message` is cut where it is longer than a sentence ever should be.
+    `retryable` defaults to that of the code; `message` is cut if it is longer than a sentence ever should be.
     """
 
     code: ErrorCode

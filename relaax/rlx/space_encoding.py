@@ -152,7 +152,7 @@ def space_to_dict(space: Space) -> dict[str, Any]:
 
 
 def space_from_dict(description: Mapping[str, Any]) -> Space:
-    """The space that `space_to_dict` described. Raises ValueError where `description` describes none."""
+    """The space that `space_to_dict` described. Raises ValueError if `description` describes none."""
     from google.protobuf import json_format
 
     wire = rlx_pb2.Space()

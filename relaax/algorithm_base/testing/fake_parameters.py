@@ -139,7 +139,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         loss: float | None = None,
         withheld: bool = False,
     ) -> Pushed:
-        """Recorded, then applied where `discard` is empty."""
+        """Recorded, then applied if `discard` is empty."""
         registration = self._enter("push")
         _demand(not registration.exploit, "push in exploit mode")
         _demand(self._base is not None, "push before the first pull")

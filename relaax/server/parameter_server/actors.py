@@ -48,7 +48,7 @@ class ActorTable:
     """Gives each environment of each session an index; a session that comes back in time gets its own again.
 
     Those of a new session lie side by side, in the first gap that holds them all. A session `comes` and `goes`; when it
-    has been away for `keep` seconds its indices are others', and before that where there are more than `capacity`
+    has been away for `keep` seconds its indices are others', and before that if there are more than `capacity`
     sessions, or more than `MAX_KEPT` indices of sessions that are away: those of the longest absent. What a call costs
     grows with the number of sessions at most, not with that of indices. Not thread-safe.
     """

@@ -59,7 +59,7 @@ class Saver(Protocol):
 
     @property
     def lease(self) -> Lease | None:
-        """The right to write there, where there is one."""
+        """The right to write there, if there is one."""
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
         """Make one. Raises StoreError."""
@@ -72,7 +72,7 @@ class Checkpointer:
     of it. `made` is how many the training has already: a server that crashes again and again makes no more of the early
     ones than one that runs on, and pushes no older ones out.
 
-    A store that fails makes a checkpoint late, and so does `take` where it raises Late: the log says so, and it is
+    A store that fails makes a checkpoint late, and so does `take` if it raises Late: the log says so, and it is
     tried again after `retry` seconds. `mark` says what `take` would be marked with, without a copy: where nothing is
     new, nothing is taken. `saved` is the mark of what the store holds already, because it was restored from there.
     """

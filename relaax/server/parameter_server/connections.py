@@ -1,4 +1,4 @@
-"""Which connections a port has, and which of them have to go where there are too many, or that do nothing."""
+"""Which connections a port has, and which of them have to go if there are too many, or that do nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relaax.server.strikes import network_of
 MAX_CONNECTIONS = 16_384
 """Of a port, or half of the descriptors that the process may have; what comes beyond is closed at once."""
 MAX_STRANGERS = 1_024
-"""Those of them that have not shown a token, where one is asked for, or a quarter of them; past it one is closed, of
+"""Those of them that have not shown a token, if one is asked for, or a quarter of them; past it one is closed, of
 the address that has most of them."""
 STRANGER_SECONDS = 30.0
 """Such a connection is closed after so long without a call."""

@@ -126,7 +126,7 @@ class ParameterServerCore:
             _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
 
     def roll_back(self, checkpoint: Checkpoint | None, fingerprint: str, incarnation: int) -> None:
-        """Return to a checkpoint, or to before the first worker where there is none, under another incarnation.
+        """Return to a checkpoint, or to before the first worker if there is none, under another incarnation.
 
         All workers are forgotten and must register again. Called while no update can be applied: before the first, or
         while the access is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
@@ -169,7 +169,7 @@ class ParameterServerCore:
         return model, self.registry.register(worker_id, session, environments, exploit, frame_skip)
 
     def push(self, push: Push) -> Applied | None:
-        """Apply an update of a registered worker; None, and nothing happened, where training has ended.
+        """Apply an update of a registered worker; None, and nothing happened, if training has ended.
 
         Raises PushRefused and PushOutOfOrder.
         """

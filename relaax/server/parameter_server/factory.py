@@ -42,7 +42,7 @@ class AlgorithmModels:
     def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
         """The fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
 
-        Raises Damaged if the checkpoint's description cannot be read, and ModelRefused where keys have other values
+        Raises Damaged if the checkpoint's description cannot be read, and ModelRefused if keys have other values
         now that are fixed when a run is resumed; all of them are named.
         """
         try:

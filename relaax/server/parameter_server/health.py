@@ -17,7 +17,7 @@ _NAMES = ("", SERVICE)
 class Health:
     """What the health service says of the server as a whole, "", and of `SERVICE`. Thread-safe.
 
-    NOT_SERVING at first; SERVING where `serve` was said with true and `end` was not.
+    NOT_SERVING at first; SERVING if `serve` was said with true and `end` was not.
     """
 
     def __init__(self, server: grpc.Server) -> None:

@@ -134,7 +134,7 @@ def _run(configuration: Configuration) -> int:
 
 
 def _load(configuration: Configuration) -> Algorithm:
-    """The algorithm, and TensorFlow where that or the device needs it; or the end of the process with one sentence."""
+    """The algorithm, and TensorFlow if that or the device needs it; or the end of the process with one sentence."""
     from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 
     load_tensorflow_quietly()

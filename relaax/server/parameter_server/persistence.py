@@ -50,7 +50,7 @@ def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkp
     """Bring parameters, slots, statistics, counters and ledger back; `parameters` is the length of the whole vector.
 
     A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
-    counted can be said of its own shards only. Raises ModelRefused if it does not fit, and Damaged where it is not
+    counted can be said of its own shards only. Raises ModelRefused if it does not fit, and Damaged if it is not
     what a shard has ever written.
     """
     manifest = checkpoint.manifest

@@ -26,7 +26,7 @@ _REFUSALS = {
 
 @functools.lru_cache(maxsize=1024)
 def role_of(certificate: bytes) -> str | None:
-    """`SERVER` where a certificate (PEM) may be a server's, `WORKER` where it may not; None if it does not say."""
+    """`SERVER` if a certificate (PEM) may be a server's, `WORKER` if it may not; None if it does not say."""
     from cryptography import x509  # most servers ask for no certificate, and it is slow to load
     from cryptography.x509.oid import ExtendedKeyUsageOID
 

@@ -48,7 +48,7 @@ class Timing:
 class Server:
     """Serves `core` at `address` until there is a reason in `ends`: a signal, or the end of training. The first counts.
 
-    `parameters` bounds the length of messages: the vector's length where it is known, else the longest allowed.
+    `parameters` bounds the length of messages: the vector's length if it is known, else the longest allowed.
     `coordinator`: how this shard acts together with others; by default it is alone.
     """
 
@@ -105,7 +105,7 @@ class Server:
 
     @property
     def status_address(self) -> str | None:
-        """HOST:PORT of /healthz and /metrics, where they are served."""
+        """HOST:PORT of /healthz and /metrics, if they are served."""
         return self._status.address if self._status else None
 
     def start(self) -> None:
@@ -180,7 +180,7 @@ class Server:
 
     @property
     def refusal(self) -> str:
-        """Why shard 0 does not take this shard, or cannot go on itself, where that was the reason to end."""
+        """Why shard 0 does not take this shard, or cannot go on itself, if that was the reason to end."""
         return self._coordinator.refusal
 
     def _close_metrics(self) -> None:

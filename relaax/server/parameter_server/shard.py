@@ -161,7 +161,7 @@ class Shard:
             return self._applied(outcome, repeated, push.want_parameters)
 
     def repeat(self, worker: str, push_id: int) -> Applied | None:
-        """The answer to a push that was counted before; None, and nothing changes, where it was not."""
+        """The answer to a push that was counted before; None, and nothing changes, if it was not."""
         with self._lock:
             if not self._ledger.has(worker, push_id):
                 return None
