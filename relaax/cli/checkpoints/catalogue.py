@@ -20,7 +20,7 @@ class CatalogueError(Exception):
 class Entry:
     """A checkpoint as its manifest describes it.
 
-    `damaged` is the reason why no server can resume from it, or None. `set_aside`: a server recorded it and moved on.
+    `damaged` is the reason why no server can resume from it, or None. `set_aside`: a server has recorded this.
     """
 
     checkpoint_id: str
