@@ -82,35 +82,3 @@ TRANSITIONS: dict[tuple[State, Sender, type[Message]], State] = {
 def allowed(state: State, sender: Sender) -> list[type[Message]]:
     """What `sender` may say in `state`, in the table's order."""
     return [kind for where, who, kind in TRANSITIONS if (where, who) == (state, sender)]
-
-
-def state_diagram() -> str:
-    """The table as a Mermaid state diagram, for protocol/RLX.md. Messages that change nothing are left out.
-
-    Mermaid takes no colon within a label.
-    """
-    lines = ["stateDiagram-v2", f"    [*] --> {State.AWAIT_HELLO.value}"]
-    for (state, sender, kind), after in TRANSITIONS.items():
-        if state is not State.ERROR and after not in (state, State.CLOSED):
-            lines.append(f"    {state.value} --> {after.value}: {sender.value} {kind.__name__}")
-    for state in _OPEN:
-        ends = [
-            f"{who.value} {kind.__name__}"
-            for (where, who, kind), after in TRANSITIONS.items()
-            if where is state and after is State.CLOSED
-        ]
-        lines.append(f"    {state.value} --> {State.CLOSED.value}: {', '.join(ends)}")
-    lines.append(f"    {State.CLOSED.value} --> [*]")
-    return "\n".join(lines)
-
-
-def state_table() -> str:
-    """The table in Markdown, for protocol/RLX.md: what each side may say in each state, and what follows."""
-    lines = ["| state | the client may send | the server may send |", "|---|---|---|"]
-    for state in _OPEN:
-        cells = []
-        for sender in Sender:
-            after = {kind.__name__: TRANSITIONS[state, sender, kind] for kind in allowed(state, sender)}
-            cells.append(", ".join(k if a is state else f"{k} → `{a.value}`" for k, a in after.items()) or "nothing")
-        lines.append(f"| `{state.value}` | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines)

@@ -33,8 +33,8 @@ from relaax.rlx import (
 )
 from relaax.rlx.codecs import codec_named
 from relaax.rlx.framing import frame
-from relaax.rlx.transitions import state_diagram
 from support.rlx_pair import Pair, batch, events, make_hello, make_step
+from support.rlx_vector_files import state_diagram
 
 HELLO = make_hello()
 SAMPLES: dict[Sender, list[Message]] = {
