@@ -7,7 +7,6 @@ The gates stand in the order input, forget, candidate, output: kernel [features 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from relaax.nn.tensorflow_loading import tf
@@ -18,7 +17,7 @@ Tensor = Any
 def lstm(
     x: Tensor, h: Tensor, c: Tensor, restart: Tensor, kernel: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The layer over a rollout.
+    """Compute the layer over a rollout.
 
     Args:
       x: float32 [T, N, F].
@@ -29,7 +28,7 @@ def lstm(
       bias: float32 [4 C].
 
     Returns:
-      The outputs, float32 [T, N, C]; h and c after the last step, float32 [N, C].
+      The outputs, float32 [T, N, C]; h and c after the last step, float32 [N, C]. TensorFlow derives the gradient.
     """
     features = x.shape[2]
     # One product for all steps: only what depends on the step before has to wait for it.
@@ -38,68 +37,15 @@ def lstm(
     given = tf.ensure_shape(given, [x.shape[0], h.shape[0], bias.shape[0]])
     keep = tf.cast(tf.logical_not(restart), tf.float32)[:, :, tf.newaxis]
     keep = tf.ensure_shape(keep, [x.shape[0], h.shape[0], 1])
-    outputs, h, c = tf.custom_gradient(_recurrence)(given, keep, kernel[features:], h, c)
-    return outputs, h, c
+    steps = tf.shape(x)[0]
 
+    def step(t: Tensor, h: Tensor, c: Tensor, outputs: Tensor) -> tuple[Tensor, ...]:
+        gates = given[t] + tf.linalg.matmul(h * keep[t], kernel[features:])
+        i, f, g, o = tf.split(gates, 4, axis=-1)
+        c = tf.sigmoid(f) * (c * keep[t]) + tf.sigmoid(i) * tf.tanh(g)
+        h = tf.sigmoid(o) * tf.tanh(c)
+        return t + 1, h, c, outputs.write(t, h)
 
-def _recurrence(
-    given: Tensor, keep: Tensor, kernel: Tensor, h: Tensor, c: Tensor
-) -> tuple[tuple[Tensor, Tensor, Tensor], Callable[..., tuple[Tensor, ...]]]:
-    """The steps one after the other, and their gradient.
-
-    The gradient is written out because TensorFlow's own adds up an array as large as the kernel at each step: over
-    whole episodes that takes several times as long. Here activations and the kernel's gradient are products over
-    all steps at once.
-
-    Args:
-      given: float32 [T, N, 4 C], the gates' share of the input.
-      keep: float32 [T, N, 1], 0 if an episode starts.
-      kernel: float32 [C, 4 C].
-      h: float32 [N, C].
-      c: float32 [N, C].
-
-    Returns:
-      `lstm`'s results; the function from their gradients to those of the arguments.
-    """
-    steps = tf.shape(given)[0]
-
-    def forwards(t: Tensor, h: Tensor, c: Tensor, hs: Tensor, cs: Tensor) -> tuple[Tensor, ...]:
-        i, f, g, o = _activations(given[t] + tf.linalg.matmul(h * keep[t], kernel))
-        c = f * (c * keep[t]) + i * g
-        h = o * tf.tanh(c)
-        return t + 1, h, c, hs.write(t, h), cs.write(t, c)
-
-    empty = [tf.TensorArray(tf.float32, steps, element_shape=h.shape) for _ in range(2)]
-    _, last_h, last_c, *written = tf.while_loop(lambda t, *_: t < steps, forwards, (0, h, c, *empty))
-    hs, cs = (array.stack() for array in written)
-
-    def gradient(dhs: Tensor, dh: Tensor, dc: Tensor) -> tuple[Tensor, ...]:
-        before_h = tf.concat([h[tf.newaxis], hs[:-1]], axis=0) * keep
-        before_c = tf.concat([c[tf.newaxis], cs[:-1]], axis=0) * keep
-        i, f, g, o = _activations(given + tf.tensordot(before_h, kernel, 1))
-        squashed = tf.tanh(cs)
-        c_of_h = o * (1 - tf.square(squashed))
-        forget = f * keep
-        # Slopes of the cells by i, f and g and of the output by o, each times the gate's own.
-        slopes = [g * i * (1 - i), before_c * f * (1 - f), i * (1 - tf.square(g)), squashed * o * (1 - o)]
-        slope = tf.concat(slopes, axis=2)
-
-        def backwards(t: Tensor, dh: Tensor, dc: Tensor, gates: Tensor) -> tuple[Tensor, ...]:
-            dh += dhs[t]
-            dc += dh * c_of_h[t]
-            gate = tf.concat([dc, dc, dc, dh], axis=1) * slope[t]
-            dh = tf.linalg.matmul(gate, kernel, transpose_b=True) * keep[t]
-            return t - 1, dh, dc * forget[t], gates.write(t, gate)
-
-        empty = tf.TensorArray(tf.float32, steps, element_shape=given.shape[1:])
-        _, dh, dc, written = tf.while_loop(lambda t, *_: t >= 0, backwards, (steps - 1, dh, dc, empty))
-        gates = written.stack()
-        return gates, None, tf.tensordot(before_h, gates, [[0, 1], [0, 1]]), dh, dc
-
-    return (hs, last_h, last_c), gradient
-
-
-def _activations(gates: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Input, forget, candidate and output of [..., 4 C]."""
-    i, f, g, o = tf.split(gates, 4, axis=-1)
-    return tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
+    empty = tf.TensorArray(tf.float32, steps, element_shape=h.shape)
+    _, h, c, outputs = tf.while_loop(lambda t, *_: t < steps, step, (0, h, c, empty))
+    return outputs.stack(), h, c
