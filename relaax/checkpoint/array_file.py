@@ -1,4 +1,4 @@
-"""Named arrays as one safetensors file, written from the arrays' own memory and read without another copy.
+"""Write named arrays as one safetensors file from their own memory, and read one without another copy.
 
 The format: eight bytes with the header's length, little-endian; the header, JSON that gives each array's dtype, shape
 and place; the arrays' bytes, little-endian and in C order. The library `safetensors` would make one `bytes` of it,
@@ -40,7 +40,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the library reads no longer one
 
 
 def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> list[memoryview]:
-    """The file as a header and the memory of each array. Arrays that are not contiguous are copied.
+    """Return the file as a header and the memory of each array. Arrays that are not contiguous are copied.
 
     `metadata`: texts by name, for who reads the file. Raises ValueError for a dtype that the format does not have.
     """
@@ -60,7 +60,9 @@ def to_buffers(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> lis
 
 
 def from_bytes(data: npt.NDArray[np.uint8]) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, str]]:
-    """The arrays of a whole file, as views of `data`, and its metadata. Raises ValueError if it is no such file."""
+    """Return the arrays of a whole file as views of `data`, and its metadata. Raises ValueError if it is not such a
+    file.
+    """
     header, begin = _header(data)
     metadata = header.pop(_METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
@@ -117,6 +119,6 @@ def _place(item: tuple[str, Any]) -> tuple[int, int]:
 
 
 def _view(data: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[np.generic]:
-    """An array that begins at an odd place, as other writers leave them, is copied to an even one."""
+    """Return an array, copied if it begins at an unaligned address, as files of other writers may have it."""
     aligned = data if data.ctypes.data % dtype.itemsize == 0 else data.copy()
     return aligned.view(dtype)

@@ -1,4 +1,4 @@
-"""The file with the keys of an account at S3: YAML with `access` and `secret`, and nothing else."""
+"""Read the file with the S3 keys of an account: YAML with `access` and `secret`, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NAMES = ("access", "secret")
 
 @dataclass(frozen=True, slots=True)
 class AwsKeys:
-    """What an account is known by. Neither is ever shown."""
+    """The credentials of an account. Neither is ever shown."""
 
     access: str = field(repr=False)
     secret: str = field(repr=False)
 
 
 def read_keys(path: Path | str) -> AwsKeys:
-    """The keys of a file. Raises ConfigurationError, whose message has no value of the file in it."""
+    """Read the keys from a file. Raises ConfigurationError, whose message contains no value of the file."""
     file = Path(path).expanduser()
     try:
         value = read_yaml(file)

@@ -1,4 +1,4 @@
-"""Buffers one behind the other as a file to be read."""
+"""Read a sequence of buffers as one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class BufferFile(io.RawIOBase):
-    """Reads `buffers` as if they were one; nothing is copied but what is asked for."""
+    """A file that reads `buffers` as if they were one; only what is read is copied."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._buffers = [buffer for buffer in buffers if buffer.nbytes]

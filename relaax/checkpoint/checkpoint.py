@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 18  # numbers, whose marks stay in the processor's cache
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`parts`: arrays by name, in named parts that are files of their own, such as one for each shard.
+    """A checkpoint. `parts`: arrays by name, in named parts that are separate files, such as one for each shard.
 
     `manifest`: anything that JSON can say.
     """
@@ -29,12 +29,12 @@ class Checkpoint:
 
 
 def manifest_key(checkpoint_id: str) -> str:
-    """Where a manifest is kept: what makes a checkpoint one."""
+    """Return the key of a checkpoint's manifest. A checkpoint exists once its manifest does."""
     return f"{checkpoint_id}/manifest.json"
 
 
 def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
-    """What the manifest says of a part."""
+    """Return the manifest's description of a part."""
     sha256 = hashlib.sha256()
     for buffer in buffers:
         sha256.update(buffer)
@@ -42,7 +42,7 @@ def describe_part(key: str, buffers: Sequence[memoryview]) -> dict[str, Any]:
 
 
 def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None:
-    """Compare a file with what its manifest says of it; nothing is kept. Raises Damaged."""
+    """Compare a file with its description in the manifest; nothing is kept. Raises Damaged."""
     sha256, length = hashlib.sha256(), 0
     for piece in pieces:
         sha256.update(piece)
@@ -53,7 +53,7 @@ def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None
 def decode_part(
     pieces: Iterable[bytes], size: int, description: Mapping[str, Any]
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """The arrays of a file that its manifest describes; `size` is its length in the store. Raises Damaged.
+    """Decode a file into the arrays that its manifest describes; `size` is its length in the store. Raises Damaged.
 
     No memory is asked for before the two lengths agree.
     """
@@ -79,7 +79,7 @@ def decode_part(
 
 
 def not_finite(arrays: Arrays) -> str | None:
-    """Which number is none, as a sentence; None if all are. Training cannot go on from any other."""
+    """Return a sentence that names a number which is not finite, or None: training cannot continue from such a number."""
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             continue

@@ -1,4 +1,4 @@
-"""Whole checkpoints: read and compared with what was written, and written to another store."""
+"""Verify whole checkpoints, and copy them to another store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from relaax.checkpoint.manifest import Damaged, decode_manifest
 from relaax.checkpoint.store import Conflict, NotFound, NoValue, Store, StoreError
 
 Advance = Callable[[int], None]
-"""Told how many bytes have been read or written."""
+"""Called with the number of bytes that have been read or written."""
 
 
 def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
-    """Compare every byte with what was written. Raises Damaged."""
+    """Compare every byte with its description. Raises Damaged."""
     manifest = _read(store, checkpoint_id)[1]
     if "shards" in manifest:
         length(manifest)
@@ -28,7 +28,7 @@ def verify(store: Store, checkpoint_id: str, advance: Advance) -> None:
 
 
 def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance: Advance = lambda count: None) -> None:
-    """Write a checkpoint to another store, under its lease: parts, read back, and then the manifest.
+    """Copy a checkpoint to another store, under that store's lease: parts, which are read back, and then the manifest.
 
     Raises Damaged, StoreError and LeaseLost; then it is not there.
     """
@@ -60,7 +60,7 @@ def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance
 
 
 def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
-    """The manifest as it was written, and what it says."""
+    """Return the manifest as it was written, and its content."""
     with _missing_is_damage():
         value = store.get(manifest_key(checkpoint_id))
     try:
@@ -70,7 +70,7 @@ def _read(store: Store, checkpoint_id: str) -> tuple[bytes, dict[str, Any]]:
 
 
 def _check_size(store: Store, description: Mapping[str, Any]) -> None:
-    """Before it is read: a file may be longer than any disk."""
+    """Check a part's size before reading it: a file may be longer than any disk."""
     size = store.size(description["key"])
     if size != description["bytes"]:
         raise Damaged(f"{description['key']} has {size} bytes, not {description['bytes']}")

@@ -1,4 +1,4 @@
-"""The flat vectors of a checkpoint whose shards hold a range each: put together, or cut for other ranges."""
+"""Assemble the flat vectors of a checkpoint whose shards hold a range each, or cut them into other ranges."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ Vector = npt.NDArray[np.generic]
 
 
 def length(manifest: Mapping[str, Any]) -> int:
-    """How many elements the vectors have, all shards together. Raises Damaged if the ranges are not one behind the
-    other, from 0 on.
-    """
+    """Return the length of the vectors over all shards. Raises Damaged if the ranges are not contiguous from 0."""
     end = 0
     for shard in _shards(manifest):
         if shard["start"] != end or shard["end"] < end:
@@ -29,19 +27,19 @@ def length(manifest: Mapping[str, Any]) -> int:
 
 
 def check_parts(checkpoint: Checkpoint, name: str) -> None:
-    """Raises Damaged if a part that was read does not hold as much of the vector `name` as the manifest says."""
+    """Raise Damaged if a part does not hold as much of the vector `name` as the manifest says."""
     for shard in _shards(checkpoint.manifest):
         if shard["part"] in checkpoint.parts:
             _of(checkpoint, shard, name)
 
 
 def whole(checkpoint: Checkpoint, name: str) -> Vector:
-    """The vector `name` of all shards, such as `parameters`. Raises Damaged if it is not there in one length."""
+    """Return the vector `name` of all shards, such as `parameters`. Raises Damaged if its parts do not make one vector."""
     return cut(checkpoint, name, 0, length(checkpoint.manifest))
 
 
 def cut(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
-    """Elements [start, end) of the vector `name`; only the parts that hold some of them need to be there.
+    """Return elements [start, end) of the vector `name`; only the parts that hold some of them are needed.
 
     What one part holds is given as a view. Raises Damaged, and ValueError if the vector is shorter.
     """
@@ -58,7 +56,7 @@ def cut(checkpoint: Checkpoint, name: str, start: int, end: int) -> Vector:
 
 
 def overlapping(manifest: Mapping[str, Any], start: int, end: int) -> list[Mapping[str, Any]]:
-    """What the manifest says of the shards that hold some of the elements [start, end), in order. Raises Damaged."""
+    """Return the descriptions of the shards that hold some of the elements [start, end), in order. Raises Damaged."""
     return [shard for shard in _shards(manifest) if shard["start"] < end and start < shard["end"]]
 
 

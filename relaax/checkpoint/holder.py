@@ -1,4 +1,4 @@
-"""Who holds a lease: a process, told apart from every other one, and whether it is known to be dead."""
+"""Identify the process that holds a lease, and tell whether it is known to be dead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`boot` and `pid_namespace` tell within what `pid` means anything; `started` tells processes of one pid apart.
+    """A process. `pid` is valid within `boot` and `pid_namespace`; `started` distinguishes processes with one pid.
 
     They are empty if the system does not say; then nobody is ever known to be dead.
     """
@@ -27,22 +27,24 @@ class Holder:
 
     @classmethod
     def here(cls) -> Holder:
-        """The process that asks. Each call gives another holder: a process may have several leases in its life."""
+        """Return the calling process. Each call returns another holder: a process may acquire several leases in its
+        life.
+        """
         pid = os.getpid()
         return cls(uuid.uuid4().hex, socket.gethostname(), _boot(), _pid_namespace(), pid, _process(pid)[0])
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Holder:
-        """From what `as_json` gave. Raises TypeError, KeyError and ValueError."""
+        """Read what `as_json` returned. Raises TypeError, KeyError and ValueError."""
         texts = {field.name: str(value[field.name]) for field in fields(cls) if field.name != "pid"}
         return cls(pid=int(value["pid"]), **texts)
 
     def as_json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return it for a file."""
         return asdict(self)
 
     def is_dead(self) -> bool:
-        """Whether it is known to have ended. Only of processes of this boot and this pid namespace anything is known.
+        """Return whether the process is known to have ended: only those of this boot and this pid namespace can be.
 
         A process that has ended and was not waited for yet is dead.
         """
@@ -70,7 +72,7 @@ def _pid_namespace() -> str:
 
 
 def _process(pid: int) -> tuple[str, str]:
-    """When a process was started, in clock ticks since boot, and its state; empty if there is none."""
+    """Return a process's start, in clock ticks since boot, and its state; empty if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Of several parameter servers on one location one may write: who holds the lease, under a number that only grows."""
+"""Let one of several parameter servers write to a location: the holder of a lease, under a fence that only grows."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _log = logging.getLogger(__name__)
 
 KEY = "lease.json"
 TTL = 15.0
-"""Seconds without a change after which a lease whose holder is not known to be dead is taken over."""
+"""Seconds without a renewal after which a lease is taken over if its holder is not known to be dead."""
 _RENEWALS_PER_TTL = 3
 _COMPLAIN = 60.0  # seconds between two sentences of the log on the same trouble
 
 
 class LeaseHeld(StoreError):
-    """Somebody else holds the lease and is alive."""
+    """Another process holds the lease and is alive."""
 
 
 class LeaseLost(Exception):
-    """Somebody else holds the lease now: nothing may be written any more. The message says who."""
+    """Another process holds the lease now, so nothing may be written. The message names it."""
 
 
 class LeaseWaitInterrupted(Exception):
-    """Whoever waited for the lease was told to end."""
+    """The process that waited for the lease was told to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LeaseRecord:
-    """What `lease.json` says. `renewed` is counted, not timed: no two clocks are compared."""
+    """The content of `lease.json`. `renewed` is a counter, not a time: no two clocks are compared."""
 
     fence: int
     renewed: int
@@ -49,7 +49,7 @@ class _LeaseRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> _LeaseRecord | None:
-        """None if it is not what `encode` gives."""
+        """Decode a record; return None if `encode` did not write it."""
         try:
             value: dict[str, Any] = json.loads(data)
             return cls(int(value["fence"]), int(value["renewed"]), bool(value["released"]), Holder.of(value))
@@ -58,7 +58,7 @@ class _LeaseRecord:
 
 
 class Lease:
-    """The right to write to `store`, acquired once, renewed by a thread of its own, given back by `release`.
+    """The right to write to `store`: acquired once, renewed by a thread, released by `release`.
 
     `on_lost` is called once, from that thread, with a sentence, where somebody else has it now. A store that is away
     loses nothing: who cannot renew cannot publish either, and goes on as soon as the store is back and nobody has come.
@@ -86,7 +86,7 @@ class Lease:
 
     @property
     def fence(self) -> int:
-        """Higher than that of everyone who held the lease before."""
+        """The fence: higher than that of every earlier holder."""
         return self._record.fence
 
     @property
@@ -128,22 +128,22 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether it is known that somebody else has it."""
+        """Whether another process is known to hold the lease."""
         return self._lost is not None
 
     def check_known(self) -> None:
-        """Raises LeaseLost if it is known already that somebody else has it."""
+        """Raise LeaseLost if another process is known to hold the lease."""
         if self._lost is not None:
             raise LeaseLost(self._lost)
 
     def check(self) -> None:
-        """Ask the store whether the lease is ours still. Raises LeaseLost and StoreError."""
+        """Ask the store whether the lease is still this process's. Raises LeaseLost and StoreError."""
         self.check_known()
         self._renew()
         self.check_known()
 
     def release(self) -> None:
-        """Renew it no more, and let the next one have it at once. It may be called again."""
+        """Stop renewing the lease and let others acquire it at once. May be called again."""
         self._stop.set()
         if self._thread.ident is None:
             return
@@ -162,7 +162,7 @@ class Lease:
         return self._store.location
 
     def _read(self) -> tuple[_LeaseRecord | None, str | None]:
-        """The lease and its tag. The tag is None if there is no lease."""
+        """Return the lease and its tag, which is None if there is no lease."""
         try:
             value, tag = self._store.get_with_tag(KEY)
         except NotFound:
@@ -172,7 +172,9 @@ class Lease:
     def _watched(
         self, before: tuple[_LeaseRecord | None, str | None], since: float | None = None
     ) -> tuple[tuple[_LeaseRecord | None, str | None], float]:
-        """What is there now, and since when. Raises LeaseHeld if somebody has changed it who lives."""
+        """Return the record and the time since which it is unchanged. Raises LeaseHeld if a living process has changed
+        it.
+        """
         now = self._read()
         if since is not None and now[1] == before[1]:
             return now, since
@@ -188,11 +190,13 @@ class Lease:
         return record.holder == self._record.holder
 
     def _is_free(self, record: _LeaseRecord) -> bool:
-        """Whether nobody else who may be alive has it. What is our own, an attempt wrote whose answer was lost."""
+        """Return whether no other living process holds it. A record of this process is from an attempt whose answer was
+        lost.
+        """
         return record.released or self._is_own(record) or record.holder.is_dead()
 
     def _take(self, record: _LeaseRecord | None, tag: str | None, above: int) -> bool:
-        """Whether the lease is ours now."""
+        """Try to take the lease; return whether it is this process's now."""
         fence = max(above, record.fence if record else 0) + 1
         with self._lock:
             mine = replace(self._record, fence=fence, released=False)
@@ -206,7 +210,9 @@ class Lease:
         return True
 
     def _renew(self) -> None:
-        """Raises StoreError. If the lease is another's, that is known afterwards, and told once."""
+        """Renew the lease. Raises StoreError. If another process holds it, `lost` becomes true and `on_lost` is called
+        once.
+        """
         with self._lock:
             if self._lost is not None or self._put_renewed():
                 return
@@ -227,7 +233,7 @@ class Lease:
         self._on_lost(self._lost)
 
     def _put_renewed(self) -> bool:
-        """Whether it was what we had left there."""
+        """Write the renewed record; return whether the store still had the previous one."""
         mine = replace(self._record, renewed=self._record.renewed + 1)
         try:
             self._tag = self._store.put_if(KEY, mine.encode(), self._tag)

@@ -1,4 +1,4 @@
-"""Checkpoints in a local directory."""
+"""Store checkpoints in a local directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NO_VALUE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a link, a socket or a pi
 
 
 class LocalStore(Store):
-    """Files below `directory`, which is made when the first value is put.
+    """Files below `directory`, which is created with the first value.
 
     A value is written aside, synced, renamed into place, and the rename is synced too; so is that a value was deleted,
     for what is deleted after it must not be gone before it. Conditions are checked under a lock that all processes of
@@ -153,7 +153,7 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[int, int]]:
-        """A descriptor of the plain file at `path`, and its length. Raises NotFound and NoValue."""
+        """Open the plain file at `path`; return its descriptor and length. Raises NotFound and NoValue."""
         *folders, name = path.relative_to(self._root).parts
         with self._errors("read", path), contextlib.ExitStack() as closing:
             try:
@@ -178,7 +178,7 @@ class LocalStore(Store):
             yield descriptor, found.st_size
 
     def _read(self, descriptor: int, path: Path, length: int | None = None) -> Iterator[bytes]:
-        """What is in the file, of `length` or to its end."""
+        """Return the content of the file, of `length` or to its end."""
         with self._errors("read", path):
             left = length
             while piece := os.read(descriptor, PIECE_BYTES if left is None else min(left, PIECE_BYTES)):
@@ -201,7 +201,7 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def _lock_file(self, path: Path) -> int:
-        """It is made where it is missing, but nowhere else than here."""
+        """Open the lock file, creating it if necessary; links are not followed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(path, flags, 0o666)
@@ -248,7 +248,7 @@ class LocalStore(Store):
 
 
 def _opened(closing: contextlib.ExitStack, path: Path | str, flags: int, folder: int | None = None) -> int:
-    """A descriptor that is closed by `closing`."""
+    """Open a descriptor that `closing` closes."""
     descriptor = os.open(path, flags, dir_fd=folder)
     closing.callback(os.close, descriptor)
     return descriptor
@@ -260,7 +260,7 @@ def _write(descriptor: int, buffer: memoryview) -> None:
 
 
 def _removed(directory: Path) -> bool:
-    """Whether it could be: it was empty."""
+    """Remove a folder if it is empty; return whether it was."""
     try:
         directory.rmdir()
     except OSError:

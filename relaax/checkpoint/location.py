@@ -1,4 +1,4 @@
-"""From what a person writes to a store: a folder, or `s3://BUCKET/KEY`."""
+"""Open the store that a person names: a folder, or `s3://BUCKET/KEY`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _S3 = "s3://"
 
 
 def s3_location(text: str) -> tuple[str, str] | None:
-    """Bucket and key of `s3://BUCKET/KEY`; None for anything that does not begin like that. Raises StoreError."""
+    """Return bucket and key of `s3://BUCKET/KEY`; None if the text does not begin like that. Raises StoreError."""
     if not text.startswith(_S3):
         return None
     bucket, _, key = text.removeprefix(_S3).partition("/")
@@ -22,7 +22,9 @@ def s3_location(text: str) -> tuple[str, str] | None:
 
 
 def open_location(text: str, aws_keys: str | None = None, aws_endpoint: str | None = None) -> Store:
-    """The store at `s3://BUCKET/KEY` or in a folder. S3 is not asked yet. Raises StoreError and ConfigurationError."""
+    """Open the store at `s3://BUCKET/KEY` or in a folder. Sends no request yet. Raises StoreError and
+    ConfigurationError.
+    """
     s3 = s3_location(text)
     return LocalStore(text) if s3 is None else open_store(s3, aws_keys, aws_endpoint)
 
@@ -30,7 +32,7 @@ def open_location(text: str, aws_keys: str | None = None, aws_endpoint: str | No
 def open_store(
     s3: Sequence[str], aws_keys: str | None = None, aws_endpoint: str | None = None, quick: bool = False
 ) -> Store:
-    """The store below a bucket and a key of S3, which is not asked yet.
+    """Open the store below a bucket and a key of S3, without sending a request yet.
 
     `aws_keys`: a YAML file with `access` and `secret`; without it, what boto3 finds by itself. `aws_endpoint`: URL of
     a store that is not Amazon's. `quick`: for small values, with short timeouts. Raises StoreError and

@@ -1,4 +1,4 @@
-"""Saving, restoring and thinning out the checkpoints of one location."""
+"""Save, restore and thin out the checkpoints of one location."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _FAILURES = 3  # checkpoints that cannot be deleted, after which the others are left for later: each may take a minute
 
 Parts = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]]
-"""Names of parts, or what picks them from a manifest."""
+"""Names of parts, or a function that picks them from a manifest."""
 
 
 class CheckpointManager:
@@ -64,25 +64,25 @@ class CheckpointManager:
         self._returns: dict[str, float | None] = {}
 
     def published(self) -> list[str]:
-        """Ids of the checkpoints that have a manifest and were not set aside, the newest first; not those that this
-        manager abandoned.
+        """Return the ids of the checkpoints that have a manifest and were not set aside, newest first, without those
+        that this manager abandoned.
         """
         return self._published(self.store.list())
 
     def aside(self) -> dict[str, str]:
-        """Ids of the checkpoints that were set aside, the newest first, and why each was."""
+        """Return the ids of the checkpoints that were set aside, newest first, with the reasons."""
         found = sorted(set_aside(self.store.list()), key=age, reverse=True)
         return {checkpoint_id: self._why_aside(checkpoint_id) for checkpoint_id in found}
 
     def manifest(self, checkpoint_id: str) -> dict[str, Any]:
-        """What one checkpoint says of itself; its parts are not read. Raises Damaged."""
+        """Return the manifest of a checkpoint; its parts are not read. Raises Damaged."""
         try:
             return decode_manifest(self.store.get(manifest_key(checkpoint_id)), checkpoint_id)
         except (NotFound, NoValue) as error:
             raise Damaged(str(error)) from None
 
     def load(self, checkpoint_id: str, parts: Parts | None = None) -> Checkpoint:
-        """One checkpoint, verified; of its parts only those that are wanted. Raises Damaged."""
+        """Load and verify one checkpoint, with the wanted parts only. Raises Damaged."""
         manifest = self.manifest(checkpoint_id)
         described = manifest["parts"]
         names = list(described) if parts is None else parts(manifest) if callable(parts) else parts
@@ -98,7 +98,8 @@ class CheckpointManager:
     def restore(
         self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
     ) -> Checkpoint | None:
-        """The newest checkpoint whose wanted parts verify and which `use` takes; None if there is none at all.
+        """Return the newest checkpoint whose wanted parts verify and which `use` accepts; None if there are no
+        checkpoints.
 
         Those newer than it are damaged: the log names them, and they are set aside. `use` raises Damaged for what it
         cannot use. Raises NoneUsable if there are checkpoints and none can be used, and if one of a later version
@@ -126,18 +127,18 @@ class CheckpointManager:
         return None
 
     def note_damaged(self, checkpoint_id: str, why: str) -> None:
-        """It cannot be used: it is not read again, and no longer counted among those that are kept."""
+        """Set a checkpoint aside that cannot be used: it is not read again, nor counted among those that are kept."""
         self._damaged[checkpoint_id] = why
 
     def remove(self, checkpoint_id: str) -> None:
-        """Delete all there is of a checkpoint, for a person who has asked for it: the manifest first."""
+        """Delete a checkpoint on a person's request: the manifest first."""
         aside = f"{checkpoint_id}/{ASIDE}"
         keys = self.store.list(f"{checkpoint_id}/")
         for key in sorted(keys, key=lambda key: (key == aside, key != manifest_key(checkpoint_id))):
             self.store.delete(key)
 
     def clean(self) -> None:
-        """Remove what writers left that were killed before they published. Called only while nobody writes.
+        """Remove the files of writers that were killed before they published. Call it only while nobody writes.
 
         If the store cannot do it now, what was left stays: it is in nobody's way, and goes another time.
         """
@@ -147,7 +148,7 @@ class CheckpointManager:
             _log.warning("what unfinished checkpoints may have left stays for now: %s", error)
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Write the parts, read them back, publish the manifest, and delete what is kept no longer."""
+        """Write the parts, read them back, publish the manifest, and delete old checkpoints."""
         checkpoint_id = self.begin(global_step)
         try:
             described = {name: self.write_part(checkpoint_id, name, arrays) for name, arrays in parts.items()}
@@ -161,11 +162,11 @@ class CheckpointManager:
         return Checkpoint(checkpoint_id, parts, full)
 
     def reserve(self) -> None:
-        """Ask the store for the next checkpoint's number, so that `begin` need not: it then does no I/O."""
+        """Ask the store for the next checkpoint's number, so that `begin` does no I/O."""
         self._reserved = self._next()
 
     def begin(self, global_step: int) -> str:
-        """The id of a new checkpoint, whose number no other one has, nor one that was abandoned."""
+        """Return the id of a new checkpoint, with a number that no other one has, abandoned ones included."""
         if self.lease:
             self.lease.check_known()
         if self._reserved is None:
@@ -174,11 +175,11 @@ class CheckpointManager:
         return self._id(self._highest, global_step)
 
     def next_id(self, global_step: int) -> str:
-        """The id that comes next, for a store that cannot be asked: under a lease no other server gives the same."""
+        """Return the next id without asking the store: under a lease no other server returns the same."""
         return self._id(self._highest + 1, global_step)
 
     def write_part(self, checkpoint_id: str, name: str, arrays: Arrays) -> dict[str, Any]:
-        """Write a part and read it back. What the manifest says of it. Any process may do that for its own part."""
+        """Write a part, read it back and return its description. Any process may do this for its own part."""
         wrong = not_finite(arrays)
         if wrong is not None:  # it could not be restored, and in time would push out those that can
             raise StoreError(f"{wrong}: training has diverged, and no checkpoint of it is made")
@@ -199,7 +200,7 @@ class CheckpointManager:
         descriptions: Mapping[str, Mapping[str, Any]],
         manifest: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Make it a checkpoint: all its parts are written. The whole manifest.
+        """Publish a checkpoint whose parts are all written. Returns the whole manifest.
 
         `descriptions`: what `write_part` said, by the part's name. `manifest["mean_return"]`, a number or None, decides
         which checkpoints are the best. Nothing is deleted here, so that no lock is held meanwhile: `thin_out` comes
@@ -228,14 +229,14 @@ class CheckpointManager:
         return full
 
     def thin_out(self) -> None:
-        """Delete what is kept no longer. If the store cannot do it now, it is done after another checkpoint."""
+        """Delete old checkpoints. If the store cannot do it now, it is done after another checkpoint."""
         try:
             self._thin_out()
         except StoreError as error:
             _log.warning("old checkpoints are kept for now: %s", error)
 
     def abandon(self, checkpoint_id: str, names: Iterable[str]) -> None:
-        """Delete what there may be of a checkpoint that could not be saved; what cannot be deleted now goes later."""
+        """Delete the files of a checkpoint that could not be saved; those that cannot be deleted now are deleted later."""
         self._give_up(checkpoint_id, names)
         self._delete_leftovers()
 
@@ -265,7 +266,7 @@ class CheckpointManager:
             self._set_aside(checkpoint_id, self._damaged[checkpoint_id])
 
     def _set_aside(self, checkpoint_id: str, why: str) -> None:
-        """For every later start too. If the store cannot note it now, it counts no more for this manager."""
+        """Mark a checkpoint for all later starts. If the store cannot do it now, this manager alone remembers it."""
         self.note_damaged(checkpoint_id, why)
         note = json.dumps({"damaged": why, "time": time.time()}, indent=1).encode()
         try:
@@ -304,7 +305,7 @@ class CheckpointManager:
         return max(self._highest, *(sequence(owner(key)) for key in keys), 0) + 1
 
     def _thin_out(self) -> None:
-        """Keep the newest and the best. What was just saved is among the newest, so a good one always stays.
+        """Keep the newest and the best. The one just saved is among the newest, so a good one always remains.
 
         What is older and has no manifest was abandoned: a part may have come after that. What was set aside, and what
         cannot be read, stays and does not count.
@@ -334,7 +335,7 @@ class CheckpointManager:
         return sorted(known, key=lambda checkpoint_id: known[checkpoint_id], reverse=True)[: self._keep_best]
 
     def _mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
-        """Of those that can be read. What is damaged is set aside."""
+        """Return the mean returns of the readable ones. Damaged ones are set aside."""
         before, self._returns = self._returns, {}
         for checkpoint_id in found:
             if checkpoint_id in self._damaged:
@@ -352,8 +353,8 @@ class CheckpointManager:
         return self._returns
 
     def _delete_leftovers(self) -> None:
-        """If a manifest cannot be deleted, its parts stay: it is a checkpoint still. The newest go first, so that an
-        old one that cannot be deleted is in nobody's way.
+        """Delete leftovers, newest first, so that an old one that cannot be deleted blocks nothing. If a manifest
+        cannot be deleted, its parts stay.
         """
         kept: set[str] = set()
         newest_first = sorted(self._leftovers, key=lambda key: age(owner(key)), reverse=True)
@@ -372,7 +373,9 @@ class CheckpointManager:
 
 
 def _readable(manifest: Mapping[str, Any]) -> bytes:
-    """The manifest as a file that can be read again. Raises StoreError: what cannot must not push out what can."""
+    """Encode the manifest and check that it can be read again. Raises StoreError: an unreadable one must not replace a
+    readable one.
+    """
     try:
         encoded = encode_manifest(manifest)
         if len(encoded) > MAX_VALUE_BYTES:

@@ -1,4 +1,4 @@
-"""What the manifest of a checkpoint may say: the one schema by which it is read, and before that written."""
+"""The schema of a checkpoint's manifest, by which it is read and, before that, written."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _FIELDS_OF_ITS_SHARDS = ("version", "counters", "ledger")
 
 
 class Damaged(Exception):
-    """A checkpoint that is not what was written, or says what none can say. The message says in what."""
+    """The checkpoint is not what was written, or its content is impossible. The message says what is wrong."""
 
 
 class OfLaterVersion(Damaged):
-    """Whole, as far as can be told, but of a format that only a later version reads."""
+    """The checkpoint seems intact, but its format needs a later version."""
 
 
 MAX_COUNT = 1 << 53
-"""The largest incarnation, and the largest number of anything counted: JSON has exact integers up to it."""
+"""The largest incarnation and the largest counter: JSON has exact integers up to it."""
 MAX_TIME = 2.5e11
 """Seconds since 1970: the year 9892."""
 MAX_SHARDS = 4096
@@ -43,7 +43,7 @@ Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
 class _Read(BaseModel):
-    """What is not declared is anybody's, and is left as it is."""
+    """A model that leaves undeclared fields as they are."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -55,7 +55,7 @@ class _Part(_Read):
 
 
 class _Shard(_Read):
-    """Elements [start, end) of the flat vectors, which `part` holds. `ledger`: see `Ledger.as_json`."""
+    """A shard: elements [start, end) of the flat vectors, which `part` holds. `ledger`: see `Ledger.as_json`."""
 
     part: Name
     start: Count
@@ -72,7 +72,7 @@ class _Returns(_Read):
 
 
 class _Manifest(_Read):
-    """Of every checkpoint; and below, of one of a model."""
+    """The fields of every checkpoint, followed by those of a checkpoint of a model."""
 
     id: str
     global_step: Count
@@ -95,17 +95,17 @@ class _Manifest(_Read):
 
 
 def part_key(checkpoint_id: str, part: str) -> str:
-    """Where a part is kept."""
+    """Return the key of a part."""
     return f"{checkpoint_id}/{part}.safetensors"
 
 
 def encode_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """JSON that carries its own hash."""
+    """Encode a manifest as JSON that contains its own hash."""
     return json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, sort_keys=True).encode()
 
 
 def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
-    """The manifest of this checkpoint, every field within its bounds.
+    """Decode the manifest of this checkpoint and check that every field is within its bounds.
 
     Raises Damaged, whose message names the field and its value, and OfLaterVersion.
     """
@@ -133,7 +133,7 @@ def decode_manifest(data: bytes, checkpoint_id: str) -> dict[str, Any]:
 
 
 def require_model(manifest: Mapping[str, Any]) -> None:
-    """Raises Damaged if a manifest that was read does not say all that a server needs to go on from it."""
+    """Raise Damaged if a manifest lacks what a server needs to continue from it."""
     for name in _FIELDS_OF_A_MODEL:
         if manifest.get(name) is None:
             raise Damaged(f"the manifest has no {name}")
@@ -144,7 +144,7 @@ def require_model(manifest: Mapping[str, Any]) -> None:
 
 
 def _check_format(manifest: Mapping[str, Any]) -> None:
-    """Every format has kept, and will keep, its number and its SHA-256 where they are."""
+    """Check format number and SHA-256, which every format keeps in the same place."""
     found = manifest.get("format")
     if type(found) is not int or found < 1:
         raise Damaged(f"the manifest's format is {_shown(found)}, this version reads {FORMAT}")
@@ -182,7 +182,7 @@ def _sentence(error: pydantic.ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """Of a value that anybody may have written: short, and without what a terminal would obey."""
+    """Return a value that anybody may have written for display: short, and without control characters."""
     return _short.repr(value).encode("ascii", "backslashreplace").decode()
 
 

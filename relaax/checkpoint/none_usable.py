@@ -1,4 +1,4 @@
-"""That there are checkpoints, and none to go on from: why, and the ways out."""
+"""Report that there are checkpoints but none to continue from: why, and the ways out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SHOWN = 20  # checkpoints that one error describes
 
 
 class NoneUsable(StoreError):
-    """There are checkpoints, and training can go on from none of them. The message says why, and the ways out."""
+    """There are checkpoints, and training can continue from none of them. The message says why, and the ways out."""
 
 
 def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
-    """What to raise if each checkpoint has a reason not to be used."""
+    """Return the error for checkpoints each of which has a reason not to be used."""
     ids = list(reasons)
     named = [f"  {checkpoint_id}: {reasons[checkpoint_id]}" for checkpoint_id in ids[:_SHOWN]]
     named += [f"  and {len(ids) - _SHOWN} more"] if len(ids) > _SHOWN else []
@@ -32,7 +32,7 @@ def none_usable(location: str, reasons: Mapping[str, str]) -> NoneUsable:
 
 
 def in_the_way(location: str, checkpoint_id: str, later: OfLaterVersion, ids: Sequence[str]) -> NoneUsable:
-    """What to raise if one of a later version comes first; without `ids` what is before it can be used."""
+    """Return the error for a checkpoint of a later version that comes first; without `ids` an older one can be used."""
     return NoneUsable(
         f"checkpoint {checkpoint_id} in {location} cannot be read: {later}. Nothing is changed. Go on with that "
         "version, or use another checkpoint location; or, to lose what it holds and go on from what is before it, "

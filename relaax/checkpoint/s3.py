@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket of S3, or of a store that speaks S3."""
+"""Store checkpoints in a bucket of S3 or of a store that speaks S3."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from relaax.checkpoint.store import (
 _log = logging.getLogger(__name__)
 
 MAX_PUT_BYTES = 5 * 1024**3
-"""S3 takes no more in one request."""
+"""The maximum of one request to S3."""
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 10.0
 ATTEMPTS = 4
@@ -45,7 +45,7 @@ _PAGE = 1000  # keys in one answer; S3 gives no more
 
 
 class S3Store(Store):
-    """Objects below `key/` in `bucket`, which has to be there. A request that fails is repeated, with growing pauses.
+    """Objects below `key/` in `bucket`, which must exist. A failed request is repeated, with growing pauses.
 
     `keys`: what the account is known by; without them boto3 looks where it always looks. `endpoint`: URL of a store
     that is not Amazon's. `quick`: for small values that are useless when they come late. Nothing is asked before a
@@ -86,7 +86,7 @@ class S3Store(Store):
         return f"s3://{self._bucket}/{self._prefix}"
 
     def check(self) -> None:
-        """Whether bucket, keys and endpoint can be used. Raises StoreError."""
+        """Check whether bucket, keys and endpoint can be used. Raises StoreError."""
         with self._sentences("list", self.location):
             self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{self._prefix}/", MaxKeys=1)
 
@@ -155,7 +155,7 @@ class S3Store(Store):
             self._client.delete_object(Bucket=self._bucket, Key=name)
 
     def _pieces(self, key: str, tags: MutableSequence[str], longest: int | None = None) -> Iterator[bytes]:
-        """A transfer that breaks is taken up where it broke, if the value is the same still. Raises NoValue if it
+        """Yield the value in pieces; an interrupted transfer is resumed if the value is unchanged. Raises NoValue if it
         is longer than `longest`.
         """
         name, at, end, left = self._name(key), 0, -1, _READS
@@ -183,7 +183,9 @@ class S3Store(Store):
                     time.sleep(_PAUSE)
 
     def _compare(self, key: str, tag: str | None) -> None:
-        """What the store should do itself. Between this and the write another one may write."""
+        """Compare the tag, for stores that cannot do so themselves. Another writer may write between this and the
+        write.
+        """
         try:
             there = self.get_with_tag(key)[1]
         except NotFound:
@@ -192,7 +194,7 @@ class S3Store(Store):
             raise Conflict(f"{self._url(key)} {'is not what it was' if tag else 'is there already'}")
 
     def _mine(self, key: str, value: bytes) -> str:
-        """The tag, where the write had succeeded although its first answer was lost. Raises Conflict."""
+        """Return the tag if the write had succeeded although its first answer was lost. Raises Conflict."""
         try:
             there, tag = self.get_with_tag(key)
         except NotFound:

@@ -1,4 +1,4 @@
-"""What S3 and the way to it can answer, as sentences. None of them holds a key, a signature or a token."""
+"""Explain errors of S3 and of the connection to it. No message contains a key, a signature or a token."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _BUSY = ("SlowDown", "503", "ServiceUnavailable", "InternalError", "500", "Reque
 
 
 def code_of(error: aws.ClientError) -> str:
-    """S3's name for what is wrong, else the status of the answer."""
+    """Return S3's code of the error, or the status of the answer."""
     answer = error.response
     return str(answer.get("Error", {}).get("Code") or answer.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
 
 
 def status_of(error: aws.ClientError) -> int:
-    """The HTTP status of the answer; 0 if it is not known."""
+    """Return the HTTP status of the answer; 0 if it is unknown."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def shown(endpoint: str | None) -> str:
-    """The store for people: no password that stands in its URL."""
+    """Return a URL for display, without its password."""
     if endpoint is None:
         return "S3"
     if not is_url(endpoint):
@@ -54,7 +54,7 @@ def shown(endpoint: str | None) -> str:
 
 
 def is_url(endpoint: str) -> bool:
-    """Whether a store can be asked there."""
+    """Return whether this is a URL of a store."""
     try:
         parts = urlsplit(endpoint)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
@@ -64,7 +64,7 @@ def is_url(endpoint: str) -> bool:
 
 @contextmanager
 def sentences(verb: str, bucket: str, where: str, endpoint: str | None) -> Iterator[None]:
-    """Errors within as StoreError: `cannot read s3://bucket/key: ...`."""
+    """Turn errors within into StoreError: `cannot read s3://bucket/key: ...`."""
     begun = f"cannot {verb} {where}"
     service = shown(endpoint)
     try:

@@ -1,4 +1,4 @@
-"""The interface of stores of checkpoints that a directory, S3 or anything else implements."""
+"""The interface of stores of checkpoints, which a directory, S3 or anything else implements."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from collections.abc import Iterator, Sequence
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PIECE_BYTES = 1 << 20
-"""How much is read, hashed or sent at once."""
+"""The number of bytes that are read, hashed or sent at once."""
 MAX_VALUE_BYTES = 1 << 28
-"""What `get` reads at most: a manifest, the lease. Parts are longer, and are read by `pieces`."""
+"""The maximum for `get`: a manifest, the lease. Parts are longer, and are read by `pieces`."""
 
 Value = bytes | Sequence[memoryview]
-"""Bytes, or flat buffers that stand one behind the other and are not copied into one."""
+"""Bytes, or flat buffers that follow each other and are not copied into one."""
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked now: it is full, away or forbidden. The message says which and where."""
+    """The store cannot do this now: it is full, unreachable or forbidden. The message says what, and where."""
 
 
 class StoreAway(StoreError):
-    """It cannot be reached, or is not able to now: the same may succeed later."""
+    """The store is unreachable or unable for now: the same request may succeed later."""
 
 
 class NotFound(StoreError):
-    """There is nothing under this key."""
+    """There is no value under this key."""
 
 
 class NoValue(StoreError):
-    """What is there is none that a store wrote: a link, a pipe, a device, a folder, or longer than any."""
+    """This is not a value that a store wrote: it is a link, a pipe, a device, a folder, or too long."""
 
 
 class Conflict(StoreError):
-    """Somebody else has changed the value meanwhile, or was first."""
+    """Another writer has changed the value, or was first."""
 
 
 def check_key(key: str) -> str:
-    """`key`, if it is parts of letters, digits and `. _ -` between slashes. Raises ValueError."""
+    """Return `key` if it consists of letters, digits and `. _ -` between slashes. Raises ValueError."""
     if not is_key(key):
         raise ValueError(f"{key!r} cannot be a key")
     return key
 
 
 def is_key(text: str) -> bool:
-    """Whether `check_key` lets it pass. What has another name in a store is nobody's here."""
+    """Return whether `check_key` accepts it. Other names in a store are not ours."""
     return all(_PART.fullmatch(part) for part in text.split("/"))
 
 
 def buffers_of(value: Value) -> list[memoryview]:
-    """The value as buffers of bytes, none of them empty."""
+    """Return the value as buffers of bytes, none of them empty."""
     buffers = [memoryview(value)] if isinstance(value, bytes) else list(value)
     return [buffer for buffer in buffers if buffer.nbytes]
 
@@ -66,42 +66,42 @@ class Store(ABC):
         """The location, for people."""
 
     def check(self) -> None:  # noqa: B027 - a folder is made when it is needed
-        """Whether it can be used at all, as far as can be told without writing. Raises StoreError."""
+        """Check whether the store can be used, as far as possible without writing. Raises StoreError."""
 
     @abstractmethod
     def put(self, key: str, value: Value) -> None:
-        """Keep `value`, in place of what was there. It is durable when this returns."""
+        """Store `value`, replacing what was there. It is durable when this returns."""
 
     @abstractmethod
     def put_if(self, key: str, value: bytes, tag: str | None) -> str:
-        """Keep `value` where the one there is still that of `tag`; with None, if there is none. Its tag.
+        """Store `value` if the present one still has this tag, or, for None, if there is none. Returns its tag.
 
         Of several writers at once exactly one succeeds. Raises Conflict. After another StoreError it may be there.
         """
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """The value, of up to MAX_VALUE_BYTES. Raises NotFound and NoValue."""
+        """Return the value, of up to MAX_VALUE_BYTES. Raises NotFound and NoValue."""
 
     @abstractmethod
     def get_with_tag(self, key: str) -> tuple[bytes, str]:
-        """The value, and what `put_if` knows it by. Raises NotFound and NoValue."""
+        """Return the value and its tag for `put_if`. Raises NotFound and NoValue."""
 
     @abstractmethod
     def size(self, key: str) -> int:
-        """How many bytes the value has. Raises NotFound and NoValue."""
+        """Return the value's length in bytes. Raises NotFound and NoValue."""
 
     @abstractmethod
     def pieces(self, key: str) -> Iterator[bytes]:
-        """The value in pieces of about PIECE_BYTES, for what is long. Raises NotFound and NoValue."""
+        """Yield the value in pieces of about PIECE_BYTES. Raises NotFound and NoValue."""
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, sorted."""
+        """Return all keys that begin with `prefix`, sorted."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Keep it no longer; nothing happens if it is not there."""
+        """Delete the value; nothing happens if it does not exist."""
 
     def clean(self) -> None:  # noqa: B027 - a store may have nothing to clean
-        """Remove what writers left that were killed. Called only while nobody writes."""
+        """Remove what killed writers left. Call it only while nobody writes."""
