@@ -79,7 +79,7 @@ def decode_part(
 
 
 def not_finite(arrays: Arrays) -> str | None:
-    """Return a sentence that names a number which is not finite, or None: training cannot continue from such a number."""
+    """Return a sentence that names a number which is not finite, or None. Training cannot continue from one."""
     for name, array in arrays.items():
         if array.dtype.kind != "f":
             continue

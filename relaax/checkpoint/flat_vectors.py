@@ -34,7 +34,7 @@ def check_parts(checkpoint: Checkpoint, name: str) -> None:
 
 
 def whole(checkpoint: Checkpoint, name: str) -> Vector:
-    """Return the vector `name` of all shards, such as `parameters`. Raises Damaged if its parts do not make one vector."""
+    """Return the vector `name` of all shards, such as `parameters`. Raises Damaged if the parts do not fit."""
     return cut(checkpoint, name, 0, length(checkpoint.manifest))
 
 

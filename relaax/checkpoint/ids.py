@@ -35,7 +35,7 @@ def sequence(checkpoint_id: str) -> int:
 
 
 def highest_fence(store: Store) -> int:
-    """Return the highest fence of all checkpoints of a store, finished or not; 0 if there are none. Raises StoreError."""
+    """Return the highest fence of all checkpoints of a store, finished or not, or 0. Raises StoreError."""
     return max((age(owner(key))[0] for key in store.list()), default=0)
 
 

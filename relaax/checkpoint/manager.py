@@ -236,7 +236,7 @@ class CheckpointManager:
             _log.warning("old checkpoints are kept for now: %s", error)
 
     def abandon(self, checkpoint_id: str, names: Iterable[str]) -> None:
-        """Delete the files of a checkpoint that could not be saved; those that cannot be deleted now are deleted later."""
+        """Delete the files of a checkpoint that could not be saved, now or, if the store cannot, later."""
         self._give_up(checkpoint_id, names)
         self._delete_leftovers()
 

@@ -29,7 +29,7 @@ class NotFound(StoreError):
 
 
 class NoValue(StoreError):
-    """This is not a value that a store wrote: it is a link, a pipe, a device, a folder, or too long."""
+    """The value is not one that a store wrote: it is a link, a pipe, a device, a folder, or too long."""
 
 
 class Conflict(StoreError):

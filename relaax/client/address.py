@@ -9,7 +9,7 @@ CHECK = "check"
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`; an IPv6 host stands in brackets.
+    """Return host and port of `HOST:PORT`; an IPv6 host stands in brackets.
 
     Raises ValueError with a sentence that names the address and the way out.
     """

@@ -40,7 +40,7 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
 
 
 def _single(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]:
-    """How many steps were taken each time: 0 for the first reset, then 1."""
+    """Return how many steps were taken each time: 0 for the first reset, then 1."""
     env.reset(seed=seed)
     yield 0
     for action in actions:
@@ -51,7 +51,7 @@ def _single(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]
 
 
 def _vector(env: Any, actions: Iterable[Any], seed: int | None) -> Iterator[int]:
-    """The same of N environments: 0, then N without those that used a step to reset."""
+    """Return the same of N environments: 0, then N without those that used a step to reset."""
     mode = autoreset_of(env)
     env.reset(seed=seed)
     yield 0

@@ -106,7 +106,7 @@ class ClientBase:
         return self._session.scalars
 
     def ping(self) -> float:
-        """Seconds that a message to the server and its echo take. Raises Failure and TrainingFinished."""
+        """Return the seconds that a message to the server and its echo take. Raises Failure and TrainingFinished."""
         return self._session.ping(time.perf_counter)
 
     def disconnect(self) -> None:
@@ -133,7 +133,7 @@ class ClientBase:
 
 
 def _context(tls: bool, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
-    """What to connect with; None for plain text. Raises ValueError."""
+    """Return what to connect with; None for plain text. Raises ValueError."""
     ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
     if ca is None:
         return client_context() if tls else None

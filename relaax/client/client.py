@@ -37,7 +37,7 @@ class Client(ClientBase):
     _return = 0.0
 
     def init(self, state: Any) -> Any:
-        """Begin an episode with its first state; the first action."""
+        """Begin an episode with its first state; return the first action."""
         self._begin()
         actions = self._session.start(rlx.Init(single_leaves(self._observe, state)))
         self._in_episode = True
@@ -45,7 +45,7 @@ class Client(ClientBase):
         return self._act.take(iter(actions.action), True)
 
     def send(self, reward: float, state: Any, *, episodes: Sequence[rlx.Episode] = ()) -> Any:
-        """The last action's reward and the state that it led to; the next action."""
+        """Send the last action's reward and the state that it led to; return the next action."""
         self._check_begun()
         leaves = single_leaves(self._observe, state)
         actions = self._session.step(rlx.Step(np.array([reward], np.float64), leaves, episodes=episodes))
@@ -58,7 +58,7 @@ class Client(ClientBase):
     def reset(
         self, reward: float, *, truncated: bool = False, state: Any = None, episodes: Sequence[rlx.Episode] = ()
     ) -> float:
-        """End the episode with the last action's reward; the episode's return, the sum of its rewards.
+        """End the episode with the last action's reward; return the episode's return, the sum of its rewards.
 
         `truncated`: the episode was cut off rather than ended by the task's rule; then `state`, the final one, is
         needed, because its value is part of what the agent learns from.

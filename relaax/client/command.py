@@ -41,7 +41,7 @@ class UsageError(Exception):
 
 
 def parser(program: str, description: str, name: str) -> argparse.ArgumentParser:
-    """A parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
+    """Return a parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     result.add_argument(
         "address",
@@ -91,7 +91,7 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
+    """Return an integer of at least 1, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
@@ -99,7 +99,7 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds, 0 or more, for argparse."""
+    """Return a number of seconds, 0 or more, for argparse."""
     number = float(text)
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
@@ -107,7 +107,7 @@ def seconds(text: str) -> float:
 
 
 def probability(text: str) -> float:
-    """A number from 0 to 1, for argparse."""
+    """Return a number from 0 to 1, for argparse."""
     number = float(text)
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no probability")
@@ -115,7 +115,7 @@ def probability(text: str) -> float:
 
 
 def metric(text: str) -> str:
-    """The name of a metric, for argparse."""
+    """Return the name of a metric, for argparse."""
     try:
         return check_name(text)
     except ValueError as error:
@@ -123,7 +123,7 @@ def metric(text: str) -> str:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `relaax.client.run` that `parser` asks for, but for the environment. Raises UsageError."""
+    """Return the arguments of `relaax.client.run` from the command line, but for the environment. Raises UsageError."""
     try:
         if arguments.address not in (CHECK, RANDOM):
             parse_address(arguments.address)
@@ -185,12 +185,12 @@ def execute(
 
 
 def beside(package: str | None, module: str) -> ModuleType:
-    """A module beside the program, whether the program runs as a script or was imported as a part of `package`."""
+    """Return a module beside the program, which runs as a script or was imported as a part of `package`."""
     return importlib.import_module(f"{package}.{module}" if package else module)
 
 
 def quiet_child() -> Callable[[Any], Any]:
-    """A wrapper for environments in processes of their own: there, Ctrl-C is left to the program that made them."""
+    """Return a wrapper for environments in processes of their own, where Ctrl-C is left to the main program."""
     parent = os.getpid()
 
     def wrap(env: Any) -> Any:
@@ -218,7 +218,7 @@ def abandon(env: Any) -> None:
 
 
 def _whence(unknown: Sequence[str]) -> str:
-    """Where options came from that a program was given by `relaax run` and does not have."""
+    """Return where options came from that a program was given by `relaax run` and does not have."""
     given = [word for word in ("--kwarg", "--wrapper", "--register") if word in unknown]
     keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register"}
     if not given:
@@ -245,7 +245,7 @@ def _require_writable(path: Path) -> None:
 
 
 def _readable(path: Path | None) -> Path | None:
-    """The file of --tls-ca. Raises UsageError."""
+    """Return the file of --tls-ca. Raises UsageError."""
     if path is not None:
         try:
             client_context(path.read_text(encoding="ascii"))

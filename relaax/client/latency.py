@@ -34,7 +34,7 @@ class Latency:
         return frozenset() if self._interval is None else NAMES
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for a ping and a report."""
+        """Return whether it is time for a ping and a report."""
         return self._interval is not None and now - self._since >= self._interval
 
     def add(self, seconds: float) -> None:
@@ -47,7 +47,7 @@ class Latency:
         self._pings.append(seconds)
 
     def report(self, now: float) -> dict[str, float]:
-        """Metrics since the last report, in milliseconds; nothing if there was no answer."""
+        """Return metrics since the last report, in milliseconds; nothing if there was no answer."""
         total, count = self._total, self._count
         self._since, self._total, self._count = now, 0.0, 0
         if not count:

@@ -113,7 +113,7 @@ def _spaces(env: Any, is_vector: bool) -> str:
 
 
 def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: dict[str, Any]) -> Any:
-    """What acts in `env`: a client of the server at `address`, or nobody in particular."""
+    """Return what acts in `env`: a client of the server at `address`, or nobody in particular."""
     act = env.single_action_space if is_vector else env.action_space
     if address == RANDOM:
         return RandomAgent(act, env.num_envs if is_vector else None, seed)

@@ -62,7 +62,7 @@ class Measured:
             self._client.__exit__(kind, error, tb)
 
     def init(self, states: Any) -> Any:
-        """The first action of an episode."""
+        """Return the first action of an episode."""
         before = time.perf_counter()
         actions = self._client.init(states)
         after = time.perf_counter()
@@ -74,17 +74,17 @@ class Measured:
         return actions
 
     def send(self, *outcome: Any, **more: Any) -> Any:
-        """The next action of one environment."""
+        """Return the next action of one environment."""
         return self._timed(self._client.send, 1, outcome, more)
 
     def step(self, *outcome: Any, **more: Any) -> Any:
-        """The next actions of N environments."""
+        """Return the next actions of N environments."""
         first = more.get("first")
         void = 0 if first is None else int(first.sum())
         return self._timed(self._client.step, self._environments - void, outcome, more)
 
     def reset(self, *outcome: Any, **more: Any) -> Any:
-        """The end of an episode: a step, and no action."""
+        """End an episode: a step, and no action."""
         self._steps += 1
         return self._client.reset(*outcome, **more)
 

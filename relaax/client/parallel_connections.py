@@ -74,7 +74,7 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
 
 
 def under_way() -> bool:
-    """Whether any of several connections has not ended."""
+    """Return whether any of several connections has not ended."""
     return any(thread.name.startswith(_NAME) for thread in threading.enumerate())
 
 
@@ -89,7 +89,7 @@ def leave(code: int) -> NoReturn:
 
 
 def measure_file(file: Path, index: int) -> Path:
-    """Where connection number `index` of a program writes its measurements: FILE, then FILE-1, FILE-2, ..."""
+    """Return where connection number `index` of a program writes its measurements: FILE, then FILE-1, FILE-2, ..."""
     return file.with_stem(f"{file.stem}-{index}") if index else file
 
 

@@ -31,15 +31,15 @@ class RandomAgent:
         pass
 
     def init(self, states: Any) -> Any:
-        """The first actions."""
+        """Return the first actions."""
         return self._act()
 
     def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
-        """The next actions."""
+        """Return the next actions."""
         return self._act()
 
     def send(self, reward: float, state: Any, **more: Any) -> Any:
-        """The next action."""
+        """Return the next action."""
         return self._act()
 
     def reset(self, reward: float, **more: Any) -> None:

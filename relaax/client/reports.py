@@ -44,7 +44,7 @@ def _named(names: Sequence[str]) -> Callable[[dict[str, Any]], Mapping[str, floa
 
 
 def _values(infos: dict[str, Any], name: str) -> npt.NDArray[np.float64]:
-    """The values of one entry that can be sent, of every environment that has it or whose episode just ended."""
+    """Return the values of one entry that can be sent, of every environment that has it or whose episode just ended."""
     parts = []
     for source in (infos, infos.get("final_info", {})):
         if name in source:

@@ -52,7 +52,7 @@ class Scalars:
         self._flush()
 
     def take(self) -> rlx.Metrics | None:
-        """What was gathered, which is then forgotten; None if there is nothing."""
+        """Return what was gathered, which is then forgotten; None if there is nothing."""
         if not self._gathered:
             return None
         gathered, self._gathered = self._gathered, []

@@ -84,7 +84,7 @@ class Session:
                 return answer
 
     def step(self, step: rlx.Step) -> rlx.Actions | None:
-        """The answer to `step`; None if the connection was lost, and with it the step."""
+        """Return the answer to `step`; None if the connection was lost, and with it the step."""
         latency = self._latency
         before = latency.clock()
         ping = latency.is_due(before)
@@ -97,13 +97,13 @@ class Session:
         return answer
 
     def reset(self, reset: rlx.Reset) -> rlx.EpisodeReturns | None:
-        """The answer to `reset`; None if the connection was lost, and with it the message."""
+        """Return the answer to `reset`; None if the connection was lost, and with it the message."""
         answer = self._ask_begun(reset, rlx.EpisodeReturns)
         self._begun = False
         return answer
 
     def ping(self, clock: Callable[[], float]) -> float:
-        """Seconds that a message and its echo take, over a new connection where the old one was lost."""
+        """Return the seconds that a message and its echo take, over a new connection where the old one was lost."""
         while True:
             self.connect()
             before = clock()
@@ -146,7 +146,7 @@ class Session:
             return None
 
     def _ask(self, message: rlx.ClientMessage, kind: type[_Answer], ping: bool = False) -> _Answer:
-        """The answer to `message`. `ping`: measure on the way how long the echo of a ping takes."""
+        """Return the answer to `message`. `ping`: measure on the way how long the echo of a ping takes."""
         wire = self._wire
         assert wire is not None
         try:

@@ -25,14 +25,14 @@ class Values(Protocol):
         """The space as the protocol knows it."""
 
     def leaves(self, value: Any, axes: int) -> rlx.Leaves:
-        """The leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError if it does not fit."""
+        """Return the leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError if it does not fit."""
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
-        """The value whose leaves [N, ...] come next; without the leading axis where `single` (then N is 1)."""
+        """Return the value whose leaves [N, ...] come next; without the leading axis where `single` (then N is 1)."""
 
 
 def values_of(space: Any) -> Values:
-    """The converter for a space of `relaax.rlx` or of gymnasium, told by the name of its class or of one of its bases.
+    """Return the converter for a space of `relaax.rlx` or of gymnasium, found by the name of its class or of a base.
 
     Raises UnsupportedSpace for a kind that the protocol does not carry.
     """
@@ -53,12 +53,12 @@ def values_of(space: Any) -> Values:
 
 
 def single_leaves(values: Values, value: Any) -> rlx.Leaves:
-    """The leaves [1, ...] of one environment's value."""
+    """Return the leaves [1, ...] of one environment's value."""
     return [leaf[None] for leaf in values.leaves(value, 0)]
 
 
 def fill_rows(values: Values, current: rlx.Leaves, rows: Iterable[Any]) -> rlx.Leaves:
-    """Leaves [N, ...] from one value for each environment, taken from `current` where the value is None."""
+    """Return leaves [N, ...] from one value for each environment, taken from `current` where the value is None."""
     filled = [leaf.copy() for leaf in current]
     for index, row in enumerate(rows):
         if row is not None:

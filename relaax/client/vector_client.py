@@ -57,7 +57,7 @@ class VectorClient(ClientBase):
         self._ended: _Ended | None = None
 
     def init(self, states: Any) -> Any:
-        """Begin an episode in every environment; the first actions, [N, ...]."""
+        """Begin an episode in every environment; return the first actions, [N, ...]."""
         self._begin()
         actions = self._session.start(rlx.Init(self._observe.leaves(states, 1)))
         self._in_episode = True
@@ -75,7 +75,7 @@ class VectorClient(ClientBase):
         first: npt.ArrayLike | None = None,
         episodes: Sequence[rlx.Episode] = (),
     ) -> Any:
-        """The outcome of the last actions; the next ones, [N, ...].
+        """Send the outcome of the last actions; return the next ones, [N, ...].
 
         An environment that says both terminated and truncated is terminated: its episode ended by the task's rule.
         `final_states`: a batch, or an object array with one state for each environment and None if no episode ended
@@ -201,7 +201,7 @@ class VectorClient(ClientBase):
 
 
 def _mask(mask: npt.ArrayLike | None) -> rlx.Mask | None:
-    """The mask as an array, None if nothing is true."""
+    """Return the mask as an array, None if nothing is true."""
     if mask is None:
         return None
     array = np.asarray(mask, np.bool_)

@@ -71,7 +71,7 @@ class ClientWire:
             raise ConnectionInterrupted(_broke(error)) from error
 
     def hear(self) -> rlx.ServerMessage:
-        """The server's next message that is not a ping. Raises ConnectionInterrupted and TrainingFinished."""
+        """Return the server's next message that is not a ping. Raises ConnectionInterrupted and TrainingFinished."""
         connection = self._connection
         if not connection.buffered:  # as it is where the last answer was all that came
             self._read()
@@ -188,7 +188,7 @@ def _bound(connected: socket.socket, seconds: float) -> None:
 
 
 def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """The same connection over TLS, or closed. Raises ConnectionInterrupted."""
+    """Return the same connection over TLS, or closed. Raises ConnectionInterrupted."""
     try:
         return context.wrap_socket(connected, server_hostname=host)
     except (OSError, ValueError) as error:  # ValueError: a name that no certificate can have
@@ -200,7 +200,7 @@ def _secured(connected: socket.socket, context: ssl.SSLContext, host: str, port:
 
 
 def _farewell(event: object) -> Exception:
-    """What the last message of a server means to its client."""
+    """Return what the last message of a server means to its client."""
     match event:
         case rlx.TrainingFinished(message=message, global_step=global_step):
             return TrainingFinished(message, global_step)

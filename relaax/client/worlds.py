@@ -23,7 +23,7 @@ class World(Protocol):
         """Its space of actions."""
 
     def restart(self) -> Any:
-        """Begin an episode; its first observation."""
+        """Begin an episode; return its first observation."""
 
     def do(self, action: Any) -> tuple[Any, float, bool, bool]:
         """Carry out an action: observation, reward, terminated, truncated."""

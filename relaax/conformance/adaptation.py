@@ -68,7 +68,7 @@ class AdaptedConversation:
         return "error" in self.conversation.entries[0]
 
     def frame(self, entry: dict[str, Any], limits: rlx_pb2.Limits | None) -> bytes:
-        """What to send for an entry of the client. `limits`: of the welcome, once it is there.
+        """Return what to send for an entry of the client. `limits`: of the welcome, once it is there.
 
         Raises Untranslatable.
         """
@@ -108,7 +108,7 @@ class AdaptedConversation:
         return struct.pack(">I", limits.max_frame_bytes + 1)
 
     def _change(self, message: Any, kind: str, mistaken: bool, limits: rlx_pb2.Limits | None) -> bool:
-        """Make the message one of this server's; whether that changed anything."""
+        """Make the message one of this server's; return whether that changed anything."""
         before = message.SerializeToString(deterministic=True)
         if kind == "hello":
             self._introduce(message.hello)
@@ -147,7 +147,7 @@ class AdaptedConversation:
             raise Untranslatable("the server's limit on metrics is larger than a frame")
 
     def _translated(self, arrays: list[Any]) -> list[Any]:
-        """Leaves of the point's space as leaves of the server's, with the mistake that they hold."""
+        """Return leaves of the point's space as leaves of the server's, with the mistake that they hold."""
         own = legal(self.spaces[0], self.environments, np.random.default_rng(0))
         extra = own[:1] * (len(arrays) - 1)
         array = arrays[0]
@@ -167,7 +167,7 @@ class AdaptedConversation:
 
 
 def _edited(data: bytes, message: Any) -> bytes:
-    """A hello in JSON with what was changed in it, and else as it was: its unusual names, its unknown fields."""
+    """Return a hello in JSON with what was changed in it, and else as it was: its unusual names, its unknown fields."""
     tree = json.loads(data[4:], parse_int=lambda digits: int(digits[:_DIGITS]))
     hello = json_format.MessageToDict(message.hello)
     for field in ("observationSpace", "actionSpace", "token", "mode"):

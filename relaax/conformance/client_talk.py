@@ -60,11 +60,11 @@ class ClientTalk:
         return self.connection.codec or "protobuf"
 
     def of(self, *kinds: type[Any]) -> list[Any]:
-        """The messages of these kinds that were heard."""
+        """Return the messages of these kinds that were heard."""
         return [message for message in self.heard if isinstance(message, kinds)]
 
     def hear(self) -> rlx.Message:
-        """The client's next message. Raises Over, Silent, and ProtocolError if it broke the protocol."""
+        """Return the client's next message. Raises Over, Silent, and ProtocolError if it broke the protocol."""
         try:
             payload = self.line.payload()
         except Wrong as wrong:
@@ -80,7 +80,7 @@ class ClientTalk:
         return event
 
     def expect(self, *kinds: type[Any]) -> Any:
-        """The next message that needs an answer: one of these kinds, says the protocol. Pings are answered."""
+        """Return the next message that needs an answer: one of these kinds, says the protocol. Pings are answered."""
         while not isinstance(message := self.hear(), kinds):
             if isinstance(message, rlx.Ping):
                 self.say(rlx_pb2.ServerMessage(pong={"nonce": message.nonce}))
@@ -126,7 +126,7 @@ class ClientTalk:
         self.answers += 1
 
     def actions(self, leaves: list[Array] | None = None) -> rlx_pb2.ServerMessage:
-        """Actions: random ones if none are given."""
+        """Return actions: random ones if none are given."""
         if leaves is None:
             leaves = legal(self.hello.action_space, self.hello.environments, self._random)
         return rlx_pb2.ServerMessage(actions={"action": [wire_array(leaf) for leaf in leaves]})
@@ -185,7 +185,7 @@ class ClientTalk:
 
 
 def golden_message(conversation: str, kind: str, codec: str) -> tuple[bytes, Any]:
-    """A message of the server in a golden conversation: its frame in this codec, and what it says."""
+    """Return a message of the server in a golden conversation: its frame in this codec, and what it says."""
     found = golden(conversation)
     data = bytes.fromhex(found.entry("server", kind)["bytes"])
     message = decoded(data[4:], found.codec, rlx_pb2.ServerMessage)

@@ -24,12 +24,12 @@ def _heard(talk: ClientTalk) -> str:
 
 
 def _broken(run: ClientRun) -> str | None:
-    """The first breach of the protocol, on whichever connection."""
+    """Return the first breach of the protocol, on whichever connection."""
     return next((talk.note for talk in run.talks if talk.mistake is not None), None)
 
 
 def handshake(run: ClientRun) -> Judgement:
-    """The first connection's hello."""
+    """Return the first connection's hello."""
     talk = run.talks[0]
     if talk.connection.hello is None:
         return FAILED, f"no hello was understood: {talk.note}; {run.end}"
@@ -79,7 +79,7 @@ def left(run: ClientRun) -> Judgement:
 
 
 def went_on(run: ClientRun) -> Judgement:
-    """The client was answered to the end of the script, or left by itself, in order."""
+    """Check that the client was answered to the end of the script, or left by itself, in order."""
     if (broken := _broken(run)) is not None:
         return FAILED, broken
     talk = run.talks[0]
@@ -89,7 +89,7 @@ def went_on(run: ClientRun) -> Judgement:
 
 
 def returned(wait: float) -> Callable[[ClientRun], Judgement]:
-    """The client came back, and not before `wait` seconds were over."""
+    """Check that the client came back, and not before `wait` seconds were over."""
 
     def judge(run: ClientRun) -> Judgement:
         if (verdict := _not_so_far(run)) is not None:
@@ -105,7 +105,7 @@ def returned(wait: float) -> Callable[[ClientRun], Judgement]:
 
 
 def restored(run: ClientRun) -> Judgement:
-    """The client came back with its session id."""
+    """Check that the client came back with its session id."""
     if len(run.talks) < 2 or run.talks[1].connection.hello is None:
         return NOT_SEEN, "it did not come back"
     given = run.talks[0].connection.welcome
@@ -116,7 +116,7 @@ def restored(run: ClientRun) -> Judgement:
 
 
 def stayed_away(run: ClientRun) -> Judgement:
-    """The client did not come back after an error that is not retryable."""
+    """Check that the client did not come back after an error that is not retryable."""
     if (verdict := _not_so_far(run)) is not None:
         return verdict
     if len(run.talks) > 1:
@@ -125,7 +125,7 @@ def stayed_away(run: ClientRun) -> Judgement:
 
 
 def ended_cleanly(run: ClientRun) -> Judgement:
-    """The client ended with exit code 0, and did not come back."""
+    """Check that the client ended with exit code 0, and did not come back."""
     verdict, sentence = stayed_away(run)
     if verdict is not PASSED:
         return verdict, sentence
@@ -135,7 +135,7 @@ def ended_cleanly(run: ClientRun) -> Judgement:
 
 
 def noticed(in_time: bool = True) -> Callable[[ClientRun], Judgement]:
-    """The client closed, and said nothing more but bye.
+    """Check that the client closed, and said nothing more but bye.
 
     `in_time` false: the client may have spoken before it could read the mistake, which is none then.
     """
@@ -163,7 +163,7 @@ def _seconds_away(run: ClientRun) -> float:
 
 
 def _not_so_far(run: ClientRun) -> Judgement | None:
-    """What is to be said of a run that broke the protocol before, or never came to where its rule matters."""
+    """Return what is to be said of a run that broke the protocol before, or never came to where its rule matters."""
     talk = run.talks[0]
     if (broken := _broken(run)) is not None:
         return FAILED, broken

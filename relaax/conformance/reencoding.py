@@ -19,7 +19,7 @@ _INTEGERS = {FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32, FieldDescr
 
 
 def written_otherwise(message: Message, codec: str) -> bytes:
-    """A frame in which fields come in reverse order and lists unpacked; in JSON names of the .proto, numbers, nulls."""
+    """Return a frame with fields in reverse order and lists unpacked; in JSON with .proto names, numbers, nulls."""
     if codec == "protobuf":
         return framed(_reversed(message, unknown=False))
     tree = json_format.MessageToDict(message, preserving_proto_field_name=True, use_integers_for_enums=True)
@@ -27,7 +27,7 @@ def written_otherwise(message: Message, codec: str) -> bytes:
 
 
 def with_unknown_fields(message: Message, codec: str) -> bytes:
-    """A frame in which every message has one more field than this version knows."""
+    """Return a frame in which every message has one more field than this version knows."""
     if codec == "protobuf":
         return framed(_reversed(message, unknown=True))
     return framed(json.dumps(_more(json_format.MessageToDict(message))).encode())
@@ -70,7 +70,7 @@ def _numbers(tree: Any, key: str = "") -> Any:
 
 
 def _null(tree: dict[str, Any]) -> dict[str, None]:
-    """A field that every message of its kind may leave out, as null."""
+    """Return a field that every message of its kind may leave out, as null."""
     for mark, name in (("session_id", "server_version"), ("code", "retry_after_seconds"), ("environments", "host")):
         if mark in tree and name not in tree:
             return {name: None}

@@ -31,7 +31,7 @@ class ConversationRefused(Exception):
 
 
 def connected(address: tuple[str, int], settings: Settings) -> socket.socket:
-    """A connection to the server under test. Raises OSError."""
+    """Return a connection to the server under test. Raises OSError."""
     sock = socket.create_connection(address, timeout=settings.deadline)
     if settings.tls is None:
         return sock
@@ -62,7 +62,7 @@ class ServerTalk:
         self.line.send(encoded(message, self.codec))
 
     def hear(self) -> Any:
-        """The server's next message; its pings are answered and passed over.
+        """Return the server's next message; its pings are answered and passed over.
 
         Raises Wrong, also if the server fell silent or has left.
         """
@@ -80,7 +80,7 @@ class ServerTalk:
             return message
 
     def expect(self, kind: str) -> Any:
-        """The server's next message, which must be of this kind. Raises Wrong and ConversationRefused."""
+        """Return the server's next message, which must be of this kind. Raises Wrong and ConversationRefused."""
         message = self.hear()
         found = kind_of(message)
         if found == kind:
@@ -201,7 +201,7 @@ def _answer(adapted: AdaptedConversation, talk: ServerTalk, asked: str) -> None:
 
 
 def _hear(adapted: AdaptedConversation, talk: ServerTalk, entry: dict[str, Any]) -> bool:
-    """What the server is to say here. Whether that ends the conversation."""
+    """Return what the server is to say here. Whether that ends the conversation."""
     tree = entry["message"]
     if "ping" in tree or "bye" in tree:
         return False  # a real server pings and leaves when it likes

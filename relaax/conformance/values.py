@@ -16,7 +16,7 @@ _SAFE = 2.0**53  # what float64, in which bounds are kept, counts up to without 
 
 
 def wire_array(array: Array) -> rlx_pb2.Array:
-    """An array as the .proto has it."""
+    """Return an array as the .proto has it."""
     numbers = {dtype: number for number, dtype in DTYPES.items()}
     little = array.dtype.newbyteorder("<")
     data = array.astype(little).tobytes()
@@ -24,7 +24,7 @@ def wire_array(array: Array) -> rlx_pb2.Array:
 
 
 def legal(space: Space, environments: int, random: np.random.Generator) -> list[Array]:
-    """Leaves of a random value for each environment."""
+    """Return leaves of a random value for each environment."""
     return [_legal(element, (environments, *element.shape), random) for element in space.elements()]
 
 
@@ -45,7 +45,7 @@ def _legal(element: ElementarySpace, shape: tuple[int, ...], random: np.random.G
 
 
 def out_of_range(space: Space, leaves: list[Array]) -> list[Array] | None:
-    """Legal leaves with one element that is outside of the space; None if the space has every value."""
+    """Return legal leaves with one element that is outside of the space; None if the space has every value."""
     for index, element in enumerate(space.elements()):
         value = _beyond(element)
         if value is not None:
@@ -59,7 +59,7 @@ def out_of_range(space: Space, leaves: list[Array]) -> list[Array] | None:
 
 
 def _beyond(element: ElementarySpace) -> float | int | None:
-    """A value that element 0 of the leaf must not have."""
+    """Return a value that element 0 of the leaf must not have."""
     if isinstance(element, Discrete):
         return element.start + element.n if element.start + element.n < 2**63 else None
     if isinstance(element, MultiDiscrete):
@@ -76,5 +76,5 @@ def _beyond(element: ElementarySpace) -> float | int | None:
 
 
 def of_another_dtype(leaves: list[Array]) -> list[Array]:
-    """The same numbers, the first leaf in an element type that was not agreed on."""
+    """Return the same numbers, the first leaf in an element type that was not agreed on."""
     return [leaves[0].astype(np.float64 if leaves[0].dtype != np.float64 else np.float32), *leaves[1:]]

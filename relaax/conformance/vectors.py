@@ -35,7 +35,7 @@ class Conversation:
         return Limits(**{name: getattr(wire, name) for name in names})
 
     def entry(self, sender: str, kind: str) -> dict[str, Any]:
-        """The first message of this kind, by its name in JSON. Raises KeyError if there is none."""
+        """Return the first message of this kind, by its name in JSON. Raises KeyError if there is none."""
         for entry in self.entries:
             if entry["from"] == sender and kind in entry.get("message", {}):
                 return entry
@@ -44,7 +44,7 @@ class Conversation:
 
 @cache
 def load() -> tuple[Conversation, ...]:
-    """All of them, in the order of the files."""
+    """Return all of them, in the order of the files."""
     found = []
     for path in sorted(FOLDER.glob("*.json")):
         for c in json.loads(path.read_text("utf-8"))["conversations"]:
@@ -54,5 +54,5 @@ def load() -> tuple[Conversation, ...]:
 
 
 def golden(name: str) -> Conversation:
-    """The conversation of this name. Raises KeyError."""
+    """Return the conversation of this name. Raises KeyError."""
     return {conversation.name: conversation for conversation in load()}[name]

@@ -40,19 +40,19 @@ class Silent(Exception):
 
 
 def framed(payload: bytes) -> bytes:
-    """A payload with its length."""
+    """Return a payload with its length."""
     return struct.pack(">I", len(payload)) + payload
 
 
 def encoded(message: Message, codec: str) -> bytes:
-    """A frame that says `message`, written as the vectors are."""
+    """Return a frame that says `message`, written as the vectors are."""
     if codec == "protobuf":
         return framed(message.SerializeToString(deterministic=True))
     return framed(json.dumps(json_format.MessageToDict(message), separators=(",", ":")).encode())
 
 
 def decoded(payload: bytes, codec: str, kind: type[Any]) -> Any:
-    """The message of `kind` (an envelope of `rlx_pb2`) in a payload. Raises Wrong."""
+    """Return the message of `kind` (an envelope of `rlx_pb2`) in a payload. Raises Wrong."""
     try:
         if codec == "protobuf":
             return kind.FromString(payload)
@@ -65,12 +65,12 @@ def decoded(payload: bytes, codec: str, kind: type[Any]) -> Any:
 
 
 def kind_of(message: Any) -> str:
-    """The name of the message in an envelope: "welcome", "episode_returns"; "nothing" where none is set."""
+    """Return the name of the message in an envelope: "welcome", "episode_returns"; "nothing" where none is set."""
     return message.WhichOneof("message") or "nothing"
 
 
 def code_name(code: int) -> str:
-    """The name of an error code as section 9 writes it."""
+    """Return the name of an error code as section 9 writes it."""
     try:
         return rlx_pb2.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
     except ValueError:
@@ -96,7 +96,7 @@ class Line:
                 self.socket.sendall(piece)
 
     def payload(self, deadline: float | None = None) -> bytes:
-        """The payload of the peer's next frame. Raises Over, Silent and Wrong."""
+        """Return the payload of the peer's next frame. Raises Over, Silent and Wrong."""
         until = time.monotonic() + (self.deadline if deadline is None else deadline)
         (length,) = struct.unpack(">I", self._take(4, until))
         if not 0 < length <= self.max_frame_bytes:

@@ -19,7 +19,7 @@ class Space:
     __slots__ = ()
 
     def elements(self) -> Iterator[ElementarySpace]:
-        """The elementary spaces, one per leaf: itself, or those of the parts in the order of the wire."""
+        """Return the elementary spaces, one per leaf: itself, or those of the parts in the order of the wire."""
         raise NotImplementedError
 
     def paths(self) -> Iterator[str]:
@@ -27,7 +27,7 @@ class Space:
         raise NotImplementedError
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """The leaves of one value, or of a batch of values: leading axes are carried through.
+        """Return the leaves of one value, or of a batch of values: leading axes are carried through.
 
         Element types are converted if no value changes (and float64 to float32 and the like).
         Raises ValueError if the value's structure, shape or type is not the space's.
@@ -35,7 +35,7 @@ class Space:
         raise NotImplementedError
 
     def unflatten(self, leaves: Sequence[Leaf]) -> Any:
-        """The value whose leaves these are, the reverse of `flatten`. Raises ValueError on a wrong number of leaves."""
+        """Return the value with these leaves, the reverse of `flatten`. Raises ValueError if their number is wrong."""
         values = iter(leaves)
         result = self._take(values)
         if next(values, None) is not None:
@@ -46,7 +46,7 @@ class Space:
         raise NotImplementedError
 
     def _key(self) -> tuple[object, ...]:
-        """What equality and hash go by."""
+        """Return what equality and hash go by."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -84,11 +84,11 @@ class ElementarySpace(Space):
         yield self
 
     def paths(self) -> Iterator[str]:
-        """One empty path: the value is the leaf."""
+        """Return one empty path: the value is the leaf."""
         yield ""
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """One leaf: the value as an array of this dtype. Raises ValueError if it does not fit."""
+        """Return one leaf: the value as an array of this dtype. Raises ValueError if it does not fit."""
         array = _converted(np.asarray(value), self)
         axes = array.ndim - len(self.shape)
         if axes < 0 or array.shape[axes:] != self.shape:
@@ -266,7 +266,7 @@ def _shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.ufunc) -> npt.NDArray[np.float64]:
-    """The bound as `dtype` can hold it, in float64; 0.0 added so that -0.0 and 0.0 are one."""
+    """Return the bound as `dtype` can hold it, in float64; 0.0 added so that -0.0 and 0.0 are one."""
     bound = np.asarray(value, np.float64)
     if np.isnan(bound).any():
         raise ValueError("a bound of a Box is NaN")
@@ -279,7 +279,7 @@ def _bound(value: npt.ArrayLike, dtype: np.dtype[Any], towards_inside: np.ufunc)
 
 
 def _compact(bound: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """One number if all elements are equal, else a copy of the whole that nobody else can change."""
+    """Return one number if all elements are equal, else a copy of the whole that nobody else can change."""
     flat = bound.reshape(-1)
     return np.array(flat[0]) if (flat == flat[0]).all() else bound.copy()
 

@@ -33,7 +33,7 @@ _NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.
 
 
 def dtype_number(dtype: np.dtype[Any]) -> Any:
-    """The wire's number of an element type. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
+    """Return the wire's number of an element type. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
     number = _NUMBERS.get(dtype.newbyteorder("<"))
     if number is None:
         raise ProtocolError(ErrorCode.INVALID_VALUE, f"arrays of {dtype} cannot be sent")
@@ -41,7 +41,7 @@ def dtype_number(dtype: np.dtype[Any]) -> Any:
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """The element type of a wire number. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
+    """Return the element type of a wire number. Raises ProtocolError (INVALID_VALUE) for one not on the list."""
     dtype = DTYPES.get(number)
     if dtype is None:
         raise ProtocolError(ErrorCode.INVALID_VALUE, f"{number} is no known dtype")
@@ -60,7 +60,7 @@ def write_array(array: Leaf, target: rlx_pb2.Array) -> None:
 
 
 def read_array(source: rlx_pb2.Array) -> Leaf:
-    """A read-only view of the bytes of a wire array. Raises ProtocolError (INVALID_VALUE) if they do not fit."""
+    """Return a read-only view of the bytes of a wire array. Raises ProtocolError (INVALID_VALUE) if they do not fit."""
     dtype = DTYPES.get(source.dtype)
     if dtype is None:
         dtype = dtype_of(source.dtype)

@@ -152,7 +152,7 @@ class Checker:
         self._metric_names = names
 
     def _mask(self, field: str, mask: Any) -> Mask | None:
-        """The mask, or None if no element is true."""
+        """Return the mask, or None if no element is true."""
         if mask is None:
             return None
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != self._shape:

@@ -31,13 +31,13 @@ class Codec(Protocol):
     name: str
 
     def encode(self, message: Message, sender: Sender) -> bytes:
-        """The payload of a frame."""
+        """Return the payload of a frame."""
 
     def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
-        """The same, for `framing.framed`: in pieces, and how many bytes they are."""
+        """Return the same, for `framing.framed`: in pieces, and how many bytes they are."""
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """The message in the payload of a frame that `sender` sent."""
+        """Return the message in the payload of a frame that `sender` sent."""
 
     def agree(self, hello: Hello) -> None:
         """Learn what the arrays of the messages after this hello are."""
@@ -58,11 +58,11 @@ class ProtobufCodec:
             self._steps, self._actions = StepLayout(hello), ActionsLayout(hello)
 
     def encode(self, message: Message, sender: Sender) -> bytes:
-        """The serialized message."""
+        """Return the serialized message."""
         return b"".join(self.pieces(message, sender)[0])
 
     def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
-        """The serialized message in pieces, among them the arrays themselves."""
+        """Return the serialized message in pieces, among them the arrays themselves."""
         written = None
         if self._steps is not None and isinstance(message, Step):
             written = self._steps.write(message)
@@ -74,7 +74,7 @@ class ProtobufCodec:
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Raises ProtocolError: MALFORMED if the payload is not one Protobuf message, or else as `from_part`."""
+        """Decode a message. Raises ProtocolError: MALFORMED if it is not one in Protobuf, or else as `from_part`."""
         layout = self._steps if sender is Sender.CLIENT else self._actions
         if layout is not None and (message := layout.read(payload)) is not None:
             return message
@@ -112,16 +112,16 @@ class JsonCodec:
         """Nothing is to be learned: JSON is read and written one way only."""
 
     def encode(self, message: Message, sender: Sender) -> bytes:
-        """The message on one line."""
+        """Return the message on one line."""
         return json.dumps(self._format.MessageToDict(to_wire(message, sender)), separators=(",", ":")).encode()
 
     def pieces(self, message: Message, sender: Sender) -> tuple[Sequence[Piece], int]:
-        """The message on one line, in one piece."""
+        """Return the message on one line, in one piece."""
         payload = self.encode(message, sender)
         return [payload], len(payload)
 
     def decode(self, payload: bytes, sender: Sender) -> Message:
-        """Raises ProtocolError: MALFORMED if the payload is no JSON of a message, or else as `from_part`."""
+        """Decode a message. Raises ProtocolError: MALFORMED if it is not one in JSON, or else as `from_part`."""
         tree = json_decoding.tree_of(payload)
         found = json_decoding.one_of(tree, _ENVELOPES[sender].DESCRIPTOR)
         if found is None:
@@ -169,7 +169,7 @@ _SKIMMED: dict[Sender, type[Any]] = dict(zip(_ENVELOPES, _BOTH, strict=True))
 
 
 def codec_named(name: str) -> Codec:
-    """The codec called "protobuf" or "json". Raises ValueError for any other name."""
+    """Return the codec called "protobuf" or "json". Raises ValueError for any other name."""
     if name == "protobuf":
         return ProtobufCodec()
     if name == "json":
@@ -178,5 +178,5 @@ def codec_named(name: str) -> Codec:
 
 
 def codec_of(first_byte: int | None) -> Codec:
-    """The codec of a connection whose first frame starts with this byte; Protobuf while there is none."""
+    """Return the codec of a connection whose first frame starts with this byte; Protobuf while there is none."""
     return JsonCodec() if first_byte == JSON_FIRST_BYTE else ProtobufCodec()

@@ -105,7 +105,7 @@ class _Connection:
             self._reader.feed(data)
 
     def next_event(self) -> Event:
-        """The next message of the peer, NEED_DATA if there is none yet, ConnectionClosed if none will come.
+        """Return the next message of the peer, NEED_DATA if there is none yet, ConnectionClosed if none will come.
 
         Raises RemoteProtocolError if the peer broke the protocol. From then on only `Error` (server) or `Bye`
         (client) may be sent, and every further call raises the same.
@@ -137,7 +137,7 @@ class _Connection:
         return message
 
     def send(self, message: Message) -> bytes:
-        """The frame that says `message`.
+        """Return the frame that says `message`.
 
         Raises LocalProtocolError, and changes nothing, if it may not be said now or does not fit what was agreed.
         Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: where this message
@@ -263,7 +263,7 @@ class ServerConnection(_Connection):
         return self._limits if self._hello is None else limits_for(self._hello, self._limits)
 
     def forget_token(self) -> Hello:
-        """The hello without its token, which nothing here holds any more."""
+        """Return the hello without its token, which nothing here holds any more."""
         assert self._hello is not None, "the client has not introduced itself"
         self._hello = dataclasses.replace(self._hello, token="")
         return self._hello

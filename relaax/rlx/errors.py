@@ -40,7 +40,7 @@ MAX_SENTENCE = 2000
 
 
 def shortened(sentence: str) -> str:
-    """The sentence, or its start if it is longer than `MAX_SENTENCE` characters; lone surrogates become "?".
+    """Return the sentence, or its start if it is longer than `MAX_SENTENCE` characters; lone surrogates become "?".
 
     A JSON peer can send those, a sentence may quote them, and UTF-8 cannot say them.
     """

@@ -16,12 +16,12 @@ Piece = bytes | memoryview
 
 
 def frame(payload: bytes, max_frame_bytes: int) -> bytes:
-    """One frame. Raises ProtocolError (FRAME_TOO_LARGE) if the payload exceeds the limit."""
+    """Return one frame. Raises ProtocolError (FRAME_TOO_LARGE) if the payload exceeds the limit."""
     return framed([payload], len(payload), max_frame_bytes)
 
 
 def framed(pieces: Sequence[Piece], length: int, max_frame_bytes: int) -> bytes:
-    """One frame whose payload, of `length` bytes, is in pieces: they are copied once. Raises as `frame`."""
+    """Return one frame whose payload, of `length` bytes, is in pieces: they are copied once. Raises as `frame`."""
     if length > max_frame_bytes:
         raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, max_frame_bytes))
     return b"".join([_HEADER.pack(length), *pieces])
@@ -39,7 +39,7 @@ class FrameReader:
         self._payload: bytes | None = None  # of a frame that came in one piece; then the buffer is empty
 
     def __len__(self) -> int:
-        """Bytes held."""
+        """Return the number of bytes held."""
         return len(self._buffer) if self._payload is None else HEADER_BYTES + len(self._payload)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -57,13 +57,13 @@ class FrameReader:
         self._buffer += data
 
     def first_byte(self) -> int | None:
-        """The first byte of the next frame's payload, once it is there."""
+        """Return the first byte of the next frame's payload, once it is there."""
         if self._payload is not None:
             return self._payload[0]
         return self._buffer[HEADER_BYTES] if len(self._buffer) > HEADER_BYTES else None
 
     def next_frame(self) -> bytes | None:
-        """The payload of the next frame, None while it is incomplete.
+        """Return the payload of the next frame, None while it is incomplete.
 
         Raises ProtocolError for a length of 0 (MALFORMED) or over the limit (FRAME_TOO_LARGE), as soon as it is read.
         """
@@ -81,7 +81,7 @@ class FrameReader:
         return payload
 
     def waiting(self) -> Iterator[bytes]:
-        """The payloads of the whole frames that are held; they stay. Raises as `next_frame`."""
+        """Return the payloads of the whole frames that are held; they stay. Raises as `next_frame`."""
         if self._payload is not None:
             yield self._payload
             return
@@ -91,7 +91,7 @@ class FrameReader:
             at = end
 
     def _end_of_frame(self, at: int) -> int | None:
-        """Where the frame that begins at `at` in the buffer ends; None while it is incomplete. Raises ProtocolError."""
+        """Return the end of the frame that begins at `at`; None while it is incomplete. Raises ProtocolError."""
         if len(self._buffer) < at + HEADER_BYTES:
             return None
         (length,) = _HEADER.unpack_from(self._buffer, at)

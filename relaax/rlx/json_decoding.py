@@ -32,7 +32,7 @@ Tree = dict[str, Any]
 
 
 def tree_of(payload: bytes) -> Tree:
-    """The outermost object of a frame. Raises ProtocolError (MALFORMED) if there is none."""
+    """Return the outermost object of a frame. Raises ProtocolError (MALFORMED) if there is none."""
     try:
         tree = json.loads(
             payload.decode("utf-8"), object_pairs_hook=_object, parse_int=_integer, parse_constant=_constant
@@ -47,7 +47,7 @@ def tree_of(payload: bytes) -> Tree:
 
 
 def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
-    """The field of the one message in an envelope, and the message; None if no message is known.
+    """Return the field of the one message in an envelope, and the message; None if no message is known.
 
     Raises ProtocolError (MALFORMED) if there are several, or one is no object.
     """
@@ -63,7 +63,7 @@ def one_of(tree: Tree, envelope: Descriptor) -> tuple[str, Tree] | None:
 
 
 def part_of(tree: Tree, *names: str) -> Tree:
-    """The object with these keys only."""
+    """Return the object with these keys only."""
     return {name: tree[name] for name in names if name in tree}
 
 
@@ -80,7 +80,7 @@ def fill(tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) ->
 
 
 def malformed(reason: str) -> ProtocolError:
-    """What is said of JSON that is no message."""
+    """Return what is said of JSON that is no message."""
     return ProtocolError(ErrorCode.MALFORMED, f"a frame is no JSON of a message: {reason}")
 
 
@@ -184,7 +184,7 @@ def _constant(name: str) -> None:
 
 
 def _refuse_nesting(tree: Any) -> None:
-    """Raises RecursionError. Whether the parser does differs between versions of Python."""
+    """Parse JSON. Raises RecursionError; whether the parser does differs between versions of Python."""
     level = [tree]
     for _ in range(MAX_NESTING):
         inner = (child for node in level for child in (node.values() if isinstance(node, dict) else node))

@@ -44,7 +44,7 @@ class StepLayout:
         self._plain, self._plain_length = around + self._reward, len(around) + self._least
 
     def write(self, step: Step) -> tuple[list[Piece], int] | None:
-        """The payload that says `step`, whose arrays are those of the hello, in pieces, and its length in bytes.
+        """Return the payload that says `step`, whose arrays are those of the hello, in pieces, and its length in bytes.
 
         None for a step that reports episodes.
         """
@@ -65,7 +65,7 @@ class StepLayout:
         return pieces, len(around) + size
 
     def read(self, payload: bytes) -> Step | None:
-        """The step that `payload` says, or None. Arrays of one byte per element are views of it."""
+        """Return the step that `payload` says, or None. Arrays of one byte per element are views of it."""
         plain = payload.startswith(self._plain)
         at = len(self._plain) if plain else self._begin(payload)
         end = at + 8 * self._environments
@@ -94,7 +94,7 @@ class StepLayout:
         return len(head) if payload.startswith(head) else 0
 
     def _write_mask(self, head: bytes, mask: Mask | None, pieces: list[Piece]) -> int:
-        """How many bytes were added: none for a mask if nothing is true."""
+        """Return how many bytes were added: none for a mask if nothing is true."""
         if mask is None or not np.count_nonzero(mask):
             return 0
         pieces += [head, mask.tobytes()]
@@ -122,13 +122,13 @@ class ActionsLayout:
         self._length = len(self._head) + self._action.nbytes
 
     def write(self, actions: Actions) -> tuple[list[Piece], int]:
-        """The payload that says `actions`, whose arrays are those of the hello, in pieces, and its length in bytes."""
+        """Return the payload that says `actions`, with the hello's arrays, in pieces, and its length in bytes."""
         pieces: list[Piece] = [self._head]
         self._action.write(actions.action, pieces)
         return pieces, self._length
 
     def read(self, payload: bytes) -> Actions | None:
-        """The actions that `payload` says, or None. Arrays of one byte per element are views of it."""
+        """Return the actions that `payload` says, or None. Arrays of one byte per element are views of it."""
         if not payload.startswith(self._head) or len(payload) != self._length:
             return None
         action = self._action.read(payload, len(self._head))
@@ -148,7 +148,7 @@ class _Arrays:
             pieces.append(_in_order(leaf))
 
     def read(self, payload: bytes, at: int) -> Leaves | None:
-        """The leaves, where the field is at `at`."""
+        """Return the leaves, where the field is at `at`."""
         if at + self.nbytes > len(payload):
             return None
         leaves: Leaves = []
@@ -169,11 +169,11 @@ class _Envelope:
         self._number = number
 
     def around(self, size: int) -> bytes:
-        """The bytes before a message of this size."""
+        """Return the bytes before a message of this size."""
         return _head(self._number, size)
 
     def of(self, size: int) -> bytes:
-        """The bytes before a message that fills a payload of this size; none if no message does."""
+        """Return the bytes before a message that fills a payload of this size; none if no message does."""
         for length_bytes in range(1, 6):
             head = _head(self._number, max(0, size - 1 - length_bytes))
             if len(head) == 1 + length_bytes:
@@ -182,7 +182,7 @@ class _Envelope:
 
 
 def _leaf(number: int, element: ElementarySpace, environments: int) -> tuple[bytes, Any, tuple[int, ...], int]:
-    """The bytes before the data of a leaf, the data's element type and shape, and how many bytes they are."""
+    """Return the bytes before the data of a leaf, the data's element type and shape, and how many bytes they are."""
     array = rlx_pb2.Array.DESCRIPTOR.fields_by_name
     shape, size = (environments, *element.shape), environments * element.nbytes
     axes = b"".join(varint(length) for length in shape)
@@ -192,7 +192,7 @@ def _leaf(number: int, element: ElementarySpace, environments: int) -> tuple[byt
 
 
 def _head(number: int, size: int) -> bytes:
-    """What Protobuf writes before `size` bytes of the field of this number."""
+    """Return what Protobuf writes before `size` bytes of the field of this number."""
     return bytes([number << 3 | _LENGTH_DELIMITED]) + varint(size)
 
 

@@ -85,14 +85,14 @@ def _legality(element: ElementarySpace, bounded: bool) -> ValueCheck | None:
 
 
 def is_finite(numbers: npt.NDArray[Any]) -> bool:
-    """Whether no element is NaN or infinite."""
+    """Return whether no element is NaN or infinite."""
     # One that is makes their sum so; and if the sum of finite numbers overflows, numpy has the last word.
     few = numbers.size <= _FEW and math.isfinite(sum(numbers.ravel().tolist()))
     return few or bool(np.isfinite(numbers).all())
 
 
 def is_within(numbers: npt.NDArray[Any], most: float) -> bool:
-    """Whether every element is a number from -`most` to `most`, and none is NaN."""
+    """Return whether every element is a number from -`most` to `most`, and none is NaN."""
     if numbers.size > _FEW:
         return bool(np.abs(numbers).max() <= most)  # NaN if any element is
     few: list[float] = numbers.ravel().tolist()
@@ -104,7 +104,7 @@ def _bits(leaf: Leaf) -> Any:
 
 
 def _in_range(start: int, count: Any) -> ValueCheck:
-    """Elements of int64 in [start, start + count): as unsigned numbers, one comparison does for both ends."""
+    """Return elements of int64 in [start, start + count): as unsigned numbers, one comparison does for both ends."""
     if start == 0:
         return lambda leaf: (leaf.view(np.uint64) < count).all()
     return lambda leaf: ((leaf - start).view(np.uint64) < count).all()
@@ -134,7 +134,7 @@ def _within(box: Box) -> ValueCheck | None:
 
 
 def _illegal(field: str, leaf: Leaf, expected: LeafCheck, rows: Mask | None) -> str:
-    """The sentence that names the first offending environment."""
+    """Return the sentence that names the first offending environment."""
     assert expected.legal is not None
     for environment in range(len(leaf)):
         one = leaf[environment : environment + 1]

@@ -193,7 +193,7 @@ class Error:
 
     @classmethod
     def of(cls, error: ProtocolError) -> Error:
-        """What the peer is told of `error`."""
+        """Return what the peer is told of `error`."""
         return cls(error.code, error.message)
 
 

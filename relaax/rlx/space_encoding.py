@@ -56,7 +56,7 @@ def write_space(space: Space, target: rlx_pb2.Space, depth: int = 1) -> None:
 
 
 def read_space(source: rlx_pb2.Space, what: str, depth: int = 1) -> Space:
-    """The space that the wire describes. Raises ProtocolError if it describes none, or one past the limits."""
+    """Return the space that the wire describes. Raises ProtocolError if it describes none, or one past the limits."""
     _check_depth(depth)
     try:
         return _read_space(source, what, depth)
@@ -135,7 +135,7 @@ def _check_depth(depth: int) -> None:
 
 
 def space_to_dict(space: Space) -> dict[str, Any]:
-    """The space in the canonical JSON mapping of `rlx.v1.Space`. Equal spaces give equal dicts.
+    """Return the space in the canonical JSON mapping of `rlx.v1.Space`. Equal spaces give equal dicts.
 
     Raises ValueError if the space is past the limits of the protocol.
     """
@@ -152,7 +152,7 @@ def space_to_dict(space: Space) -> dict[str, Any]:
 
 
 def space_from_dict(description: Mapping[str, Any]) -> Space:
-    """The space that `space_to_dict` described. Raises ValueError if `description` describes none."""
+    """Return the space that `space_to_dict` described. Raises ValueError if `description` describes none."""
     from google.protobuf import json_format
 
     wire = rlx_pb2.Space()

@@ -45,7 +45,7 @@ class Tuple(Space):
             yield from (f"[{index}]{path}" for path in space.paths())
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """The leaves of each part. Raises ValueError if `value` is no sequence with one value for each part."""
+        """Return the leaves of each part. Raises ValueError if `value` is no sequence with one value for each part."""
         if not isinstance(value, (tuple, list)) or len(value) != len(self.spaces):
             raise ValueError(f"a tuple of {len(self.spaces)} values is needed for {self}")
         return [leaf for space, part in zip(self.spaces, value, strict=True) for leaf in space.flatten(part)]
@@ -81,7 +81,7 @@ class Dict(Space):
             yield from (f"[{key!r}]{path}" for path in space.paths())
 
     def flatten(self, value: Any) -> list[Leaf]:
-        """The leaves of each part. Raises ValueError if `value` is no mapping with exactly these keys."""
+        """Return the leaves of each part. Raises ValueError if `value` is no mapping with exactly these keys."""
         if not isinstance(value, Mapping) or value.keys() != self.spaces.keys():
             raise ValueError(f"a dict with the keys {', '.join(self.spaces)} is needed for {self}")
         return [leaf for key, space in self.spaces.items() for leaf in space.flatten(value[key])]

@@ -80,5 +80,5 @@ TRANSITIONS: dict[tuple[State, Sender, type[Message]], State] = {
 
 
 def allowed(state: State, sender: Sender) -> list[type[Message]]:
-    """What `sender` may say in `state`, in the table's order."""
+    """Return what `sender` may say in `state`, in the table's order."""
     return [kind for where, who, kind in TRANSITIONS if (where, who) == (state, sender)]
