@@ -261,7 +261,7 @@ def _bad_steps() -> Iterator[Talk]:
         ),
         (
             "step_nan_final",
-            "A final observation that is NaN if it counts.",
+            "A final observation that is NaN where it counts.",
             {"autoreset": same},
             Step(one, at, mask(1), None, points((0, np.nan))),
         ),
