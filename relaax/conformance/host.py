@@ -40,7 +40,7 @@ class ClientRun:
 
 
 def run_client(command: list[str], script: Script, deadline: float, quiet: float) -> ClientRun:
-    """ClientRun the command until it ends, or was heard nothing of for `quiet` seconds. `{address}` in it is replaced.
+    """Run the command until it ends or is silent for `quiet` seconds. `{address}` in it is replaced.
 
     `deadline`: seconds to wait for whatever is due. Raises OSError if the command cannot be started.
     """

@@ -65,7 +65,7 @@ def check_server(
     checks: list[RuleCheck],
     progress: Callable[[str], None] = lambda name: None,
 ) -> Report:
-    """RuleCheck a server. `progress` is told the name of each rule before it is checked."""
+    """Check a server. `progress` is told the name of each rule before it is checked."""
     findings = []
     for check in checks:
         progress(check.name)

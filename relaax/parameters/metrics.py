@@ -1,4 +1,4 @@
-"""MetricsRecorder of a worker until a message carries them."""
+"""Keep the metrics of a worker until a message carries them."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class FakeMetrics(MetricsRecorder):
         self._parameters.scalars.append((name, float(value)))
 
     def statistic(self, name: str, moments: Moments) -> None:
-        """MetricsCollector until the next push."""
+        """Keep samples of a statistic until the next push."""
         registration = self._parameters._enter("statistic")
         _demand(not registration.exploit, "statistic in exploit mode")
         lengths = self._parameters._lengths

@@ -1,4 +1,4 @@
-"""RequestReader what callers send, so that who does not send it keeps no thread from the others."""
+"""Read what callers send, so that a caller who sends nothing keeps no thread from the others."""
 
 from __future__ import annotations
 

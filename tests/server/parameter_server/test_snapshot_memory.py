@@ -1,4 +1,4 @@
-"""SnapshotMemory into memory that is there already."""
+"""Copies into memory that is there already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnprovenClients of clients that have proved nothing: who has one, and who loses it, by a clock of the test's own."""
+"""Places of clients that have proved nothing: who has one, and who loses it, by a clock of the test's own."""
 
 from __future__ import annotations
 
