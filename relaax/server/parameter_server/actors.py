@@ -1,4 +1,4 @@
-"""The actor indices of environments: who has which, and when others may have them."""
+"""Allot actor indices to environments, and keep them for sessions that come back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, overload
 _log = logging.getLogger(__name__)
 
 MAX_KEPT = 2**20
-"""Indices that are kept for sessions that are away. Past it the longest absent lose theirs."""
+"""Indices kept for absent sessions. Beyond it those that have been absent for longest lose theirs."""
 MAX_RANGES = 16
-"""Ranges that one session has. One that grows past it gets a single range in their place."""
+"""Ranges of one session. One that would have more gets a single new range instead."""
 
 
 class Indices(Sequence[int]):
-    """Indices in the order of a session's environments, kept as ranges: it takes no more room for 65,536 of them."""
+    """Indices in the order of a session's environments, stored as ranges: 65,536 of them take no more room."""
 
     __slots__ = ("_ranges",)
 
@@ -45,7 +45,7 @@ class Indices(Sequence[int]):
 
 
 class ActorTable:
-    """Gives each environment of each session an index; a session that comes back in time gets its own again.
+    """Gives each environment of each session an index; a session that returns in time gets its own again.
 
     Those of a new session lie side by side, in the first gap that holds them all. A session `comes` and `goes`; when it
     has been away for `keep` seconds its indices are others', and before that if there are more than `capacity`
@@ -69,7 +69,7 @@ class ActorTable:
         return session in self._sessions
 
     def comes(self, session: str, environments: int) -> Indices:
-        """The indices of the session's first `environments` environments."""
+        """Return the indices of the session's first `environments` environments."""
         self.expire()
         if self._away.pop(session, None) is not None:
             self._kept -= _count(self._sessions[session])
@@ -86,14 +86,14 @@ class ActorTable:
         return Indices(_first(owned, environments))
 
     def goes(self, session: str) -> None:
-        """Nobody speaks for the session for now; nothing happens if it has no indices."""
+        """Note that the session is absent; nothing happens if it has no indices."""
         if session in self._sessions and session not in self._away:
             self._away[session] = self._clock()
             self._kept += _count(self._sessions[session])
             self.expire()
 
     def forget(self, session: str) -> None:
-        """Give the session's indices to others."""
+        """Free the session's indices."""
         owned = self._sessions.pop(session, None)
         if owned is not None:
             if self._away.pop(session, None) is not None:
@@ -101,7 +101,7 @@ class ActorTable:
             self._release(owned)
 
     def expire(self) -> None:
-        """Give others the indices of sessions that have been away for too long."""
+        """Free the indices of sessions that have been absent for too long."""
         limit = self._clock() - self._keep
         while self._away:
             session, since = next(iter(self._away.items()))
@@ -110,12 +110,13 @@ class ActorTable:
             self.forget(session)
 
     def as_json(self) -> dict[str, list[list[int]]]:
-        """Session to its ranges, each as [first, how many], the longest absent first."""
+        """Return sessions and their ranges, each as [first, count], the longest absent first."""
         order = chain(self._away, (session for session in self._sessions if session not in self._away))
         return {session: [[each.start, len(each)] for each in self._sessions[session]] for session in order}
 
     def restore(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Take back what `as_json` gave, or did in older versions: session to its indices. All are away from now on.
+        """Restore what `as_json` returned, in this or an older version (session to its indices). All sessions are
+        absent.
 
         What cannot be so, such as an index of two sessions, is left out.
         """
@@ -143,7 +144,7 @@ class ActorTable:
         self.expire()
 
     def _take(self, count: int) -> range:
-        """The first so many that lie side by side."""
+        """Return the first free range of this length."""
         for position, gap in enumerate(self._gaps):
             if len(gap) >= count:
                 rest = gap[count:]
@@ -191,7 +192,7 @@ def _append(ranges: list[range], more: range) -> None:
 
 
 def _ranges(indices: Sequence[Any]) -> list[range]:
-    """Of either form; none if it is neither."""
+    """Return the ranges of either form; none if it is neither."""
     ranges: list[range] = []
     try:
         for each in indices:

@@ -1,4 +1,4 @@
-"""Putting a parameter server together from its configuration."""
+"""Assemble a parameter server from its configuration."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
-    """A parameter server of this algorithm with its port bound and its checkpoint restored, ready to start.
+    """Return a parameter server of this algorithm with its port bound and its checkpoint restored, ready to start.
 
     It runs until `ends` has a reason. What `closing` ends is ended after it, also if this raises.
 
@@ -108,7 +108,7 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
 
 
 def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[str, Any]:
-    """What runs are compared by: the algorithm's keys, defaults included, and what its environments are."""
+    """Return what runs are compared by: the algorithm's keys, defaults included, and the environments."""
     run = configuration.run
     keys = config.model_dump(mode="json", by_alias=True)
     return {
@@ -121,7 +121,7 @@ def _hyperparameters(configuration: Configuration, config: ConfigBase) -> dict[s
 
 
 def _resume(core: ParameterServerCore, models: AlgorithmModels, manager: CheckpointManager, ends: EndRequests) -> int:
-    """Go on from the newest checkpoint, if there is one. How many have been made at its location so far."""
+    """Resume from the newest checkpoint, if there is one. Return how many have been made at its location."""
     parts = partial(parts_for, position=core.position)
 
     def use(checkpoint: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""How many calls a parameter server has answered, by method and by how they ended."""
+"""Count the calls that a parameter server has answered, by method and status."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 
 ANY = "any"
-"""Stands for the method of a call that was refused whatever it is of."""
+"""The method of a call that was refused whatever its method is."""
 Handler = Any  # grpc.RpcMethodHandler, or None
 
 
 class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Counts unary calls, and those that others end and tell it of.
+    """Counts unary calls, and calls that others end and report.
 
     Methods that the server does not have are not counted: their names are anybody's to choose.
     """
@@ -31,7 +31,7 @@ class CallCounter(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is ge
             return dict(self._calls)
 
     def count(self, method: str, code: grpc.StatusCode) -> None:
-        """A call that ended so, without having come to its method."""
+        """Count a call that ended with this status before it reached its method."""
         with self._lock:
             self._calls[method, code.name] += 1
 

@@ -1,4 +1,4 @@
-"""Saving the model's checkpoints, on an interval and at the end, from a thread of its own."""
+"""Save the model's checkpoints, at an interval and at the end, in a thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY = (60.0, 60.0, 120.0, 240.0)
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What a checkpoint is made of: an immutable snapshot. States with equal `mark` hold the same."""
+    """The immutable snapshot that a checkpoint is made of. States with equal `mark` are equal."""
 
     global_step: int
     parts: Mapping[str, Arrays]
@@ -35,7 +35,7 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where the last checkpoint is. `time` is Unix time in seconds."""
+    """The last checkpoint. `time` is Unix time in seconds."""
 
     location: str
     global_step: int
@@ -43,7 +43,7 @@ class Saved:
 
 
 class Late(Exception):
-    """There can be no checkpoint just now, for a reason that is not the store's. The message says why."""
+    """No checkpoint is possible now, for a reason other than the store. The message says why."""
 
 
 class _Outcome(Enum):
@@ -55,14 +55,14 @@ class Saver(Protocol):
 
     @property
     def store(self) -> Store:
-        """Where they are kept."""
+        """The store that keeps them."""
 
     @property
     def lease(self) -> Lease | None:
-        """The right to write there, if there is one."""
+        """The right to write there, if it is needed."""
 
     def save(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> Checkpoint:
-        """Make one. Raises StoreError."""
+        """Make a checkpoint. Raises StoreError."""
 
 
 class Checkpointer:
@@ -91,7 +91,7 @@ class Checkpointer:
         spool: Spool | None = None,
         on_late: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """`on_late` is told why an attempt failed.
+        """`on_late` is called with the reason of each failed attempt.
 
         `wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
 
@@ -109,7 +109,7 @@ class Checkpointer:
         self._complained: dict[int, float] = {}  # when, by how bad it was
         self._failing = False  # whether the store refused the last attempt
         self.failures = 0
-        """Attempts to save that the store refused."""
+        """Attempts that the store refused."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
@@ -117,22 +117,22 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
-        """Begin saving."""
+        """Start saving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Save no more on the interval. A checkpoint that is being written is finished first."""
+        """Stop saving at the interval, after finishing a checkpoint that is being written."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     @property
     def kept(self) -> bool:
-        """Whether the last checkpoint, which the store did not take, is on this machine."""
+        """Whether this machine keeps the last checkpoint because the store did not accept it."""
         return self._spool is not None and self._spool.kept
 
     def save(self, seconds: float = 0.0, last: bool = False, attempts: int = 1) -> bool:
-        """Save now, in the calling thread. True if the newest state is safe, or there is none yet.
+        """Save now, in the calling thread. Return whether the newest state is safe, or there is none yet.
 
         If it fails there are so many `attempts`, with growing pauses, and while it is the store that fails further
         ones for so many `seconds`. If it is the `last` one, a copy is kept on this machine as soon as the store is
@@ -202,13 +202,13 @@ class Checkpointer:
             self._spool.keep(state.global_step, state.parts, state.manifest)
 
     def _complain(self, now: float, level: int, sentence: str, *more: object) -> None:
-        """At once, and then once a minute."""
+        """Log a failure at once, and then once a minute."""
         if level not in self._complained or now - self._complained[level] >= COMPLAIN:
             _log.log(level, sentence, *more)
             self._complained[level] = now
 
     def _until_next(self) -> float:
-        """Seconds until the next checkpoint. If nothing was new, an early one is still to come."""
+        """Return the seconds until the next checkpoint. If nothing was new, an early one is still due."""
         return min(self._interval, EARLY[self._made]) if self._made < len(EARLY) else self._interval
 
     def _run(self) -> None:

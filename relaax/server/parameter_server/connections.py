@@ -1,4 +1,4 @@
-"""Which connections a port has, and which of them have to go if there are too many, or that do nothing."""
+"""Bound the connections of a port: close some of them if there are too many, and idle ones."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from relaax.server.parameter_server.disconnection_log import DisconnectionLog
 from relaax.server.strikes import network_of
 
 MAX_CONNECTIONS = 16_384
-"""Of a port, or half of the descriptors that the process may have; what comes beyond is closed at once."""
+"""The maximum for a port, or half of the process's descriptors; further connections are closed at once."""
 MAX_STRANGERS = 1_024
-"""Those of them that have not shown a token, if one is asked for, or a quarter of them; past it one is closed, of
-the address that has most of them."""
+"""The maximum of connections without a token, if one is required, or a quarter of the above; beyond it one of the
+address with the most of them is closed.
+"""
 STRANGER_SECONDS = 30.0
-"""Such a connection is closed after so long without a call."""
+"""Seconds without a call after which such a connection is closed."""
 NEW_SECONDS = 2.0
-"""A connection stays at least so long."""
+"""Seconds for which every connection stays."""
 WORKERS = 16
-"""Of a connection, the last ones that came over it: a worker has another id where the model went back."""
+"""The last workers that are remembered of a connection: a worker has another id after a roll-back."""
 
 SILENT, CROWDED = "silent", "crowded"
 
@@ -61,7 +62,7 @@ class Connections:
         lost: Callable[[str], None] = lambda worker_id: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lost` is told the id of each worker that fetched parameters over a connection that is no more."""
+        """`lost` is called with the id of each worker that fetched parameters over a connection that has ended."""
         self.most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._strangers = min(MAX_STRANGERS, self.most // 4)
         self._room = self.most - self.most // 16
@@ -82,16 +83,16 @@ class Connections:
 
     @property
     def closed(self) -> dict[str, int]:
-        """Connections that were closed so far, by why: `SILENT` or `CROWDED`."""
+        """Connections closed so far, by reason: `SILENT` or `CROWDED`."""
         return dict(self._closed)
 
     def heard(self, peer: str, proven: bool) -> None:
-        """A call has come from this peer. `proven`: one that only some may make."""
+        """Note a call from this peer. `proven`: it is one that needs a token."""
         with self._lock:
             self._heard[peer] = proven or self._heard.get(peer, False)
 
     def pulled(self, peer: str, worker_id: str) -> None:
-        """A worker has fetched parameters as this peer: over the connection that it goes on with, if it is one."""
+        """Note that a worker has fetched parameters as this peer: over the connection that it continues to use."""
         end = _end_of(peer)
         if end.port:
             with self._lock:
@@ -100,7 +101,7 @@ class Connections:
                     workers.append(worker_id)
 
     def look(self, port: int) -> None:
-        """Close those that have to go. To be called every second or so, by one thread."""
+        """Close connections if necessary. Called every second or so, by one thread."""
         now = self._clock()
         self._take_in(port, now)
         for end, connection in self._known.items():
@@ -111,7 +112,7 @@ class Connections:
             self._close(end, self._known[end], port, CROWDED, "a connection beside too many")
 
     def _take_in(self, port: int, now: float) -> None:
-        """What is connected now, and what was heard since the last time."""
+        """Note the present connections, and the calls since the last time."""
         with self._lock:
             heard, self._heard = self._heard, {}
             with_workers = list(self._workers)  # before the look: who comes meanwhile is there
@@ -132,7 +133,7 @@ class Connections:
                     self._on_lost(worker_id)
 
     def _crowding(self, now: float) -> list[_End]:
-        """Those in excess."""
+        """Return the excess connections."""
         grown = {end: each for end, each in self._known.items() if now - each.since >= NEW_SECONDS}
         strangers = {end: each for end, each in grown.items() if not each.proven}
         beyond = len(self._known) - self._room
@@ -141,7 +142,9 @@ class Connections:
         return [*going, *_first(proven, beyond - len(going))]
 
     def _close(self, end: _End, connection: _GrpcConnection, port: int, why: str, what: str) -> None:
-        """To gRPC it is as if the other side had ended it. It may be another's meanwhile, and then stays."""
+        """Close a connection: gRPC sees it as ended by the other side. If the descriptor has another owner now, it
+        stays.
+        """
         with contextlib.suppress(OSError):
             own = os.dup(connection.descriptor)
             try:
@@ -162,7 +165,7 @@ def _shut(descriptor: int) -> None:
 
 
 def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
-    """So many: of the network with the most, the longest silent."""
+    """Return the first `count` of them: of the network with the most, the longest silent first."""
     if count <= 0:
         return []
     rank: Counter[str] = Counter()
@@ -175,7 +178,7 @@ def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
 
 
 def _connected(port: int) -> Iterator[tuple[int, _End]]:
-    """Descriptors of this process that are TCP connections to its own port, and the ends of those."""
+    """Return the descriptors of this process that are TCP connections to its own port, with their other ends."""
     for name in os.listdir("/dev/fd"):
         end = _other_end(int(name), port)
         if end is not None:
@@ -183,7 +186,7 @@ def _connected(port: int) -> Iterator[tuple[int, _End]]:
 
 
 def _other_end(descriptor: int, port: int) -> _End | None:
-    """None if the descriptor is anything else, or is no more."""
+    """Return the other end; None if the descriptor is not such a connection or no longer exists."""
     try:
         found = socket.socket(fileno=descriptor)
     except OSError:
@@ -199,7 +202,7 @@ def _other_end(descriptor: int, port: int) -> _End | None:
 
 
 def _end_of(peer: str) -> _End:
-    """In gRPC's words: ipv4:10.0.0.1:5000, ipv6:%5B::1%5D:5000."""
+    """Return the end in gRPC's notation: ipv4:10.0.0.1:5000, ipv6:%5B::1%5D:5000."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return _end(host.strip("[]"), int(port) if port.isdigit() else 0)
 

@@ -38,11 +38,11 @@ from relaax.server.parameter_server.shard_position import ShardPosition
 _log = logging.getLogger(__name__)
 
 CUT = 30.0
-"""Seconds that the one shard of a model may take to stop and to copy what it has, before the checkpoint is late."""
+"""Seconds in which the only shard of a model must stop and copy its state, or the checkpoint is late."""
 
 
 class ParameterServerCore:
-    """What the gRPC service speaks for. Thread-safe.
+    """The state behind the parameter service. Thread-safe.
 
     `position` says which shard of the model this is. `access` is passed by whoever calls on behalf of a worker.
     `facts` go into every checkpoint's manifest as they are: configuration, seed, versions of libraries.
@@ -67,12 +67,12 @@ class ParameterServerCore:
         # Milliseconds since 1970 tell the lives of a server apart that left no checkpoint.
         self.incarnation = time.time_ns() // 1_000_000 if incarnation is None else incarnation
         self.segments = Segments()
-        """Where snapshots lie, so that workers of this host can read them."""
+        """The memory of snapshots, which workers of this host can read."""
         self.metrics = Aggregator()
         self.figures = PeriodicMetrics(clock)
         self.registry = registry or Registry()
         self.description = ""
-        """Algorithm and configuration for whoever asks how training goes; set by who made this."""
+        """Algorithm and configuration for status requests; set by the assembly."""
         self._model_factory = model_factory
         self._difference = difference
         self._facts = dict(facts or {})
@@ -91,7 +91,7 @@ class ParameterServerCore:
 
     @property
     def model(self) -> Model | None:
-        """The model; None before the first worker where no checkpoint gave one."""
+        """The model; None before the first worker if no checkpoint gave one."""
         return self._model
 
     @property
@@ -101,7 +101,7 @@ class ParameterServerCore:
         return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
 
     def is_over_for(self, exploit: bool) -> bool:
-        """Whether a worker is told that training has finished.
+        """Return whether a worker is told that training has finished.
 
         Who starts a server on a finished model wants to act with it: then exploit workers are served for ever.
         """
@@ -109,7 +109,7 @@ class ParameterServerCore:
 
     @property
     def global_step(self) -> int:
-        """Environment steps so far."""
+        """The environment steps so far."""
         model = self._model
         return model.shard.counters.env_steps if model else 0
 
@@ -126,7 +126,7 @@ class ParameterServerCore:
             _log.info("training has ended at global step %d: the model is there to act with", self.global_step)
 
     def roll_back(self, checkpoint: Checkpoint | None, fingerprint: str, incarnation: int) -> None:
-        """Return to a checkpoint, or to before the first worker if there is none, under another incarnation.
+        """Return to a checkpoint, or without one to the state before the first worker, under another incarnation.
 
         All workers are forgotten and must register again. Called while no update can be applied: before the first, or
         while the access is closed. Raises ModelRefused and Damaged; then nothing that was learned has changed.
@@ -154,7 +154,7 @@ class ParameterServerCore:
     def register(
         self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
     ) -> tuple[Model, RegisteredWorker]:
-        """Let a worker in. Raises ModelRefused if it is set up otherwise than the model."""
+        """Register a worker. Raises ModelRefused if its configuration differs from the model's."""
         with self._lock:
             model = self._model
             if model is None:
@@ -169,7 +169,7 @@ class ParameterServerCore:
         return model, self.registry.register(worker_id, session, environments, exploit, frame_skip)
 
     def push(self, push: Push) -> Applied | None:
-        """Apply an update of a registered worker; None, and nothing happened, if training has ended.
+        """Apply an update of a registered worker. Returns None, and does nothing, if training has ended.
 
         Raises PushRefused and PushOutOfOrder.
         """
@@ -186,17 +186,17 @@ class ParameterServerCore:
         return applied
 
     def repeat_of_earlier(self, worker_id: str, push_id: int) -> Applied | None:
-        """The answer to a push of an earlier incarnation that the checkpoint holds; None if it holds it not."""
+        """Return the answer to a push of an earlier incarnation that the checkpoint contains, or None."""
         return self._repeat("earlier", worker_id, push_id)
 
     @property
     def repeated(self) -> Mapping[str, int]:
-        """How many pushes were answered from the ledger, by the incarnation that they were made in."""
+        """Pushes that were answered from the ledger, by the incarnation in which they were made."""
         with self._lock:
             return {incarnation: self._repeated[incarnation] for incarnation in ("same", "earlier")}
 
     def leave(self, worker_id: str) -> None:
-        """A worker goes; nothing happens if it is not known."""
+        """Remove a worker; nothing happens if it is unknown."""
         self.registry.leave(worker_id)
         self._forget(worker_id)
 
@@ -206,15 +206,15 @@ class ParameterServerCore:
             self._forget(worker_id)
 
     def checkpoint_saved(self, saved: Saved) -> None:
-        """The newest checkpoint is this one."""
+        """Note the newest checkpoint."""
         self._saved, self._not_saved = saved, ""
 
     def checkpoint_late(self, why: str) -> None:
-        """The last attempt at a checkpoint failed."""
+        """Note that the last attempt at a checkpoint failed."""
         self._not_saved = why
 
     def scalars(self) -> tuple[int, dict[str, float]]:
-        """The global step and what is to be written at it: nothing if nothing happened. For one caller."""
+        """Return the global step and the scalars to write at it; none if nothing happened. For one caller."""
         model = self._model
         if model is None:
             return 0, {}
@@ -266,22 +266,22 @@ class ParameterServerCore:
         )
 
     def mark(self) -> object | None:
-        """The `mark` that `state` would have now, without a copy of anything; None before there is a model."""
+        """Return the `mark` that `state` would have now, without copying; None before there is a model."""
         model = self._model
         return None if model is None else model.shard.mark
 
     def prepare(self) -> None:
-        """Get the memory that the next `state` needs, so that it is fast."""
+        """Allocate the memory that the next `state` needs, so that it is fast."""
         if (model := self._model) is not None:
             model.shard.prepare()
 
     def let_go(self) -> None:
-        """Give back what `prepare` got and no `state` has used."""
+        """Free what `prepare` allocated and no `state` has used."""
         if (model := self._model) is not None:
             model.shard.let_go()
 
     def cut(self) -> ModelState | None:
-        """The state at a moment at which no update is under way; None before there is a model.
+        """Return the state at a moment without a pending update; None before there is a model.
 
         What an update brings, its episodes too, is in there as a whole or not at all. Raises Late if an update took too
         long.
@@ -300,7 +300,7 @@ class ParameterServerCore:
         return state
 
     def state(self) -> ModelState | None:
-        """What a checkpoint is made of; None before there is a model. Called while no update is under way."""
+        """Return the state of a checkpoint; None before there is a model. Called while no update is pending."""
         model = self._model
         if model is None:
             return None

@@ -1,4 +1,4 @@
-"""What a shard counts."""
+"""The counters of a shard."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a shard counts. `version` is the number of updates applied; the others are sums over pushes."""
+    """The counters of a shard. `version` is the number of updates applied; the others are sums over pushes."""
 
     version: int = 0
     env_steps: int = 0
@@ -19,7 +19,7 @@ class Counters:
 
     @classmethod
     def from_json(cls, counted: Mapping[str, int]) -> Counters:
-        """Read those of a checkpoint; older ones lack some. Raises ValueError if it has others."""
+        """Read the counters of a checkpoint; older ones lack some. Raises ValueError if it has others."""
         counted = {name: count for name, count in counted.items() if name != "pending"}  # of averaged gradients, once
         unknown = sorted(set(counted) - {field.name for field in fields(cls)})
         if unknown:
@@ -28,7 +28,7 @@ class Counters:
 
     @property
     def discarded(self) -> int:
-        """Gradients discarded, for whatever reason."""
+        """Gradients discarded for any reason."""
         return sum(self.discarded_for.values())
 
     @property

@@ -1,4 +1,4 @@
-"""What a parameter server proves itself by, and asks of those who call it."""
+"""The credentials of a parameter server, and those that it requires of callers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRONG_CERTIFICATE = "a certificate of another role"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`tls` is None without TLS, `token` without one. `mutual`: only whoever shows a certificate can connect."""
+    """`tls` is None without TLS, `token` without one. `mutual`: callers must show a certificate."""
 
     tls: grpc.ServerCredentials | None = field(default=None, repr=False)
     token: Token | None = None
@@ -26,11 +26,11 @@ class Credentials:
 
     @property
     def authenticate(self) -> bool:
-        """Whether peers must prove that they may use the server."""
+        """Whether peers must authenticate."""
         return self.token is not None or self.mutual
 
     def guards(self, refusals: Refusals) -> list[Guard]:
-        """Interceptors of the server."""
+        """Return the interceptors of the server."""
         return [Guard(self.token, refusals)] if self.token is not None else []
 
     def admit(self, refusals: Refusals, method: str, context: grpc.ServicerContext) -> None:
@@ -43,7 +43,7 @@ class Credentials:
 
 
 def read_credentials(settings: ParameterServerSection) -> Credentials:
-    """From the files that the configuration names. Raises ConfigurationError."""
+    """Read the files that the configuration names. Raises ConfigurationError."""
     names = tuple(f"{PARAMETER_SERVER}.{name}" for name in ("tls_certificate", "tls_key", "tls_client_ca"))
     secret = parameter_server_token(settings)
     token = None if secret is None else Token(secret)

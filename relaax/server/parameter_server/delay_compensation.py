@@ -1,4 +1,4 @@
-"""Correcting gradients for what other workers have changed since they were computed (Zheng et al. 2017, DC-ASGD).
+"""Correct gradients for what other workers have changed since they were computed (Zheng et al. 2017, DC-ASGD).
 
 Each shard does it for its own range.
 """
@@ -15,7 +15,7 @@ from relaax.optim.vector import FlatVector, Vector
 
 @dataclass(frozen=True)
 class DelayCompensation:
-    """With which constants: `strength` is λ of Algorithm 2; `reach` how many versions old a gradient may be."""
+    """The constants: `strength` is λ of Algorithm 2; `reach` is how many versions old a gradient may be."""
 
     strength: float
     reach: int
@@ -35,12 +35,12 @@ class Compensator:
         self._ring: deque[tuple[int, FlatVector]] = deque(maxlen=compensation.reach + 1)
 
     def begin(self, version: int, parameters: Vector) -> None:
-        """Begin with these parameters as this version: at the start, and after a restore."""
+        """Start with these parameters as this version: initially, and after a restore."""
         self._ring.clear()
         self.applied(version, parameters)
 
     def applied(self, version: int, parameters: Vector) -> None:
-        """Take note that an update has made these parameters, as this version."""
+        """Note that an update has made these parameters, as this version."""
         self._ring.append((version, parameters.snapshot()))
 
     def reaches(self, base_version: int) -> bool:

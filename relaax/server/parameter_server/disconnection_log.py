@@ -1,4 +1,4 @@
-"""What was ended because it held up a port, told by address."""
+"""Log connections and calls that were ended because they held up a port, by address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.server.strikes import MAX_ADDRESSES, network_of
 
 _log = logging.getLogger(__name__)
 SECONDS = 60.0
-"""From one line about an address to the next."""
+"""Seconds between two lines about an address."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Disconnections:
 
 
 class DisconnectionLog:
-    """One line a minute at most for each address, with all that was ended meanwhile. Thread-safe.
+    """Logs at most one line a minute for each address, with all that was ended since the last one. Thread-safe.
 
     `MAX_ADDRESSES` are remembered, those of the latest; of IPv6 the first 64 bits. `clock` gives seconds.
     """
@@ -35,7 +35,7 @@ class DisconnectionLog:
         self._records: OrderedDict[str, _Disconnections] = OrderedDict()
 
     def add(self, host: str, what: str) -> None:
-        """Something of this address was ended. `what` says what and why, of one of them."""
+        """Note that something of this address was ended. `what` says what and why."""
         name = network_of(host)
         with self._lock:
             record = self._records.setdefault(name, _Disconnections())
@@ -45,7 +45,7 @@ class DisconnectionLog:
                 self._records.popitem(last=False)
 
     def tell(self) -> None:
-        """Log what is due. To be called every second or so."""
+        """Log what is due. Called every second or so."""
         now = self._clock()
         with self._lock:
             due = {

@@ -1,4 +1,4 @@
-"""From a configuration and a fingerprint to a model: where the parameter server meets the algorithm."""
+"""Make models from a configuration and a fingerprint: the only place where the parameter server meets the algorithm."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from relaax.server.parameter_server.model import ModelRefused, ModelSpec
 
 
 class AlgorithmModels:
-    """Makes the models of one algorithm in one configuration, for whatever spaces a worker or a checkpoint brings."""
+    """Makes the models of one algorithm in one configuration, for the spaces of a worker or a checkpoint."""
 
     def __init__(self, algorithm: Algorithm, config: ConfigBase) -> None:
         self._algorithm = algorithm
         self._config = config
 
     def __call__(self, description: str) -> ModelSpec:
-        """The model of a worker whose fingerprint this is.
+        """Return the model of a worker with this fingerprint.
 
         Raises ModelRefused if the worker has another algorithm or configuration, or spaces that cannot be used.
         """
@@ -40,7 +40,7 @@ class AlgorithmModels:
         return self._spec(observation_space, action_space)
 
     def for_checkpoint(self, manifest: Mapping[str, Any]) -> str:
-        """The fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
+        """Return the fingerprint of this algorithm, as configured now, in the spaces of a checkpoint.
 
         Raises Damaged if the checkpoint's description cannot be read, and ModelRefused if keys have other values
         now that are fixed when a run is resumed; all of them are named.

@@ -1,4 +1,4 @@
-"""Who may call a parameter server: whoever shows the token, with every call, whichever service it is of."""
+"""Authenticate callers of a parameter server by the token that comes with every call, of every service."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relaax.server.tokens import Token
 _log = logging.getLogger(__name__)
 
 OPEN = frozenset({"/grpc.health.v1.Health/Check"})
-"""Methods that need no token: what watches a server has none, and learns no more than whether it serves."""
+"""Methods that need no token: a health checker has none, and learns only whether the server serves."""
 LOGGED = 20
 """Refused calls of one address in a minute, after which no more of them are logged for a minute."""
 NO_TOKEN, WRONG_TOKEN = "no token", "wrong token"
@@ -34,7 +34,7 @@ _BEARER = "Bearer "
 
 
 class Refusals:
-    """Ends calls of those who do not prove that they may make them, and logs and counts that. Thread-safe."""
+    """Ends calls of callers that are not authorized, logs and counts them. Thread-safe."""
 
     def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
         """`refused` is called for each call that is ended, by any thread."""
@@ -45,7 +45,7 @@ class Refusals:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Calls that were refused so far, by why."""
+        """Refused calls so far, by reason."""
         with self._lock:
             return dict(self._counts)
 
@@ -65,7 +65,7 @@ class Refusals:
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Ends calls without the token, before anything of their messages is read."""
+    """Ends calls without the token before any of their messages is read."""
 
     def __init__(self, token: Token, refusals: Refusals) -> None:
         self._token = token
@@ -83,7 +83,9 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic 
 
 
 def _ending(end: Callable[[Any], NoReturn]) -> Any:
-    """A handler that reads nothing. One for streams: of others gRPC reads the request before it calls them."""
+    """Return a handler that reads nothing. It is for streams: of other calls gRPC reads the request before the handler
+    is called.
+    """
 
     def behavior(_messages: Iterator[bytes], context: Any) -> NoReturn:
         end(context)
@@ -92,6 +94,6 @@ def _ending(end: Callable[[Any], NoReturn]) -> Any:
 
 
 def host_of(peer: str) -> str:
-    """The host of a peer in gRPC's words, such as ipv4:10.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
+    """Return the host of a peer in gRPC's notation, such as ipv4:10.0.0.1:5000 or ipv6:%5B::1%5D:5000."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer

@@ -15,7 +15,7 @@ _NAMES = ("", SERVICE)
 
 
 class Health:
-    """What the health service says of the server as a whole, "", and of `SERVICE`. Thread-safe.
+    """The health of the server as a whole, "", and of `SERVICE`. Thread-safe.
 
     NOT_SERVING at first; SERVING if `serve` was said with true and `end` was not.
     """
@@ -34,13 +34,13 @@ class Health:
         return self._serving
 
     def serve(self, serving: bool) -> None:
-        """Workers are served from now on, or, until this is said again, they are not."""
+        """Report from now on whether workers are served."""
         with self._lock:
             if not self._ended:
                 self._set(serving)
 
     def end(self) -> None:
-        """The server is stopping, and will not serve again."""
+        """Report that the server is stopping and will not serve again."""
         with self._lock:
             self._ended = True
             self._set(False)

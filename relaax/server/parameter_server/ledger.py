@@ -1,4 +1,4 @@
-"""Which push of each worker was counted last, so that none is counted twice."""
+"""Remember the last push of each worker, so that none is counted twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Discard(enum.IntEnum):
-    """Why a gradient was not applied. Values are those of the wire."""
+    """The reason why a gradient was not applied. Values are those of the wire."""
 
     NONE = 0
     STALE = 1
@@ -21,18 +21,18 @@ class Discard(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a push. `staleness` is in versions."""
+    """The outcome of a push. `staleness` is in versions."""
 
     discard: Discard
     staleness: int
 
 
 class PushOutOfOrder(Exception):
-    """A push number that is neither the next one nor the last one again."""
+    """The push number is neither the next one nor the last one again."""
 
 
 class Ledger:
-    """The last push number of each worker and what became of it. Not thread-safe: it lives under its shard's lock.
+    """The last push number of each worker and its outcome. Not thread-safe: it is used under its shard's lock.
 
     Bounded: beyond `capacity` workers, the one that has not pushed for longest is forgotten.
     """
@@ -45,7 +45,7 @@ class Ledger:
         return len(self._last)
 
     def repeated(self, worker: str, push_id: int) -> Outcome | None:
-        """What became of this very push before; None if it is the worker's next.
+        """Return the outcome of this push if it was counted before; None if it is the worker's next.
 
         Raises PushOutOfOrder if it is neither.
         """
@@ -57,29 +57,29 @@ class Ledger:
         return None
 
     def has(self, worker: str, push_id: int) -> bool:
-        """Whether this very push was the last that was counted."""
+        """Return whether this push was the last that was counted."""
         return worker in self._last and self._last[worker][0] == push_id
 
     def record(self, worker: str, push_id: int, outcome: Outcome) -> None:
-        """Remember what became of the worker's newest push."""
+        """Remember the outcome of the worker's newest push."""
         self._last[worker] = (push_id, outcome)
         self._last.move_to_end(worker)
         if len(self._last) > self._capacity:
             self._last.popitem(last=False)
 
     def forget(self, worker: str) -> None:
-        """The worker left: it will push no more."""
+        """Forget a worker that has left."""
         self._last.pop(worker, None)
 
     def as_json(self) -> dict[str, list[int]]:
-        """Worker to [push number, discard, staleness], the longest silent first."""
+        """Return worker to [push number, discard, staleness], the longest silent first."""
         return {
             worker: [push_id, int(outcome.discard), outcome.staleness]
             for worker, (push_id, outcome) in self._last.items()
         }
 
     def restore(self, entries: Mapping[str, Any]) -> None:
-        """Take back what `as_json` gave."""
+        """Restore what `as_json` returned."""
         self._last = OrderedDict(
             (worker, (int(push_id), Outcome(Discard(discard), int(staleness))))
             for worker, (push_id, discard, staleness) in entries.items()

@@ -1,4 +1,4 @@
-"""One worker of this host: its questions, its gradient's memory, and the snapshots that it reads."""
+"""Serve one worker of this host: its requests, its gradient's memory, and the snapshots that it reads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _NUMBER_BYTES = 4
 
 
 class _Refusal(NamedTuple):
-    """Why a request is refused."""
+    """The reason why a request is refused."""
 
     code: grpc.StatusCode
     sentence: str
@@ -50,7 +50,7 @@ class _Refusal(NamedTuple):
 def shake_hands(
     frames: FrameSocket, core: ParameterServerCore, offers: SharedMemoryOffers, deadline: float
 ) -> tuple[str, FlatVector]:
-    """Let a worker in: its id, and the memory that it writes gradients to, as long as the shard's vector.
+    """Authenticate a worker. Return its id and the memory that it writes gradients to, as long as the shard's vector.
 
     It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame if it is not a registered worker
     that shows its proof.
@@ -80,13 +80,13 @@ def shake_hands(
 
 
 def _told(frames: FrameSocket, code: grpc.StatusCode, sentence: str) -> BrokenFrame:
-    """The worker is told why it is not let in."""
+    """Tell the worker why it is refused."""
     frames.send(Frame(code.value[0], sentence.encode()))
     return BrokenFrame(sentence)
 
 
 class LocalConnection:
-    """Answers the questions of one worker, one after the other, in the thread that calls `serve`.
+    """Answers the requests of one worker, one after the other, in the thread that calls `serve`.
 
     What it was sent stays as it is until the worker says that it needs it no more.
     """
@@ -99,7 +99,7 @@ class LocalConnection:
         core: ParameterServerCore,
         calls: CallCounter,
     ) -> None:
-        """`memory`: where the worker writes its gradients; what is in it counts when the worker says so."""
+        """`memory`: the worker writes its gradients there; the content is valid when the worker says so."""
         self.frames = frames
         self._gradient = memory.data.cast("B").toreadonly()
         self._service = service
@@ -112,7 +112,7 @@ class LocalConnection:
         self._freed = core.segments.freed
 
     def serve(self) -> None:
-        """Until the worker goes. Raises BrokenFrame and OSError."""
+        """Answer requests until the worker leaves. Raises BrokenFrame and OSError."""
         try:
             while True:
                 frame, _ = self.frames.receive()
@@ -129,7 +129,7 @@ class LocalConnection:
             self._held.clear()
 
     def ask_no_more(self) -> None:
-        """Let `serve` end once it has answered what it was asked."""
+        """Let `serve` end once it has answered the present request."""
         self.frames.shut(socket.SHUT_RD)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class LocalConnection:
             self._send(carrier)
 
     def _hand_over(self, frame: Frame) -> None:
-        """One of the shard's own vectors, or why the worker gets none."""
+        """Send one of the shard's own vectors, or the reason why the worker does not get it."""
         found, refused = self._asked(self._live, frame)
         if refused:
             self._refuse(refused)
@@ -158,7 +158,7 @@ class LocalConnection:
         self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
 
     def _asked(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, _Refusal | None]:
-        """The service's answer, or its refusal."""
+        """Return the service's answer, or its refusal."""
         try:
             return method(frame), None
         except ServiceError as error:
@@ -198,7 +198,7 @@ class LocalConnection:
         self.frames.send(Frame(0, head, vector, segment.number, self._gone()), descriptor)
 
     def _shared(self, data: Any, vector: int) -> tuple[FlatVector, segments.Segment] | None:
-        """The vector where a worker can read it: most often it is there, else it is copied. None without memory."""
+        """Return the vector in memory that the worker can read, copied if necessary. None without memory."""
         segment = self._segments.find(data) if isinstance(data, np.ndarray) else None
         if segment is not None:
             return data, segment
@@ -208,7 +208,7 @@ class LocalConnection:
         return None if segment is None else (copy, segment)
 
     def _gone(self) -> list[int]:
-        """Segments that the worker has, and that nobody will be answered with again."""
+        """Return the segments that the worker has and that no answer will use again."""
         freed = self._segments.freed
         if freed == self._freed:
             return []

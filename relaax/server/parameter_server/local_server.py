@@ -1,4 +1,4 @@
-"""The entrance for workers of the same host: the same service by Unix socket and memory, in place of gRPC."""
+"""Serve workers of the same host: the same service by Unix socket and shared memory instead of gRPC."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffe
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
 _STRANGERS = 32
-"""Connections that have not yet proved to be a worker's; more are closed at once."""
+"""Connections that have not yet authenticated; further ones are closed at once."""
 _HANDSHAKE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
 class LocalServer:
-    """Listens in Linux's abstract namespace, where no file is left behind, and serves each worker by a thread.
+    """Listens in Linux's abstract namespace, which leaves no file behind, and serves each worker in a thread.
 
     Every user under the same kernel and in the same network namespace can connect, and only a worker with its proof is
     heard.
@@ -36,7 +36,7 @@ class LocalServer:
     def __init__(
         self, service: ParameterService, core: ParameterServerCore, offers: SharedMemoryOffers, calls: CallCounter
     ) -> None:
-        """`calls` counts what comes this way."""
+        """`calls` counts the calls of this transport."""
         self._service = service
         self._core = core
         self._offers = offers
@@ -50,7 +50,7 @@ class LocalServer:
         offers.connected = lambda: len(self._connections)
 
     def start(self) -> None:
-        """Begin to listen and to answer. If there is no such memory or no such socket, nothing is offered."""
+        """Start to listen and to answer. If the system has no such memory or socket, nothing is offered."""
         if not segments.SUPPORTED:
             return
         try:
@@ -68,7 +68,7 @@ class LocalServer:
         self._offers.open = True
 
     def stop(self, seconds: float) -> None:
-        """Take no more questions; those that were taken have so many seconds. Called once."""
+        """Take no more requests; those that were taken have `seconds` to finish. Called once."""
         self._stopping.set()
         if self._listener is not None:
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class LocalServer:
                 frames.close()
 
     def _wait_for(self, stranger: FrameSocket) -> bool:
-        """Whether there is a place for one that has not proved to be a worker's."""
+        """Return whether one more connection may authenticate."""
         with self._lock:
             if self._stopping.is_set() or len(self._strangers) >= _STRANGERS:
                 return False
@@ -118,7 +118,7 @@ class LocalServer:
             self._strangers.discard(frames)
 
     def _serve(self, frames: FrameSocket) -> None:
-        """A connection from its first frame to its end."""
+        """Serve a connection from its first frame to its end."""
         with contextlib.closing(frames):
             try:
                 connection = self._let_in(frames)
@@ -135,7 +135,7 @@ class LocalServer:
                     self._core.registry.lost(worker_id)
 
     def _let_in(self, frames: FrameSocket) -> LocalConnection | None:
-        """The worker's connection, in the place of one that it had before; None if it is nobody's."""
+        """Return the worker's connection, which replaces an earlier one; None if it does not authenticate."""
         try:
             deadline = time.monotonic() + _HANDSHAKE_SECONDS
             worker_id, memory = shake_hands(frames, self._core, self._offers, deadline)
@@ -154,7 +154,7 @@ class LocalServer:
         return connection
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
-        """In a thread. Raises RuntimeError if the system has none left."""
+        """Start a thread. Raises RuntimeError if the system has none left."""
 
         def run() -> None:
             try:

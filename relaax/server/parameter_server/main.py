@@ -92,7 +92,7 @@ def serve(
 
 
 def _position(shard: str | None) -> dict[str, int]:
-    """The keys that `--shard` stands for. Raises ConfigurationError."""
+    """Return the keys for `--shard`. Raises ConfigurationError."""
     if shard is None:
         return {}
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard)
@@ -102,7 +102,7 @@ def _position(shard: str | None) -> dict[str, int]:
 
 
 def _run(configuration: Configuration) -> int:
-    """Serve until the end; the exit code."""
+    """Serve until the end; return the exit code."""
     allow_descriptors()
     algorithm = _load(configuration)  # may take seconds, in which a signal simply ends the process
     ends = EndRequests()
@@ -134,7 +134,7 @@ def _run(configuration: Configuration) -> int:
 
 
 def _load(configuration: Configuration) -> Algorithm:
-    """The algorithm, and TensorFlow if that or the device needs it; or the end of the process with one sentence."""
+    """Load the algorithm, and TensorFlow if it or the device needs it; on failure end the process with one sentence."""
     from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 
     load_tensorflow_quietly()
@@ -149,7 +149,7 @@ def _load(configuration: Configuration) -> Algorithm:
 
 
 def _assemble(configuration: Configuration, algorithm: Algorithm, ends: EndRequests, closing: ExitStack) -> Server:
-    """The server, or the end of the process with one sentence."""
+    """Assemble the server; on failure end the process with one sentence."""
     from relaax.server.parameter_server.assembly import assemble
     from relaax.server.parameter_server.model import ModelRefused
 
@@ -169,7 +169,7 @@ def _give_up(error: Exception | str, code: int) -> NoReturn:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     with named("relaax-parameter-server"):
         app(prog_name="relaax-parameter-server")
 

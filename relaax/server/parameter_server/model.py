@@ -1,4 +1,4 @@
-"""What the parameter server is told about a model: values, and no algorithm."""
+"""The description of a model for the parameter server: values without an algorithm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relaax.server.parameter_server.delay_compensation import DelayCompensation
 
 
 class ModelRefused(Exception):
-    """A worker's or a checkpoint's description does not fit this parameter server. The message says where."""
+    """A worker's or a checkpoint's description does not fit this parameter server. The message says in what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ModelSpec:
 
 
 ModelFactory = Callable[[str], ModelSpec]
-"""From a fingerprint to the model that it describes. Raises ModelRefused."""
+"""Return the model that a fingerprint describes. Raises ModelRefused."""
 
 Difference = Callable[[str, str], str | None]
-"""Where two fingerprints, a worker's and ours, differ first; None if they agree."""
+"""Return the first difference of two fingerprints, a worker's and ours; None if they agree."""

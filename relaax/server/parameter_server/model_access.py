@@ -1,4 +1,4 @@
-"""Whether calls may touch the model just now."""
+"""Control whether calls may use the model now."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 
 class ModelUnavailable(Exception):
-    """The model cannot be used for now. The message says what is waited for."""
+    """The model cannot be used for now. The message says what it waits for."""
 
 
 class ModelAccess:
-    """Open, held for a moment, or closed with a sentence. Thread-safe.
+    """Access to the model: open, held for a moment, or closed with a sentence. Thread-safe.
 
     While it is held, updates wait and everything else passes; a hold ends by itself, so that who asked for it cannot
     stop training by vanishing. While it is closed nothing passes, and callers are told to come back.
@@ -30,12 +30,12 @@ class ModelAccess:
 
     @property
     def closed(self) -> str:
-        """Why nothing passes; empty if it is open."""
+        """The reason why nothing passes; empty if it is open."""
         return self._closed
 
     @contextlib.contextmanager
     def passing(self, *, update: bool = False) -> Iterator[None]:
-        """While inside, the access does not close, and for an update it is not held. Raises ModelUnavailable."""
+        """Keep the access open while inside, for an update also not held. Raises ModelUnavailable."""
         with self._changed:
             while update and not self._closed and (left := self._held_until - self._clock()) > 0:
                 self._changed.wait(left)
@@ -56,13 +56,13 @@ class ModelAccess:
                 self._changed.notify_all()
 
     def hold(self, seconds: float) -> bool:
-        """Let updates wait for so long. True when none is being applied any more; False if one took too long."""
+        """Make updates wait for `seconds`. Return whether none is being applied any more."""
         with self._changed:
             self._held_until = self._clock() + seconds
             return self._changed.wait_for(lambda: not self._updates, seconds)
 
     def release(self) -> bool:
-        """Let updates pass again. False if the hold had ended by itself before: some may have passed since."""
+        """Let updates pass again. Return False if the hold had already expired: some may have passed since."""
         with self._changed:
             unbroken = self._clock() < self._held_until
             self._held_until = -math.inf
@@ -70,7 +70,7 @@ class ModelAccess:
             return unbroken
 
     def close(self, sentence: str) -> None:
-        """Let nothing pass, and wait until nobody is inside. Callers are told `sentence`."""
+        """Let nothing pass, and wait until nobody is inside. Callers get `sentence`."""
         with self._changed:
             self._closed = sentence
             self._held_until = -math.inf

@@ -27,7 +27,7 @@ class Model:
 
 
 def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:
-    """The model before its first update: of its vector, the range that the shard owns. Raises ModelRefused.
+    """Return the model before its first update, with the range of the vector that the shard owns. Raises ModelRefused.
 
     `empty` makes the memory of snapshots.
     """

@@ -1,4 +1,4 @@
-"""What is written every few seconds rather than every second: latencies, and what every process takes."""
+"""Metrics that are written every few seconds: latencies, and the resources of every process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from relaax.parameters import parameter_server_pb2 as pb
 
 INTERVAL = 5.0
 FIRST = 1.0
-"""Seconds after which they are written for the first time, so that a short run shows some."""
+"""Seconds until they are first written, so that a short run has some."""
 
 ACT = "latency/act_ms"
 
 
 class PeriodicMetrics:
-    """Takes reports from every thread, gives scalars to one writer."""
+    """Takes reports from every thread, and returns scalars to one writer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -31,17 +31,17 @@ class PeriodicMetrics:
         self._asked_due: float | None = None
 
     def take_in(self, worker_id: str, actor: int, env_steps: int, report: pb.MetricsReport) -> None:
-        """A worker's report, which came with so many steps."""
+        """Take a worker's report, which came with `env_steps` steps."""
         for histogram in report.histograms:
             self._quantiles.add(histogram.name, zip(histogram.buckets, histogram.counts, strict=True))
         self._fleet.note(worker_id, actor, env_steps, ((gauge.name, gauge.value) for gauge in report.gauges))
 
     def forget(self, worker_id: str) -> None:
-        """The worker has gone."""
+        """Forget a worker that has left."""
         self._fleet.forget(worker_id)
 
     def scalars(self) -> dict[str, float]:
-        """What is to be written now: nothing if it is not time, or nothing happened."""
+        """Return the scalars that are due; none if it is too early or nothing happened."""
         now = self._clock()
         if self._due is None:
             self._due = now + FIRST
@@ -52,7 +52,7 @@ class PeriodicMetrics:
         return {**values, **self._of_this_process(values)} if values else {}
 
     def act_ms(self) -> tuple[float | None, float | None]:
-        """Median and 99th percentile of the time that an answer took, as last written.
+        """Return the median and 99th percentile of the time of an answer, as last written.
 
         If nobody writes, those of the seconds since this was asked.
         """

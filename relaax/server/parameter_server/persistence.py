@@ -1,4 +1,4 @@
-"""A model as a checkpoint, and back."""
+"""Convert a model to a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from relaax.server.parameter_server.shard import Shard, Snapshot
 from relaax.server.parameter_server.shard_position import ShardPosition
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
-"""Slots of optimizers that take the root of these, or divide by a power of them."""
+"""Slots of which optimizers take the root, or by powers of which they divide."""
 _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
 def shard_arrays(snapshot: Snapshot) -> Arrays:
-    """The arrays of a shard's part: the parameters, each slot of the optimizer, and each statistic's moments."""
+    """Return the arrays of a shard's part: the parameters, each slot of the optimizer, and each statistic's moments."""
     arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
     arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
     return arrays | to_arrays(snapshot.statistics)
 
 
 def describe_shard(position: ShardPosition, shard: Shard, snapshot: Snapshot) -> dict[str, Any]:
-    """What the manifest says of a shard."""
+    """Return the manifest's description of a shard."""
     return {
         "part": position.part,
         "start": shard.start,
@@ -47,7 +47,7 @@ def describe_shard(position: ShardPosition, shard: Shard, snapshot: Snapshot) ->
 
 
 def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkpoint: Checkpoint) -> None:
-    """Bring parameters, slots, statistics, counters and ledger back; `parameters` is the length of the whole vector.
+    """Restore parameters, slots, statistics, counters and ledger; `parameters` is the length of the whole vector.
 
     A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
     counted can be said of its own shards only. Raises ModelRefused if it does not fit, and Damaged if it is not
@@ -72,7 +72,7 @@ def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkp
 
 @contextmanager
 def as_written(what: str) -> Iterator[None]:
-    """Errors within, of reading what a server has written, as Damaged."""
+    """Turn errors while reading what a server has written into Damaged."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
@@ -95,7 +95,7 @@ def _snapshot(described: Mapping[str, Any], own: tuple[int, int], checkpoint: Ch
 
 
 def _check(slots: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Refuse what no optimizer has written, and none could go on from. Raises Damaged."""
+    """Refuse values that no optimizer writes and none could continue from. Raises Damaged."""
     for name in _NEVER_NEGATIVE:
         if name in slots and slots[name].size and (least := slots[name].min()) < 0:
             raise Damaged(f"its optimizer's {name} has {least:g}, and no square or count is negative")
@@ -119,7 +119,7 @@ def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot
 
 
 def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:
-    """Refuse a checkpoint of another algorithm or other spaces. What else may not have changed the algorithm's keys say
+    """Refuse a checkpoint of another algorithm or other spaces. The algorithm's keys declare what else must not change
     (see `relaax.algorithm_base.resuming`).
 
     Raises ModelRefused that names all that differs.

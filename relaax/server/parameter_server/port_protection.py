@@ -1,4 +1,4 @@
-"""What keeps a gRPC port open for all: who holds it up is ended, logged and counted."""
+"""Keep a gRPC port open for all: end, log and count whatever holds it up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_SECONDS = 1.0
 
 
 class PortProtection:
-    """Looks every second for calls that are not whole and for connections that do nothing."""
+    """Looks every second for incomplete calls and for idle connections."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class PortProtection:
         admit: Callable[[str, grpc.ServicerContext], None],
         lost: Callable[[str], None],
     ) -> None:
-        """For the first two see `RequestReader`, for `lost` see `Connections`."""
+        """For `ended` and `admit` see `RequestReader`, for `lost` see `Connections`."""
         self._complaints = DisconnectionLog()
         self.connections = Connections(self._complaints, lost)
         self.reading = RequestReader(self._complaints, ended, self.connections.heard, admit)
@@ -33,12 +33,12 @@ class PortProtection:
         self._thread: threading.Thread | None = None
 
     def start(self, port: int) -> None:
-        """Begin to look at this port of the process's own."""
+        """Start to watch this port of the process."""
         self._thread = threading.Thread(target=self._run, args=(port,), name="keeper", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. To be called once, after `start`."""
+        """Stop watching. Called once, after `start`."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

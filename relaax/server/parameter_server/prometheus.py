@@ -1,4 +1,4 @@
-"""What a parameter server tells Prometheus, and what it says of its health over HTTP."""
+"""Export a parameter server's metrics to Prometheus, and its health over HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relaax.server.status import StatusServer
 
 @dataclass(frozen=True)
 class StatusSample:
-    """What is read at one scrape."""
+    """The values of one scrape."""
 
     status: TrainingStatus
     serving: bool
@@ -120,7 +120,7 @@ def status_server(
     checkpointer: Checkpointer | None,
     keeper: PortProtection,
 ) -> StatusServer:
-    """Bound to `address`, not started. `calls`: by the ways they come. Raises AddressError."""
+    """Return a status server that is bound to `address` and not started. `calls`: by transport. Raises AddressError."""
     begun = time.monotonic()
 
     def serving() -> bool:

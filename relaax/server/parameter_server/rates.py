@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 
 
 class Rates:
-    """Turns counters into rates: what they grew by between two calls, over the seconds between."""
+    """Turns counters into rates: their growth between two calls, over the seconds between."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._last: tuple[float, dict[str, int]] | None = None
 
     def __call__(self, counters: Mapping[str, int]) -> dict[str, float]:
-        """The rates by the counters' names; empty at the first call."""
+        """Return the rates by the counters' names; empty at the first call."""
         now, last = self._clock(), self._last
         self._last = (now, dict(counters))
         if last is None or now <= last[0]:

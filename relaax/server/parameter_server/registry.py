@@ -1,4 +1,4 @@
-"""Who takes part: workers heard of lately, and the actor indices of their environments."""
+"""Register workers, and the actor indices of their environments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RegisteredWorker:
     is_new: bool = False
     """The session has come with this worker, which has only registered so far."""
     is_lost: bool = False
-    """Its connection has ended without a word, and nothing was heard of it since."""
+    """Its connection has ended without a goodbye, and it has not been heard since."""
 
 
 class Registry:
@@ -58,7 +58,7 @@ class Registry:
     def register(
         self, worker_id: str, session: str, environments: int, exploit: bool, frame_skip: int
     ) -> RegisteredWorker:
-        """Let a worker in; the same worker again changes nothing. A worker without a session is its own."""
+        """Register a worker; registering it again changes nothing. A worker without a session is its own."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
@@ -80,7 +80,7 @@ class Registry:
             return worker
 
     def hear(self, worker_id: str, leaves: bool = False) -> RegisteredWorker | None:
-        """The worker, who just called; None if it is not known. `leaves`: to say that it leaves."""
+        """Return the worker that has just called; None if it is unknown. `leaves`: it says goodbye."""
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
@@ -89,7 +89,7 @@ class Registry:
             return worker
 
     def leave(self, worker_id: str) -> RegisteredWorker | None:
-        """The worker, for the last time; None if it is not known."""
+        """Return and remove the worker; None if it is unknown."""
         with self._lock:
             worker = self._workers.pop(worker_id, None)
         if worker is not None:
@@ -97,21 +97,23 @@ class Registry:
         return worker
 
     def lost(self, worker_id: str) -> None:
-        """The worker's connection has ended without a word: it was killed, or is heard again in a moment."""
+        """Note that the worker's connection has ended without a goodbye: it was killed, or will be heard again in a
+        moment.
+        """
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
                 worker.is_lost = True
 
     def new_report(self, worker: RegisteredWorker, report_id: int) -> bool:
-        """Whether a report is to be counted: not if it is one that was counted before."""
+        """Return whether a report is new, and so to be counted."""
         with self._lock:
             new = report_id > worker.last_report
             worker.last_report = max(worker.last_report, report_id)
             return new
 
     def forgotten(self) -> list[str]:
-        """Drop workers that were silent for too long, and say which."""
+        """Drop and return the workers that were silent for too long."""
         limit = self._clock() - self._forget_after
         gone = []
         with self._lock:
@@ -126,7 +128,7 @@ class Registry:
         return [worker.worker_id for worker in gone]
 
     def clear(self) -> list[str]:
-        """Drop all workers, and say which: each must register again. Sessions keep their actor indices."""
+        """Drop and return all workers: each must register again. Sessions keep their actor indices."""
         with self._lock:
             gone = list(self._workers.values())
             self._workers.clear()
@@ -136,24 +138,24 @@ class Registry:
 
     @property
     def connected(self) -> int:
-        """How many workers were heard of lately."""
+        """The number of workers heard of lately."""
         with self._lock:
             limit = self._clock() - self._silence
             return sum(worker.heard > limit and not worker.is_lost for worker in self._workers.values())
 
     def actors_as_json(self) -> dict[str, list[list[int]]]:
-        """The actor table, for a checkpoint."""
+        """Return the actor table for a checkpoint."""
         with self._actors_lock:
             self._actors.expire()
             return self._actors.as_json()
 
     def restore_actors(self, sessions: Mapping[str, Sequence[Any]]) -> None:
-        """Take the actor table back from a checkpoint. Called while there is no worker."""
+        """Restore the actor table from a checkpoint. Called while there is no worker."""
         with self._actors_lock:
             self._actors.restore(sessions)
 
     def _depart(self, worker: RegisteredWorker, for_good: bool = False) -> None:
-        """Its session goes with the last of its workers.
+        """End its session if this was the last of its workers.
 
         One that came and did nothing keeps no indices: else a crowd of such would have all of them.
         """

@@ -19,22 +19,22 @@ from relaax.server.parameter_server.disconnection_log import DisconnectionLog
 from relaax.server.parameter_server.guard import OPEN, host_of
 
 MESSAGE_SECONDS = 15.0
-"""From the call until its message is there: no longer waits a worker for the answer."""
+"""Seconds from a call until its message is complete: a worker does not wait longer for the answer."""
 OPEN_SECONDS = 5.0
-"""The same of calls that need no token."""
+"""The same for calls that need no token."""
 UNFINISHED = 4
-"""Calls of one connection whose messages are not there; a worker has one or two."""
+"""Incomplete calls of one connection; a worker has one or two."""
 OPEN_UNFINISHED = 8
-"""Those of all connections together that need no token; past it one ends, of the address that has most of them."""
+"""Incomplete calls without a token, of all connections; beyond it one of the address with the most of them is ended."""
 THREADS = 80
-"""Of a server. As many calls are read and answered at a time; one that is read keeps its thread."""
+"""Threads of a server: as many calls are read and answered at a time; a call that is being read keeps its thread."""
 JAM_SECONDS = 10.0
-"""A call that has waited for a thread as long says that others can expect no better."""
+"""Seconds of waiting for a thread after which the server counts as jammed."""
 
 LATE, CROWDED = "late", "crowded"
 _JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
 JOIN = f"/{_JOIN.containing_service.full_name}/{_JOIN.name}"
-"""The one stream that lasts: of a shard."""
+"""The one stream that lasts: that of a shard."""
 
 Handler = Any  # grpc.RpcMethodHandler, or None
 
@@ -57,12 +57,13 @@ class _Call:
 
     @property
     def host(self) -> str:
-        """Where it comes from."""
+        """The host that it comes from."""
         return host_of(self.peer)
 
 
 class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Waits for messages within bounds; the first of a server's interceptors, for it calls what the others give it.
+    """Waits for messages within bounds. The first of a server's interceptors: it calls the handlers that the others
+    return.
 
     gRPC reads the message of a unary call in a thread of the server's, for as long as the caller likes. So unary calls
     are taken as streams, which are the same on the wire, and read here. Streams but those of shards end after
@@ -93,25 +94,25 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
 
     @property
     def unfinished(self) -> int:
-        """Calls whose messages are waited for."""
+        """Calls with incomplete messages."""
         return len(self._calls)
 
     @property
     def ended(self) -> dict[str, int]:
-        """Calls that were ended so far, by why: `LATE` or `CROWDED`."""
+        """Calls ended so far, by reason: `LATE` or `CROWDED`."""
         with self._lock:
             return dict(self._ended)
 
     @property
     def jammed(self) -> bool:
-        """Whether calls wait for a thread, and have for `JAM_SECONDS`."""
+        """Whether calls have waited for a thread for `JAM_SECONDS`."""
         try:
             return self._clock() - self._queue[0] > JAM_SECONDS
         except IndexError:
             return False
 
     def look(self) -> None:
-        """End what is late. To be called every second or so."""
+        """End late calls. Called every second or so."""
         now = self._clock()
         with self._lock:
             late = [call for call in self._calls if now - call.since > call.seconds]
@@ -143,19 +144,21 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     def _answered(
         self, method: str, behavior: Any, read: Any, messages: Any, context: grpc.ServicerContext, *more: Any
     ) -> Any:
-        """A call of one message."""
+        """Return a handler for a call of one message."""
         self._queue.popleft()
         return behavior(_read(read, self._message(method, messages, context), context), context, *more)
 
     def _lasting(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterable[Any]:
-        """A stream whose first message is waited for here, and the others by who has let it in."""
+        """Return a handler for a stream whose first message is bounded here, and the others by the service that accepts
+        it.
+        """
         self._queue.popleft()
         first = self._message(method, messages, context)
         answers: Iterable[Any] = behavior(itertools.chain((first,), messages), context)
         return answers
 
     def _limited(self, method: str, behavior: Any, messages: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """A stream that is waited for as long as it is there, whatever it says."""
+        """Return a handler for a stream that is bounded as a whole."""
         self._queue.popleft()
         call = self._begin(method, context)
         self._on_whole(call.peer, method not in OPEN)
@@ -165,7 +168,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
             self._finish(call)
 
     def _message(self, method: str, messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        """The call's only message, or its first one."""
+        """Return the call's only message, or its first one."""
         call = self._begin(method, context)
         try:
             message = next(messages, None)
@@ -177,7 +180,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         return message
 
     def _begin(self, method: str, context: grpc.ServicerContext) -> _Call:
-        """Count a call that is to be read. Ends it where its connection has too many, or another one in its place."""
+        """Count a call that is to be read. Ends it if its connection has too many, or another one in its place."""
         self._admit(method, context)
         call, crowding = _Call(method, context, context.peer(), self._clock()), None
         with self._lock:
@@ -197,7 +200,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         return call
 
     def _crowding(self) -> _Call | None:
-        """Of too many open calls the oldest of the address that has most; it is not counted any more."""
+        """Return the oldest of too many open calls, of the address with the most; it is not counted any more."""
         calls = [call for call in self._calls if call.method in OPEN]
         if len(calls) <= OPEN_UNFINISHED:
             return None

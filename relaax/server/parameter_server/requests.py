@@ -1,4 +1,4 @@
-"""Check what workers send before anything is done with it."""
+"""Check the requests of workers before they are processed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their nu
 
 
 def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
-    """The request as a value; its gradient is a view of the request's bytes if they are float32. Raises ValueError."""
+    """Return the request as a value; its gradient is a view of the request's bytes if they are float32. Raises
+    ValueError.
+    """
     request, data = carrier.message, carrier.data
     if request.env_steps > _MAX_ENV_STEPS:
         raise ValueError(f"{request.env_steps} environment steps in one push are too many")
@@ -64,7 +66,7 @@ def check_registration(request: pb.RegisterRequest) -> None:
 
 
 def check_push(request: pb.PushRequest) -> None:
-    """Raise InvalidRequest if the report that comes with it cannot be taken in, or the precision is unknown."""
+    """Raise InvalidRequest if the report of a push is invalid or its precision unknown."""
     check_asked(request.precision)
     check_report(request.report)
 

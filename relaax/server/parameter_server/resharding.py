@@ -17,13 +17,13 @@ SLOT = "slots/"
 
 
 def parts_for(manifest: Mapping[str, Any], position: ShardPosition) -> list[str]:
-    """The parts of a checkpoint that a shard reads: its own, or those that its range overlaps. Raises Damaged."""
+    """Return the parts of a checkpoint that a shard reads: its own, or those that it overlaps. Raises Damaged."""
     start, end = position.range(length(manifest))
     return [shard["part"] for shard in overlapping(manifest, start, end)]
 
 
 def recut(checkpoint: Checkpoint, position: ShardPosition) -> tuple[npt.NDArray[np.float32], dict[str, Array]]:
-    """Parameters and slots of the shard's range. Raises Damaged.
+    """Return parameters and slots of the shard's range. Raises Damaged.
 
     A slot with one float32 for each element of its part is cut like the parameters. Any other, such as Adam's count of
     updates, is the largest of those that the parts have.

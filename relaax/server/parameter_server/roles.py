@@ -1,4 +1,4 @@
-"""What a certificate is good for on a parameter server's port, by its extended key usage."""
+"""The roles of certificates on a parameter server's port, by their extended key usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.server.parameter_server.request_reader import JOIN
 
 CERTIFICATE = "x509_pem_cert"
-"""gRPC's name of the certificate that the other side has shown, in the context of a call."""
+"""gRPC's name of the caller's certificate in the context of a call."""
 WORKER, SERVER = "worker", "server"
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 _OF_WORKERS = frozenset(
@@ -26,7 +26,7 @@ _REFUSALS = {
 
 @functools.lru_cache(maxsize=1024)
 def role_of(certificate: bytes) -> str | None:
-    """`SERVER` if a certificate (PEM) may be a server's, `WORKER` if it may not; None if it does not say."""
+    """Return `SERVER` if a certificate (PEM) is for servers, `WORKER` if it is not, and None if it does not say."""
     from cryptography import x509  # most servers ask for no certificate, and it is slow to load
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -39,7 +39,7 @@ def role_of(certificate: bytes) -> str | None:
 
 
 def refusal(method: str, certificate: bytes) -> str | None:
-    """Why the owner of this certificate (PEM) may not call this method; None if he may."""
+    """Return why the owner of this certificate (PEM) may not call this method; None if it may."""
     needed = WORKER if method in _OF_WORKERS else SERVER if method == JOIN else None
     role = None if needed is None else role_of(certificate)
     return None if role in (None, needed) else _REFUSALS[role]

@@ -1,4 +1,4 @@
-"""A running parameter server: gRPC in front, checkpoints and metrics behind, and the order in which they end."""
+"""A running parameter server: gRPC, checkpoints, metrics, and the order in which they end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Timing:
 
 
 class Server:
-    """Serves `core` at `address` until there is a reason in `ends`: a signal, or the end of training. The first counts.
+    """Serves `core` at `address` until `ends` has a reason: a signal, or the end of training. The first one counts.
 
     `parameters` bounds the length of messages: the vector's length if it is known, else the longest allowed.
     `coordinator`: how this shard acts together with others; by default it is alone.
@@ -109,7 +109,7 @@ class Server:
         return self._status.address if self._status else None
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to answer."""
         if self._status:
             self._status.start()
         self._local.start()
@@ -122,7 +122,7 @@ class Server:
             self._metrics.start()
 
     def run(self) -> tuple[Reason, bool]:
-        """Serve until the end. Returns why it ended, and whether the last checkpoint is safe."""
+        """Serve until the end. Return the reason, and whether the last checkpoint is safe."""
         reason = self._ends.get()
         assert reason is not None, "waiting has no end but a reason"
         _log.info("ending: %s", reason.name.lower())
@@ -133,13 +133,13 @@ class Server:
         return reason, safe
 
     def _end_stopped(self, reason: Reason) -> bool:
-        """Stop updates and save the last checkpoint. Returns whether it is safe."""
+        """Stop updates and save the last checkpoint. Return whether it is safe."""
         safe = self._coordinator.stop(reason, self._save_last, self._stop_calls)
         self._close_metrics()
         return safe
 
     def _end_finished(self) -> bool:
-        """The last checkpoint first: nothing changes any more, and workers are told meanwhile."""
+        """Save the last checkpoint while workers are told that training has finished."""
         begun = time.monotonic()
         safe = self._save_last()
         while time.monotonic() - begun < self._timing.grace:
@@ -153,7 +153,7 @@ class Server:
         return safe
 
     def _stop_calls(self) -> None:
-        """Answer what is asked now, and nothing more."""
+        """Answer the present calls, and no further ones."""
         stopped = self._grpc.stop(self._timing.drain)
         self._local.stop(self._timing.drain)
         stopped.wait()
@@ -170,7 +170,7 @@ class Server:
 
     @property
     def kept(self) -> bool:
-        """Whether the last checkpoint, which the store did not take, is on this machine."""
+        """Whether this machine keeps the last checkpoint because the store did not accept it."""
         return self._checkpointer is not None and self._checkpointer.kept
 
     @property
@@ -180,7 +180,7 @@ class Server:
 
     @property
     def refusal(self) -> str:
-        """Why shard 0 does not take this shard, or cannot go on itself, if that was the reason to end."""
+        """Why shard 0 refuses this shard or cannot continue itself, if that was the reason to end."""
         return self._coordinator.refusal
 
     def _close_metrics(self) -> None:

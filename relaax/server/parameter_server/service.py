@@ -1,4 +1,4 @@
-"""Answer the requests of workers, whatever transport they came by. Every field is checked first."""
+"""Answer the requests of workers, whatever their transport. Every field is checked first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ParameterService:
         core: ParameterServerCore,
         offers: SharedMemoryOffers | None = None,
     ) -> None:
-        """`offers`: of a way through memory, made to each worker that registers."""
+        """`offers`: offers shared memory to each worker that registers."""
         self._core = core
         self._offers = offers
         self._narrowed = Narrower("parameters")
@@ -204,7 +204,9 @@ class ParameterService:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None
 
     def _push_of_another_life(self, request: pb.PushRequest) -> Carrier[pb.PushResponse]:
-        """A push that the checkpoint's ledger holds was counted; any other was rolled back with its incarnation."""
+        """Answer a push of another incarnation: it was counted if the checkpoint's ledger has it, otherwise rolled
+        back.
+        """
         applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
         if applied is not None:
             return self._answer(applied, request, None)  # versions of another incarnation are others

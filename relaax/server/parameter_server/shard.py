@@ -32,11 +32,11 @@ Statistics = Mapping[str, Moments]
 
 
 class CannotShare(Exception):
-    """Workers cannot change the shard's parameters by themselves. The message says why, of "it"."""
+    """Workers cannot change the shard's parameters themselves. The message says why, of "it"."""
 
 
 class PushRefused(Exception):
-    """A push that no correct worker sends. The message says what is wrong with it."""
+    """No correct worker sends such a push. The message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a worker needs to apply gradients by itself: parameters and slots, and the update (see `Fused`)."""
+    """What a worker needs to apply gradients itself: parameters and slots, and the update (see `Fused`)."""
 
     vectors: tuple[FlatVector, ...]
     function: str
@@ -85,7 +85,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a shard is, at one moment."""
+    """The whole state of a shard at one moment."""
 
     parameters: FlatVector
     slots: Slots
@@ -98,7 +98,7 @@ _log = logging.getLogger(__name__)
 _PARAMETERS = "parameters"
 
 _DROPPED_SLOTS = frozenset({"pending_sum", "pending_count"})
-"""In checkpoints of versions that averaged gradients: those that waited for others are dropped."""
+"""Slots in checkpoints of versions that averaged gradients: waiting gradients, which are dropped."""
 
 
 class Shard:
@@ -143,7 +143,7 @@ class Shard:
 
     @property
     def counters(self) -> Counters:
-        """The counters now."""
+        """The present counters."""
         return self._counters
 
     def push(self, push: Push) -> Applied:
@@ -161,7 +161,7 @@ class Shard:
             return self._applied(outcome, repeated, push.want_parameters)
 
     def repeat(self, worker: str, push_id: int) -> Applied | None:
-        """The answer to a push that was counted before; None, and nothing changes, if it was not."""
+        """Return the answer to a push that was counted before; None, without any change, if it was not."""
         with self._lock:
             if not self._ledger.has(worker, push_id):
                 return None
@@ -170,12 +170,12 @@ class Shard:
             return self._applied(outcome, repeated=True, want_parameters=True)
 
     def pull(self) -> tuple[Counters, FlatVector, Statistics]:
-        """The counters, and the parameters and statistics that go with them."""
+        """Return the counters, and the parameters and statistics that belong to them."""
         with self._lock:
             return self._counters, self._parameters.snapshot(), self._statistics
 
     def share(self, empty: Empty) -> Shared:
-        """Let workers change parameters and slots by themselves from now on, in memory that `empty` makes (hogwild).
+        """Let workers change parameters and slots themselves from now on, in memory that `empty` makes (hogwild).
 
         Raises CannotShare if the shard promises what then nobody could keep, and what `empty` raises; then nothing
         has changed.
@@ -199,25 +199,26 @@ class Shard:
             return Shared(live, self._optimizer.function, self._optimizer.numbers)
 
     def forget_snapshots(self, snapshots: Iterable[FlatVector]) -> None:
-        """Parameters that were handed out, and whose readers have gone without a word: they stay as they are."""
+        """Release parameters whose readers have gone without a goodbye: they will not be written again."""
         with self._lock:
             for snapshot in snapshots:
                 if isinstance(self._parameters, HostVector):
                     self._parameters.forget(snapshot)
 
     def forget(self, worker: str) -> None:
-        """The worker will push no more."""
+        """Forget a worker that will push no more."""
         with self._lock:
             self._ledger.forget(worker)
 
     @property
     def mark(self) -> tuple[Counters, Statistics]:
-        """What is the same while the shard's state is. Nothing is copied."""
+        """A value that is the same as long as the shard's state is. Nothing is copied."""
         with self._lock:
             return self._counters, self._statistics
 
     def prepare(self) -> None:
-        """Get the memory of the next snapshot, as much as the shard has itself: it then takes no longer than copying.
+        """Allocate the memory of the next snapshot, as much as the shard has itself: taking it then takes no longer
+        than copying.
 
         It stays until the snapshot or `let_go`.
         """
@@ -225,11 +226,11 @@ class Shard:
             self._prepared = self._copies()
 
     def let_go(self) -> None:
-        """Give back what was prepared."""
+        """Free the prepared memory."""
         self._prepared = None
 
     def snapshot(self) -> Snapshot:
-        """Everything, at one moment; nobody waits for what the caller does with it.
+        """Return the whole state at one moment; nothing waits for what the caller does with it.
 
         Pushes wait while it is copied.
         """
@@ -245,7 +246,7 @@ class Shard:
         return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Continue from a snapshot. A statistic with which no sample could be merged begins anew, and the log says so.
+        """Continue from a snapshot. A statistic that no sample could be merged with starts anew, and the log says so.
 
         Raises ValueError if its lengths, slots or statistics are not this shard's.
         """
@@ -273,7 +274,7 @@ class Shard:
         return copies
 
     def _arrays(self) -> Slots:
-        """Parameters and slots, shared with whoever updates them: to be let go of before the next push."""
+        """Return parameters and slots, shared with the updater: to be dropped before the next push."""
         return {_PARAMETERS: self._parameters.shared(), **self._optimizer.slots()}
 
     def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> Applied:
@@ -281,7 +282,7 @@ class Shard:
         return Applied(outcome, repeated, self._counters, parameters, self._statistics)
 
     def _check(self, push: Push) -> bool:
-        """Whether the gradient can be applied. Outside the lock: it reads the whole vector."""
+        """Check whether the gradient can be applied. Outside the lock, because it reads the whole vector."""
         if push.applied and (push.gradient is not None or push.withheld or not self._shared):
             raise PushRefused("a gradient that was applied is not sent, and memory for it is shared before")
         if push.gradient is None:

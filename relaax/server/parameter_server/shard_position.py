@@ -1,4 +1,4 @@
-"""Which shard of how many a parameter server is."""
+"""The position of a parameter server among the shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ShardPosition:
         return f"shard-{self.index}"
 
     def range(self, parameters: int) -> tuple[int, int]:
-        """First element that it owns of a vector of so many, and one past its last."""
+        """Return the first element of a vector of `parameters` that it owns, and one past its last."""
         return shard_range(parameters, self.index, self.count)
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ from relaax.parameters.frames import PROOF_BYTES
 
 
 class SharedMemoryOffers:
-    """Names the socket, and derives what worker and shard show each other there from a secret of this process.
+    """Names the socket, and derives the proofs of worker and shard from a secret of this process.
 
     The socket's name can be read by every user of the host, the proofs by nobody: they go to a worker that was let in,
     as part of the answer to its registration.
@@ -20,13 +20,13 @@ class SharedMemoryOffers:
     def __init__(self) -> None:
         self.socket = b"relaax-" + secrets.token_hex(16).encode()
         self.open = False
-        """Whether somebody listens there. While nobody does, nothing is offered."""
+        """Whether the socket is served. Otherwise nothing is offered."""
         self.connected: Callable[[], int] = lambda: 0
-        """How many workers have accepted, and are there now."""
+        """Returns how many workers are connected."""
         self._secret = secrets.token_bytes(PROOF_BYTES)
 
     def offer(self, worker_id: str) -> pb.SharedMemoryOffer | None:
-        """For this worker and no other."""
+        """Return the offer for this worker and no other."""
         if not self.open:
             return None
         return pb.SharedMemoryOffer(
@@ -36,7 +36,7 @@ class SharedMemoryOffers:
         )
 
     def accepted(self, worker_id: str, worker_proof: bytes) -> bytes | None:
-        """What the shard shows this worker; None if the worker's own proof is not right."""
+        """Return the shard's proof for this worker; None if the worker's own proof is wrong."""
         if not hmac.compare_digest(worker_proof, self._proof(b"worker", worker_id)):
             return None
         return self._proof(b"shard", worker_id)

@@ -1,4 +1,4 @@
-"""Get memory for snapshots before pushes have to wait for the copy."""
+"""Allocate memory for snapshots before pushes have to wait for the copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class SnapshotMemory:
-    """Memory for copies of arrays like these, whose pages the kernel has given already.
+    """Memory for copies of arrays like these, whose pages the kernel has already mapped.
 
     Touching fresh pages costs several times what copying costs: measured for 200 MB, 165 ms instead of 25. So it is
     made while nobody waits, and `take` is called under the lock.
@@ -22,12 +22,12 @@ class SnapshotMemory:
         self._memory = {name: np.empty(array.shape, array.dtype) for name, array in like.items()}
 
     def touch(self) -> None:
-        """Let the kernel give the pages. Python's lock is free meanwhile."""
+        """Make the kernel map the pages. Python's lock is free meanwhile."""
         for memory in self._memory.values():
             memory.fill(0)
 
     def take(self, arrays: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Read-only copies, once. Names, shapes and dtypes are those of before."""
+        """Return read-only copies, once. Names, shapes and dtypes must be the same."""
         memory, self._memory = self._memory, {}
         for name, array in arrays.items():
             np.copyto(memory[name], array)

@@ -1,4 +1,4 @@
-"""A last checkpoint that its store did not take, kept on this machine until the next start brings it there."""
+"""Keep a last checkpoint that its store did not accept on this machine, until the next start delivers it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 
 
 def default_folder() -> Path:
-    """Where the system has programs keep what outlives them (XDG Base Directory)."""
+    """Return the system's folder for persistent data of programs (XDG Base Directory)."""
     given = os.environ.get("XDG_STATE_HOME", "")
     state = given if os.path.isabs(given) else os.path.expanduser("~/.local/state")
     return Path(state, "relaax", "spool")
 
 
 class Spool:
-    """The copies of one location of checkpoints, in a folder of its own below `folder`: at most one is written here.
+    """The copies for one location of checkpoints, in a folder below `folder`; this process writes at most one.
 
     `endpoint` tells the same bucket of two stores apart.
     """
@@ -46,7 +46,7 @@ class Spool:
         return self._kept is not None
 
     def keep(self, global_step: int, parts: Mapping[str, Arrays], manifest: Mapping[str, Any]) -> None:
-        """Write a copy, in the place of one that this process wrote before. A failure is said in the log."""
+        """Write a copy, replacing an earlier one of this process. A failure is logged."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             before, checkpoint_id = self._kept, self._manager.next_id(global_step)
@@ -68,13 +68,13 @@ class Spool:
         )
 
     def forget(self) -> None:
-        """The store has what was kept: remove it."""
+        """Remove the copy: the store has the checkpoint."""
         if self._kept is not None:
             self._remove(self._kept)
             self._kept = None
 
     def deliver(self) -> None:
-        """Bring what an earlier life left here to the store, where nothing newer is there. Raises StoreError.
+        """Deliver a copy of an earlier process to the store, unless the store has something newer. Raises StoreError.
 
         What is older, or damaged, stays where it is, and the log names it.
         """

@@ -1,4 +1,4 @@
-"""What a parameter server keeps outside of itself: its checkpoints under a lease, and the copy of its metrics."""
+"""The storage of a parameter server: its checkpoints under a lease, and the copy of its metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 STORE_PATIENCE = 60.0
-"""Seconds that a server which starts waits for a store that is away."""
+"""Seconds that a starting server waits for an unreachable store."""
 _PAUSE = 2.0
 
 
@@ -43,7 +43,7 @@ def location_overrides(given: Mapping[str, Any]) -> list[str]:
 
 
 def checkpoint_store(section: ParameterServerSection, quick: bool = False) -> Store | None:
-    """Where the configuration has checkpoints kept; None if it does not. Raises StoreError, ConfigurationError."""
+    """Return the configured store of checkpoints, or None. Raises StoreError, ConfigurationError."""
     if section.checkpoint_aws_s3 is not None:
         return open_store(section.checkpoint_aws_s3, section.aws_keys, section.aws_endpoint, quick)
     return None if section.checkpoint_dir is None else LocalStore(section.checkpoint_dir)
@@ -52,7 +52,7 @@ def checkpoint_store(section: ParameterServerSection, quick: bool = False) -> St
 def open_manager(
     section: ParameterServerSection, ends: EndRequests, closing: ExitStack, leads: bool = True
 ) -> CheckpointManager | None:
-    """The checkpoints; None if the configuration has no place for them.
+    """Return the manager of checkpoints; None if no location is configured.
 
     Who `leads` writes manifests: it gets the lease, which `closing` gives back, and another server that takes it over
     is a reason to end. A shard that does not lead writes parts only. Waits up to the lease's TTL.
@@ -77,8 +77,8 @@ def open_manager(
 
 
 def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends: EndRequests) -> Spool | None:
-    """Where the last checkpoint waits for a store that is away; None if checkpoints are in a folder, or go to
-    several shards, which keep a part each. What an earlier life has left there is brought to the store.
+    """Return the spool for a last checkpoint; None if checkpoints are in a folder, or go to several shards, which keep
+    a part each. Delivers what an earlier process has left there.
 
     Raises StoreError and LeaseWaitInterrupted.
     """
@@ -91,7 +91,7 @@ def open_spool(section: ParameterServerSection, manager: CheckpointManager, ends
 
 
 def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path | None:
-    """Where the TensorBoard run is written; None if nobody wants one. What is copied to S3 is so until `closing`.
+    """Return the folder of the TensorBoard run; None if there is none. Copying to S3 lasts until `closing` ends it.
 
     Raises StoreError and ConfigurationError.
     """
@@ -113,7 +113,7 @@ def metrics_folder(section: ParameterServerSection, closing: ExitStack) -> Path 
 
 
 def patiently(call: Callable[[], _Result], ends: EndRequests) -> _Result:
-    """What `call` gives; while its store is away it is called again, for a bounded time.
+    """Return the result of `call`; while its store is unreachable it is called again, for a bounded time.
 
     Raises StoreError, and LeaseWaitInterrupted if there was a reason to end meanwhile, which stays in `ends`.
     """

@@ -1,4 +1,4 @@
-"""Why a parameter server ends, and how its main thread is told."""
+"""The reasons why a parameter server ends, and how its main thread learns them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from types import FrameType
 
 
 class Reason(enum.Enum):
-    """Why a server ends."""
+    """The reason why a server ends."""
 
     FINISHED = enum.auto()
     TERMINATED = enum.auto()
     INTERRUPTED = enum.auto()
     RELEASED = enum.auto()
-    """Shard 0 has ended, and lets this shard go."""
+    """Shard 0 has ended, and releases this shard."""
     REFUSED = enum.auto()
-    """Shard 0 does not take this shard; or, of shard 0 itself, no checkpoint can be used by all shards."""
+    """Shard 0 refuses this shard; or, of shard 0 itself, no checkpoint is usable by all shards."""
     SUPERSEDED = enum.auto()
-    """Another server has taken the lease over: what is learned here cannot be saved."""
+    """Another server has taken over the lease: nothing that is learned here can be saved."""
 
 
 class EndRequests:
@@ -40,13 +40,13 @@ class EndRequests:
             end.setblocking(False)
 
     def put(self, reason: Reason) -> None:
-        """There is a reason to end."""
+        """Add a reason to end."""
         self._reasons.append(reason)
         with contextlib.suppress(OSError):  # full: there is enough to wake up for; or nobody waits any more
             self._write.send(b"\0")
 
     def get(self, timeout: float | None = None) -> Reason | None:
-        """Wait for the next reason; None if none came in `timeout` seconds."""
+        """Wait for the next reason; return None if none came in `timeout` seconds."""
         while not self._reasons:
             ready, _, _ = select.select([self._read], [], [], timeout)
             if not ready:
@@ -56,13 +56,13 @@ class EndRequests:
         return self._reasons.popleft()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Close the sockets."""
         self._read.close()
         self._write.close()
 
     @contextlib.contextmanager
     def signals(self, reasons: Mapping[int, Reason], afterwards: signal.Handlers | None = None) -> Iterator[None]:
-        """While inside, these signals are reasons. Later they are what they were, or `afterwards`.
+        """Treat these signals as reasons while inside. Afterwards they have their former handlers, or `afterwards`.
 
         For the main thread.
         """
