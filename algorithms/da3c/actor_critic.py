@@ -103,10 +103,10 @@ class ActorCritic(AgentBase):
 
     @abstractmethod
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
-        """The policy's actions as leaves of the action space."""
+        """Return the policy's actions as leaves of the action space."""
 
     def _experience_of(self, spec: NetworkSpec) -> Experience:
-        """Where experience is kept until it is learned from."""
+        """Return the store of experience until it is learned from."""
         return Rollout(self.config.episode_len, self.context.environments, spec, self._encoder.dtype, self._policy)
 
     def _take(self, pulled: Pulled) -> None:
@@ -140,7 +140,7 @@ class ActorCritic(AgentBase):
         return rewards if self._clip is None else np.minimum(np.maximum(rewards, -self._clip), self._clip)
 
     def _final_values(self, step: StepResult) -> Array | None:
-        """Values of the final observations, with the history and the state of the episodes that they ended.
+        """Return values of the final observations, with the history and the state of the episodes that they ended.
 
         Only where one was truncated: elsewhere they may hold anything, and what is seen next stands in for them.
         """

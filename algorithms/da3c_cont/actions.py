@@ -15,7 +15,7 @@ from .config import Config
 
 
 def gaussian(config: Config, action_space: Space) -> Gaussian:
-    """The policy: one normally distributed number for each of an action."""
+    """Return the policy: one normally distributed number for each of an action."""
     return Gaussian(space_size(action_space), spherical=config.spherical)
 
 
@@ -38,7 +38,7 @@ class ActionMap:
         self._radius = np.where(bounded, high - low, 1.0)
 
     def __call__(self, actions: npt.NDArray[Any]) -> Leaves:
-        """Leaves [N, ...] of the space."""
+        """Return leaves [N, ...] of the space."""
         mapped = self._centre + self._radius * actions
         np.maximum(mapped, self._low, out=mapped)
         np.minimum(mapped, self._high, out=mapped)
@@ -51,7 +51,7 @@ class ActionMap:
 
 
 def action_refusal(space: Space) -> str | None:
-    """The spaces that can be handled, where `space` is none of them; else None."""
+    """Return the spaces that can be handled, where `space` is none of them; else None."""
     if all(isinstance(box, Box) and box.dtype.kind == "f" for box in space.elements()):
         return None
     return "it handles Box of real numbers, and Tuple or Dict of them"

@@ -56,7 +56,7 @@ class AgentBase(ABC):
 
     @classmethod
     def refusal(cls, config: Any, observation_space: Space, action_space: Space) -> str | None:
-        """Why this algorithm cannot handle the spaces: one sentence that names the space and what it can handle.
+        """Return why this algorithm cannot handle the spaces: one sentence that names the space and what it can handle.
 
         None if it can. Called before anything of TensorFlow runs. `state_size` and `action_size` are checked
         for every algorithm besides.
@@ -80,7 +80,7 @@ class AgentBase(ABC):
 
     @abstractmethod
     def step(self, step: StepResult) -> Leaves:
-        """The outcome of the last actions in, the next actions out."""
+        """Return the outcome of the last actions in, the next actions out."""
 
     def learn(self) -> None:  # noqa: B027 - an agent may do all of it in `step`
         """Do what can wait until the actions are on their way: the environments step meanwhile.

@@ -157,22 +157,22 @@ class ConfigBase(Section):
         return self
 
     def optimizer_spec(self) -> OptimizerSpec:
-        """The optimizer of the parameter server."""
+        """Return the optimizer of the parameter server."""
         from relaax.optim.optimizers import Add
 
         return Add() if self.optimizer.startswith("worker_") else self.optimizer_section.spec()
 
     def worker_optimizer_spec(self) -> OptimizerSpec | None:
-        """The optimizer that each worker has for itself; None where statistics are shared."""
+        """Return the optimizer that each worker has for itself; None where statistics are shared."""
         return self.optimizer_section.spec() if self.optimizer.startswith("worker_") else None
 
     def model_description(self) -> dict[str, Any]:
-        """What must agree between a worker and the parameter server: every key but where things are and run."""
+        """Return what must agree between a worker and the parameter server: every key but where things are and run."""
         return self.model_dump(mode="json", by_alias=True, exclude={"path", "seed", "gpu"})
 
 
 def size_mismatch(config: ConfigBase, observation_space: Space, action_space: Space) -> str | None:
-    """The sentence that refuses spaces which are not those of `state_size` and `action_size`; None if they are."""
+    """Return a sentence that refuses spaces other than those of `state_size` and `action_size`; None if they fit."""
     if config.state_size is not None:
         wanted = [config.state_size] if isinstance(config.state_size, int) else list(config.state_size)
         shapes = [list(element.shape) for element in observation_space.elements()]
@@ -184,7 +184,7 @@ def size_mismatch(config: ConfigBase, observation_space: Space, action_space: Sp
 
 
 def space_size(space: Space) -> int:
-    """How many choices a Discrete space has, or how many numbers a value of another space holds."""
+    """Return how many choices a Discrete space has, or how many numbers a value of another space holds."""
     if isinstance(space, Discrete):
         return space.n
     return sum(math.prod(element.shape) for element in space.elements())

@@ -28,14 +28,14 @@ def fingerprint(algorithm: str, config: ConfigBase, observation_space: Space, ac
 
 
 def without_bounds(space: Any) -> Any:
-    """A space in the form of `space_to_dict`, without the bounds of its boxes, however deep they lie."""
+    """Return a space in the form of `space_to_dict`, without the bounds of its boxes, however deep they lie."""
     if isinstance(space, Mapping):
         return {key: without_bounds(value) for key, value in space.items() if key not in ("low", "high")}
     return [without_bounds(part) for part in space] if isinstance(space, list) else space
 
 
 def parse_fingerprint(text: str) -> tuple[dict[str, Any], Space, Space]:
-    """The description as a dict, the observation space without bounds, and the action space. Raises ValueError."""
+    """Return the description as a dict, the observation space without bounds, the action space. Raises ValueError."""
     try:
         description = json.loads(text)
         return (
@@ -62,7 +62,7 @@ def first_difference(
 
 
 def _difference(theirs: Any, ours: Any, path: str) -> tuple[str, Any, Any] | None:
-    """The path of the key, and its two values."""
+    """Return the path of the key, and its two values."""
     if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
         for key in sorted(set(theirs) | set(ours)):
             found = _difference(theirs.get(key), ours.get(key), f"{path}.{key}" if path else str(key))

@@ -93,7 +93,7 @@ class Algorithm:
         return value
 
     def refusal(self, config: ConfigBase, observation_space: Space, action_space: Space) -> SpacesRefusal | None:
-        """Why a client with these spaces is not served; None if it is."""
+        """Return why a client with these spaces is not served; None if it is."""
         sentence = self.Agent.refusal(config, observation_space, action_space)
         if sentence is not None:
             return SpacesRefusal(sentence, supported=False)
@@ -101,7 +101,7 @@ class Algorithm:
         return None if sentence is None else SpacesRefusal(sentence, supported=True)
 
     def configure(self, section: Mapping[str, Any]) -> ConfigBase:
-        """The `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError."""
+        """Return the `algorithm` section of a file as this algorithm's Config. Raises ConfigurationError."""
         return validate_section(self.Config, section, "algorithm")
 
     def prepare(self, config: ConfigBase, device: str) -> None:
@@ -110,7 +110,7 @@ class Algorithm:
 
 
 def find_algorithm(path: str, folder: Path) -> Path:
-    """The directory or file meant by `path`.
+    """Return the directory or file meant by `path`.
 
     It is tried against `folder` (the configuration's), then the working directory, then the bundled algorithms by
     its last part. Raises ConfigurationError that lists where was looked, or if its name is none for a module.
@@ -181,7 +181,7 @@ def _importing(source: Path) -> Iterator[None]:
 
 
 def _place(error: BaseException, source: Path) -> str:
-    """The file and line where the import of an algorithm failed: the innermost of the algorithms' own."""
+    """Return the file and line where the import of an algorithm failed: the innermost of the algorithms' own."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     folders = (source.parent, bundled_folder("algorithms"))

@@ -28,7 +28,7 @@ class RunningLoss:
         self._count = self._outliers = 0
 
     def is_outlier(self, loss: float) -> bool:
-        """Whether |loss| > mean + deviations x deviation of those before it; it is taken in. Never before `WARM_UP`.
+        """Add a loss; return whether |loss| > mean + deviations x deviation of those before it. Never before `WARM_UP`.
 
         NaN is neither judged nor taken in: its gradient is NaN as well, and is discarded as not finite.
         """

@@ -148,7 +148,7 @@ def network_refusal(
 
 
 def _image_refusal(config: NetworkConfig, observation_space: Space) -> str | None:
-    """Why an image is not learned from as it is: it would do badly, and nobody would know why."""
+    """Return why an image is not learned from as it is: it would do badly, and nobody would know why."""
     turned = with_channels_last(observation_space)
     if turned is not None and config.convolutions is None:
         return (

@@ -97,7 +97,7 @@ def looks_like_image(element: Space) -> bool:
 
 
 def with_channels_last(space: Space) -> tuple[int, int, int] | None:
-    """The shape [H, W, C] of an image that looks like [C, H, W]; None if it does not."""
+    """Return the shape [H, W, C] of an image that looks like [C, H, W]; None if it does not."""
     (element,) = space.elements() if is_image(space) else (None,)
     if element is None or len(element.shape) != 3:
         return None
@@ -117,7 +117,7 @@ def input_shape(space: Space, history: int) -> tuple[int, ...]:
 
 
 def input_refusal(space: Space) -> str | None:
-    """The sentence that refuses a space which `ObservationEncoder` cannot handle; None if it can."""
+    """Return the sentence that refuses a space which `ObservationEncoder` cannot handle; None if it can."""
     for element in space.elements():
         if isinstance(element, Discrete) and element.n > 10_000:
             return f"observations in {element} would need {element.n} inputs; at most 10000 are handled"

@@ -22,7 +22,7 @@ class OptimizerConfig(Section):
 
     @abstractmethod
     def spec(self) -> OptimizerSpec:
-        """The optimizer with these constants."""
+        """Return the optimizer with these constants."""
 
 
 class RMSPropConfig(OptimizerConfig):

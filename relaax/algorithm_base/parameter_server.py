@@ -28,7 +28,7 @@ class ParameterServerBase(ABC):
 
     @abstractmethod
     def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
-        """The flat vector that training starts from, float32 [P]. The same seed gives the same numbers."""
+        """Return the flat vector that training starts from, float32 [P]. The same seed gives the same numbers."""
 
     def optimizer(self) -> OptimizerSpec:
         """How gradients are applied. By default what `config.optimizer_spec()` says."""

@@ -49,7 +49,7 @@ def changed_keys(there: Mapping[str, Any], config: ConfigBase) -> list[Changed]:
 
 
 def _defaults(model: type[ConfigBase], config: ConfigBase) -> dict[str, Any]:
-    """The configuration that has only what has no default from `config`."""
+    """Return the configuration that has only what has no default from `config`."""
     needed = {name: getattr(config, name) for name, field in model.model_fields.items() if field.is_required()}
     return model.model_construct(**needed).model_dump(mode="json", by_alias=True, warnings=False)
 

@@ -79,7 +79,7 @@ class Experience(ABC):
 
     @abstractmethod
     def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
-        """What is to be learned from, which is forgotten then: to be used before `look_again`, or the next `act`.
+        """Return the batch to learn from and forget it. It is valid until `look_again`, or the next `act`.
 
         `expected()` is the value of what is seen now, [N]; None after the `act` on it.
         """

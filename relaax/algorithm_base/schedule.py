@@ -13,7 +13,7 @@ class Schedule:
     end: int | None = None
 
     def __call__(self, global_step: int) -> float:
-        """The learning rate at `global_step`; never negative."""
+        """Return the learning rate at `global_step`; never negative."""
         if self.end is None:
             return self.initial
         return self.initial * max(0.0, 1.0 - global_step / self.end)

@@ -43,7 +43,7 @@ def use_device(device: str) -> None:
 
 
 def computes_on_gpu() -> bool:
-    """Whether this process computes on a GPU: one that nobody told so does not, and need not load TensorFlow."""
+    """Return whether this process computes on a GPU: one that nobody told so does not, and need not load TensorFlow."""
     return _on_gpu
 
 
@@ -53,7 +53,7 @@ def use_one_thread() -> None:
 
 
 def chosen(device: str, gpus: Sequence[Gpu]) -> Gpu:
-    """The one of `gpus` that a process on `device` sees. Raises NoSuchDevice."""
+    """Return the one of `gpus` that a process on `device` sees. Raises NoSuchDevice."""
     index = int(device.partition(":")[2] or 0)
     if index < len(gpus):
         return gpus[index]

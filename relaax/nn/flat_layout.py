@@ -21,7 +21,7 @@ class FlatLayout:
         self.size = sum(self.sizes)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """The named arrays as views of `vector`, float32 [size]. Raises ValueError if the length differs."""
+        """Return the named arrays as views of `vector`, float32 [size]. Raises ValueError if the length differs."""
         if vector.shape != (self.size,):
             raise ValueError(f"a vector of shape ({self.size},) is needed, not {vector.shape}")
         return dict(self._slices(vector))
@@ -33,7 +33,7 @@ class FlatLayout:
             start += size
 
     def join(self, arrays: Mapping[str, npt.NDArray[Any]]) -> Array:
-        """The flat vector made of the named arrays, the reverse of `views`."""
+        """Return the flat vector made of the named arrays, the reverse of `views`."""
         vector = np.empty(self.size, np.float32)
         for name, view in self.views(vector).items():
             view[...] = arrays[name]

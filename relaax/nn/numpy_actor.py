@@ -75,13 +75,13 @@ def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: s
 
 
 def _activated(spec: NetworkSpec, x: Array) -> Array:
-    """The activation of `x`, in place."""
+    """Return the activation of `x`, in place."""
     activated: Array = np.tanh(x, out=x) if spec.activation == "tanh" else np.maximum(x, 0, out=x)
     return activated
 
 
 def lstm_numpy(x: Array, h: Array, c: Array, kernel: Array, bias: Array) -> tuple[Array, Array]:
-    """One step: x float32 [N, F], h and c float32 [N, C]; the new h and c."""
+    """Compute one step: x float32 [N, F], h and c float32 [N, C]. Returns the new h and c."""
     features, cells = x.shape[1], h.shape[1]
     gates = x @ kernel[:features]
     gates += h @ kernel[features:]

@@ -13,7 +13,7 @@ _BLOCK = 256
 
 
 def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.floating]:
-    """A matrix [rows, columns] with orthonormal columns, or rows if those are fewer, drawn evenly (by Haar measure).
+    """Draw a matrix [rows, columns] with orthonormal columns, or rows if those are fewer, by Haar measure.
 
     Up to `WIDE` float64, beyond float32.
     """

@@ -44,7 +44,7 @@ class NetworkSpec:
         return 2 * self.lstm * len(self.trunks())
 
     def layout(self) -> FlatLayout:
-        """Names and shapes of the parameters.
+        """Return names and shapes of the parameters.
 
         Raises ValueError if an image is too small for the convolutions, or a head is not in exactly one group.
         """

@@ -26,7 +26,7 @@ tf: Any = _TensorFlow()
 
 
 def is_loaded() -> bool:
-    """Whether something has loaded TensorFlow in this process."""
+    """Return whether something has loaded TensorFlow in this process."""
     return _NAME in sys.modules
 
 

@@ -16,7 +16,7 @@ Tensor = Any
 def forward(
     spec: NetworkSpec, parameters: Mapping[str, Tensor], inputs: Tensor, state: Tensor, restart: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The heads' outputs over a rollout of T steps of N environments.
+    """Return the heads' outputs over a rollout of T steps of N environments.
 
     Args:
       spec: the network.
@@ -50,7 +50,7 @@ def forward(
 
 
 def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x: Tensor) -> Tensor:
-    """What comes out of the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
+    """Return what comes out of the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
     activation = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}[spec.activation]
     for index, layer in enumerate(spec.convolutions):
         x = tf.nn.conv2d(x, parameters[f"{trunk}conv{index}/kernel"], strides=layer.stride, padding="VALID")

@@ -23,7 +23,7 @@ class FlatVariable(Vector):
 
     @classmethod
     def zeros(cls, size: int) -> FlatVariable:
-        """A vector of zeros, shape [size]."""
+        """Return a vector of zeros, shape [size]."""
         return cls(np.zeros(size, np.float32))
 
     @property

@@ -14,7 +14,7 @@ from relaax.optim.vector import FlatVector
 
 
 def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
-    """The live optimizer of a specification; its kernel is compiled now, which takes some tenths of a second.
+    """Return the live optimizer of a specification; its kernel is compiled now, which takes some tenths of a second.
 
     A specification that is none of RELAAX's makes its own, which must get by with what every `Vector` can.
     """

@@ -24,7 +24,7 @@ class HostVector(Vector):
 
     @classmethod
     def zeros(cls, size: int) -> HostVector:
-        """A vector of zeros, shape [size]."""
+        """Return a vector of zeros, shape [size]."""
         return cls(np.zeros(size, np.float32))
 
     def move(self, memory: npt.NDArray[np.float32]) -> None:
@@ -33,12 +33,12 @@ class HostVector(Vector):
         self._values, self._moved = memory, True
 
     def open(self) -> npt.NDArray[np.float32]:
-        """The array itself, to be changed."""
+        """Return the array itself, to be changed."""
         self._snapshot = None
         return self._values
 
     def open_twice(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """The array itself, to be changed, and the memory of the next snapshot, to which all of it is to be written."""
+        """Return the array itself, to be changed, and the next snapshot's memory, to which all of it must be written."""
         values, memory = self.open(), self._memory.take()
         self._snapshot = _read_only(memory)
         return values, memory

@@ -28,7 +28,7 @@ def compiled(function: Kernel, vectors: int, numbers: int) -> Kernel:
 
 
 def fused(function: Kernel) -> Kernel:
-    """One of `FUSED`, compiled: it takes parameters, a slot, a copy, a gradient, a learning rate and its constants."""
+    """Compile one of `FUSED`: it takes parameters, a slot, a copy, a gradient, a learning rate and its constants."""
     return compiled(function, 3, 1 + FUSED[function.__name__][1])
 
 

@@ -22,7 +22,7 @@ class OptimizerSpec(ABC):
 
     @abstractmethod
     def create(self, size: int) -> Optimizer[Any]:
-        """A live optimizer of a vector of `size` elements, with slots at their initial values."""
+        """Return a live optimizer of a vector of `size` elements, with slots at their initial values."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Optimizer(ABC, Generic[V]):
 
     @abstractmethod
     def slots(self) -> Slots:
-        """The optimizer's state, which `restore` takes back: to be copied before the next `apply`."""
+        """Return the optimizer's state, which `restore` takes back: to be copied before the next `apply`."""
 
     @abstractmethod
     def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:

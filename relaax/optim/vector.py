@@ -11,7 +11,7 @@ FlatVector = npt.NDArray[np.float32]
 
 
 def is_finite(vector: FlatVector) -> bool:
-    """Whether a vector can be applied, as shards and workers judge it."""
+    """Return whether a vector can be applied, as shards and workers judge it."""
     with np.errstate(all="ignore"):
         # NaN and infinity survive a sum of squares; one that overflows would ruin the optimizer's slots as surely.
         return bool(np.isfinite(np.dot(vector, vector)))
@@ -22,11 +22,11 @@ class Vector(ABC):
 
     @abstractmethod
     def snapshot(self) -> FlatVector:
-        """The values now: a read-only array of shape [size] that never changes."""
+        """Return the values now: a read-only array of shape [size] that never changes."""
 
     @abstractmethod
     def shared(self) -> FlatVector:
-        """The values, read-only, until the next update: to be copied before it. Costs no copy where that can be."""
+        """Return the values, read-only and valid until the next update, without a copy if possible."""
 
     @abstractmethod
     def assign(self, values: FlatVector) -> None:

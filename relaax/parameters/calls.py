@@ -19,7 +19,7 @@ _AWAY = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDE
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the same call may succeed later: the server is away, slow or stopping, or the connection was cut."""
+    """Return whether the same call may succeed later: the server is away, slow or stopping, or was disconnected."""
     if not isinstance(error, grpc.RpcError):
         return False
     code: grpc.StatusCode = error.code()
@@ -56,7 +56,7 @@ class Calls:
         self._max_pause = max_pause
 
     def __call__(self, calls: Sequence[Call]) -> list[Any]:
-        """The responses, in order.
+        """Return the responses, in order.
 
         Raises ParameterServerUnavailable after the bounded wait, ParameterServerError if a server refused.
         """

@@ -32,12 +32,12 @@ class Target:
     key: bytes | None = field(default=None, repr=False)
 
     def at(self, address: str) -> Target:
-        """The same for another address."""
+        """Return the same for another address."""
         return replace(self, address=address)
 
 
 def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
-    """A channel for vectors of so many elements. Every call over it shows the target's token.
+    """Return a channel for vectors of so many elements. Every call over it shows the target's token.
 
     Made in the process that uses it: a channel does not survive a fork. It connects with its first call.
     """
@@ -51,7 +51,7 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
 
 
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
-    """What to raise if a call failed because one side did not prove who it is: trying again will not help.
+    """Return what to raise if a call failed because one side did not prove who it is: trying again will not help.
 
     None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
     """

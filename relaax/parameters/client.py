@@ -246,14 +246,14 @@ class ParameterClient(ParameterClientBase):
         return first
 
     def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
-        """What it returns, once it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
+        """Call it until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
         try:
             return self._call.retrying(NotYet)(attempt, *arguments)
         except NotYet as error:
             raise ParameterServerUnavailable(f"{error} (tried for {self._call.unavailable_after:g} s)") from None
 
     def _share_memory(self, link: ShardClient, response: pb.RegisterResponse) -> None:
-        """Raises NotYet, and ParameterServerUnusable, if it must be shared."""
+        """Share memory with a shard, if possible. Raises NotYet and ParameterServerUnusable if it is required."""
         allow_descriptors()
         try:
             link.share_memory(response, self._worker_id)
@@ -274,7 +274,7 @@ class ParameterClient(ParameterClientBase):
             self._share_live(self._hogwild, link)
 
     def _share_live(self, hogwild: HogwildUpdates, link: ShardClient) -> None:
-        """Raises NotYet and ParameterServerUnusable."""
+        """Share the shard's own vectors for Hogwild updates. Raises NotYet and ParameterServerUnusable."""
         try:
             hogwild.connect(link, self._asker())
         except NoSharedMemory as why:
@@ -283,7 +283,7 @@ class ParameterClient(ParameterClientBase):
         _log.info("parameter server %s: updated in that memory, without locks", link.address)
 
     def _must_share(self, link: ShardClient, why: NoSharedMemory, for_good: str) -> ParameterServerUnusable | NotYet:
-        """What is to be raised: nothing else than memory will do. `for_good`: what to say if it cannot be had."""
+        """Return the error if memory is required. `for_good`: the reason if it is never available."""
         if why.trouble is Trouble.LASTING:
             return ParameterServerUnusable(for_good)
         _log.info("parameter server %s: memory cannot be shared yet: %s", link.address, why)
@@ -298,7 +298,7 @@ class ParameterClient(ParameterClientBase):
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
 
     def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
-        """What is told to all shards, or to shard 0 for all."""
+        """Return what is told to all shards, or to shard 0 for all."""
         return pb.PushRequest(
             env_steps=env_steps,
             want_parameters=want_parameters,
@@ -324,7 +324,7 @@ class ParameterClient(ParameterClientBase):
     def _push(
         self, common: pb.PushRequest, gradient: FlatVector | None
     ) -> tuple[Sequence[Carrier[pb.PushResponse]], bool]:
-        """The answers to all parts, and whether the gradient went with an earlier incarnation.
+        """Return the answers to all parts, and whether the gradient went with an earlier incarnation.
 
         Then the new incarnation is told of the push's steps, episodes and statistics, unless it has them already.
         """
@@ -351,7 +351,7 @@ class ParameterClient(ParameterClientBase):
         self.register(self._registration)
 
     def _next_report(self) -> pb.ReportRequest | None:
-        """The report that got no answer yet, under the number it had; else what was gathered since."""
+        """Return the report that got no answer yet, under the number it had; else what was gathered since."""
         if self._unanswered_report is None:
             if not self.metrics:
                 return None

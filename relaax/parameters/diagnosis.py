@@ -47,7 +47,7 @@ _SILENT = "it closes the connection when it was shown no certificate, or one tha
 
 
 def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
-    """What was wrong; None if nothing was."""
+    """Return what was wrong; None if nothing was."""
     context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection(place, SECONDS) as plain:
@@ -60,7 +60,7 @@ def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> str | None:
 
 
 def _first_word(secure: ssl.SSLSocket) -> bytes:
-    """Raises OSError."""
+    """Read the server's first bytes over TLS. Raises OSError."""
     try:
         return secure.recv(1)
     except (ConnectionError, ssl.SSLEOFError):

@@ -77,7 +77,7 @@ class FrameSocket:
             self.socket.sendall(memoryview(data)[sent:])
 
     def receive(self, most: int = MESSAGE_OVERHEAD, deadline: float | None = None) -> tuple[Frame, int | None]:
-        """The next frame, and the descriptor that came with it, which is the caller's to close.
+        """Return the next frame, and the descriptor that came with it, which is the caller's to close.
 
         `most`: bytes of its message, and of its numbers. `deadline`: of all of it, by the monotonic clock; the socket's
         own timeout is for each part, and is another one afterwards. Raises BrokenFrame.

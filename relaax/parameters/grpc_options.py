@@ -15,7 +15,7 @@ Options = list[tuple[str, int]]
 
 
 def message_bytes(parameters: int) -> int:
-    """The longest message that a shard of so many parameters sends or takes."""
+    """Return the longest message that a shard of so many parameters sends or takes."""
     return 4 * parameters + MESSAGE_OVERHEAD
 
 

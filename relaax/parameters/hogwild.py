@@ -34,7 +34,7 @@ class LiveShard:
 
 
 def live_shard(memory: SharedMemory, asker: pb.PullRequest) -> tuple[LiveShard, float]:
-    """The shard at the other end of a connection, and the learning rate now. Raises NoSharedMemory."""
+    """Return the shard at the other end of a connection, and the learning rate now. Raises NoSharedMemory."""
     message, parameters = memory.live(0, asker)
     fused = kernels.FUSED.get(message.optimizer)
     if fused is None or message.vectors != 2 or len(message.numbers) != fused[1]:

@@ -28,7 +28,7 @@ class MetricsCollector(MetricsRecorder):
         self._statistics: dict[str, Moments] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is anything to report."""
+        """Return whether there is anything to report."""
         return bool(self._episodes or self._scalars or self._histograms or self._gauges)
 
     def episode(self, episode_return: float, length: int) -> None:

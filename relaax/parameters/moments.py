@@ -131,7 +131,7 @@ def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
 
 
 def _within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
-    """Whether the mean of the squares is within its limit, which a merge of two such is again. Not so for NaN."""
+    """Return whether the mean square is within its limit, as that of two merged ones is then. False for NaN."""
     if not 0 < count <= COUNT_LIMIT:
         return not count
     if mean.size == 1:  # as it is for rewards: numpy takes longer
@@ -152,7 +152,7 @@ def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Moments]:
-    """The statistics among arrays. Raises ValueError, KeyError and IndexError if they are none."""
+    """Return the statistics among arrays. Raises ValueError, KeyError and IndexError if they are none."""
     found: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         if key.startswith(STATISTICS):
@@ -162,7 +162,7 @@ def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Mome
 
 
 def check_lengths(statistics: Mapping[str, int]) -> dict[str, int]:
-    """The statistics that an algorithm declares, name to length. Raises ValueError if a shard cannot hold them."""
+    """Check the statistics that an algorithm declares, name to length. Raises ValueError if they are too large."""
     for name, length in statistics.items():
         if len(name) > MAX_STATISTIC_NAME or not _NAME.fullmatch(name):
             raise ValueError(

@@ -38,7 +38,7 @@ Kernel = Callable[..., Any]
 
 
 def check_precision(precision: pb.Precision) -> None:
-    """Raises ValueError if a message names a precision that is none."""
+    """Raise ValueError if a message names a precision that is none."""
     if precision not in _NAMES:
         known = ", ".join(f"{number} ({name})" for number, name in _NAMES.items())
         raise ValueError(f"precision {precision} is none: {known} are")
@@ -55,7 +55,7 @@ class Narrower:
         self._said = False
 
     def __call__(self, vector: FlatVector, precision: pb.Precision) -> npt.NDArray[Any]:
-        """The numbers of a contiguous float32 vector [n] as they are sent: itself, or uint16 [n].
+        """Return the numbers of a contiguous float32 vector [n] as they are sent: itself, or uint16 [n].
 
         Raises ValueError for a precision that is none.
         """
@@ -75,7 +75,7 @@ class Narrower:
 
 
 def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
-    """The numbers of a long field: read-only float32, a view of `data` where they are float32 there and aligned.
+    """Return the numbers of a long field: read-only float32, a view of `data` where they are float32 there and aligned.
 
     Raises ValueError if they are no whole numbers, or the precision is none.
     """

@@ -53,7 +53,7 @@ def forbid_writing(descriptor: int) -> None:
 
 
 def map_(descriptor: int, size: int, *, writable: bool, at_once: bool = True) -> FlatVector:
-    """The memory behind a descriptor, which can be closed afterwards: float32 [size].
+    """Return the memory behind a descriptor, which can be closed afterwards: float32 [size].
 
     `at_once`: the kernel gives all of it now, which costs a fraction of touching it page by page; else what is never
     touched takes no memory.
@@ -93,7 +93,7 @@ class Segments:
         return frozenset(self._alive)
 
     def empty(self, size: int) -> FlatVector:
-        """A vector, float32 [size], for others to read: shared memory if there is any left, else this process's."""
+        """Return a vector, float32 [size], for others to read: shared memory if any is left, else this process's."""
         if not SUPPORTED or not size:
             return np.empty(size, np.float32)
         try:
@@ -104,7 +104,7 @@ class Segments:
         return self._known(descriptor, array)
 
     def writable(self, size: int) -> FlatVector:
-        """A vector for others to write to as well, which is no use where they cannot.
+        """Return a vector for others to write to as well, which is no use where they cannot.
 
         Raises OSError if there is no more shared memory.
         """
@@ -121,7 +121,7 @@ class Segments:
         return array
 
     def find(self, array: FlatVector) -> Segment | None:
-        """The segment whose whole vector this is, or a view of it; None if it is this process's own memory."""
+        """Return the segment whose whole vector this is, or a view of it; None if it is this process's own memory."""
         segment = self._at.get(_address(array))
         return segment if segment is not None and segment.size == array.size else None
 

@@ -60,7 +60,7 @@ class ShardClient:
         return self.end - self.start
 
     def register(self, request: pb.RegisterRequest) -> Call:
-        """A worker introduces itself: its pushes are counted from 1, and it has no parameters."""
+        """Register the worker: its pushes are counted from 1, and it has no parameters."""
         self._leave_memory()
         self._offered = None
         self._push_id = 0
@@ -122,7 +122,7 @@ class ShardClient:
         return self._memory
 
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
-        """The shard's part of a push, under a number of its own."""
+        """Return the shard's part of a push, under a number of its own."""
         self._try_memory_again()
         self._push_id += 1
         request = pb.PushRequest(
@@ -156,11 +156,11 @@ class ShardClient:
         return Call(self._method(self._stub.Pull), request, self.target)
 
     def report(self, request: pb.ReportRequest) -> Call:
-        """Metrics without a push."""
+        """Send metrics without a push."""
         return Call(self._stub.Report, request, self.target)
 
     def received(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """The parameters of the shard's range: read-only float32 of shape [size], a view of the response where it holds
+        """Return the parameters of the shard's range: read-only float32 [size], a view of the response where it holds
         float32.
 
         Raises ParameterServerError if they are too many or too few.
@@ -193,7 +193,7 @@ class ShardClient:
             self._channel = None
 
     def _open(self) -> CarrierStub:
-        """A stub on a new channel that takes messages as long as the range needs, and no longer ones."""
+        """Return a stub on a new channel that takes messages as long as the range needs, and no longer ones."""
         self._close_channel()
         self._channel = open_channel(self.target, self.size)
         return CarrierStub(self._channel)

@@ -66,11 +66,11 @@ class CallRefused(grpc.RpcError):
         self._code, self._details = code, details
 
     def code(self) -> grpc.StatusCode:
-        """Why, in one word."""
+        """Return why, in one word."""
         return self._code
 
     def details(self) -> str:
-        """Why, in a sentence."""
+        """Return why, in a sentence."""
         return self._details
 
 
@@ -134,7 +134,7 @@ class SharedMemory:
             raise self._ended(_reason(error)) from None
 
     def answer(self) -> Carrier[Any]:
-        """The answer to the question. Its vector is read-only and stays as it is.
+        """Return the answer to the question. Its vector is read-only and stays as it is.
 
         Raises NoSharedMemory, and CallRefused if the shard refuses the call.
         """
@@ -162,7 +162,7 @@ class SharedMemory:
                 os.close(descriptor)
 
     def live(self, index: int, asker: pb.PullRequest) -> tuple[pb.LiveVectors, FlatVector]:
-        """One of the shard's own vectors, to be changed here too, and what is to be known about them.
+        """Return one of the shard's own vectors, to be changed here too, and what is to be known about them.
 
         `asker`: who asks, and of which incarnation. Raises NoSharedMemory.
         """
@@ -186,7 +186,7 @@ class SharedMemory:
             self._frames.close()
 
     def _shake_hands(self, offer: pb.SharedMemoryOffer, worker_id: str, size: int) -> FlatVector:
-        """The gradient's memory: float32 [size]."""
+        """Return the gradient's memory: float32 [size]."""
         deadline = time.monotonic() + self._timeout
         self._frames.send(Frame(HELLO, worker_id.encode() + offer.worker_proof, _NUMBER_BYTES * size))
         frame, descriptor = self._frames.receive(_SENTENCE_BYTES, deadline)
@@ -233,7 +233,7 @@ class Method:
         self._lost = lost
 
     def __call__(self, request: Any, timeout: float) -> Any:
-        """The answer. Raises grpc.RpcError."""
+        """Return the answer. Raises grpc.RpcError."""
         return self.future(request, timeout).result()
 
     def future(self, request: Any, timeout: float) -> Any:
@@ -273,7 +273,7 @@ _UNHEARD = "nobody listens at its socket: it has ended, or is under another kern
 
 
 def _refusal(frame: Frame) -> NoSharedMemory:
-    """What came without the descriptor that was asked for."""
+    """Return what came without the descriptor that was asked for."""
     if frame.kind == _OK:
         return NoSharedMemory("this system hands over no descriptors", Trouble.LASTING)
     return NoSharedMemory(_sentence(frame), _TROUBLES.get(frame.kind, Trouble.MOMENTARY))

@@ -11,7 +11,7 @@ from relaax.parameters.moments import MAX_STATISTIC_NAME, Float64Vector, Moments
 
 
 def statistics_to_messages(statistics: Mapping[str, Moments]) -> list[pb.Moments]:
-    """One message for each."""
+    """Return one message for each."""
     return [
         pb.Moments(name=name, count=value.count, mean=_bytes(value.mean), m2=_bytes(value.m2))
         for name, value in statistics.items()

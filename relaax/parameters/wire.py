@@ -42,7 +42,7 @@ class Carrier(Generic[M]):
 
 
 def float32_of(data: memoryview) -> FlatVector:
-    """The numbers of a long field: read-only float32 [len(data) / 4], a copy only if they are not aligned.
+    """Return the numbers of a long field: read-only float32 [len(data) / 4], a copy only if they are not aligned.
 
     Raises ValueError if they are no whole numbers.
     """
@@ -68,7 +68,7 @@ class LongMessageWire(Generic[M]):
         self._tag, self._padding_tag = (fields[name].number << 3 | _BYTES for name in (field, _PADDING))
 
     def write(self, carrier: Carrier[M]) -> bytes:
-        """The message as bytes, the long field last and aligned."""
+        """Return the message as bytes, the long field last and aligned."""
         head = carrier.message.SerializeToString()
         data = memoryview(carrier.data).cast("B")
         if not len(data):
@@ -78,7 +78,7 @@ class LongMessageWire(Generic[M]):
         return b"".join((head, bytes((self._padding_tag, padding)), bytes(padding), tag, data))
 
     def read(self, data: bytes) -> Carrier[M]:
-        """The message. Raises DecodeError if its own parser does.
+        """Return the message. Raises DecodeError if its own parser does.
 
         The long field is a view of `data` where it is the last field, as `write` makes it; else it is copied.
         """

@@ -92,7 +92,7 @@ def key_options(
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    """An option for a key: a flag, or a text that is checked with the rest of the configuration."""
+    """Return an option for a key: a flag, or a text that is checked with the rest of the configuration."""
     flag = f"--{name.replace('_', '-')}"
     kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if kind is not None]
     choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())

@@ -40,17 +40,17 @@ class AgentCompliance:
     bootstraps: ClassVar[bool] = True
 
     def config(self) -> ConfigBase:
-        """The algorithm's configuration, checked."""
+        """Return the algorithm's configuration, checked."""
         return self.algorithm.configure(self.config_section)
 
     def agent(self, environments: int | None = None, **options: Any) -> tuple[AgentBase, FakeParameters]:
-        """A new agent and its bridge; `options` are those of `make_agent`."""
+        """Return a new agent and its bridge; `options` are those of `make_agent`."""
         count = self.environments if environments is None else environments
         spaces = (self.observation_space, self.action_space)
         return make_agent(self.algorithm, self.config(), *spaces, environments=count, **options)
 
     def world(self, environments: int | None = None, **options: Any) -> RandomEnvironments:
-        """Random environments with the spaces of this test; `options` are those of `RandomEnvironments`."""
+        """Return random environments with the spaces of this test; `options` are those of `RandomEnvironments`."""
         count = self.environments if environments is None else environments
         return RandomEnvironments(self.observation_space, self.action_space, count, **options)
 

@@ -103,7 +103,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         return self._global_step
 
     def apply(self, gradient: FlatVector) -> FlatVector:
-        """The parameters after an update along `gradient`, both float32 [P]."""
+        """Return the parameters after an update along `gradient`, both float32 [P]."""
         updated: FlatVector = self.parameters - np.float32(self.learning_rate) * gradient
         return updated
 
@@ -120,7 +120,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         return Registered(len(self._initial), tuple(range(registration.environments)), self._global_step)
 
     def pull(self) -> Pulled:
-        """The same object as long as parameters and statistics are the same."""
+        """Return the same object as long as parameters and statistics are the same."""
         self._enter("pull")
         self._stop()
         self.pulls += 1

@@ -15,7 +15,7 @@ from relaax.rlx.leaf_checks import LeavesCheck
 
 
 def sample(space: Space, environments: int, rng: np.random.Generator) -> Leaves:
-    """Random values of a space: leaves [N, ...], near zero if the space has no bounds."""
+    """Return random values of a space: leaves [N, ...], near zero if the space has no bounds."""
     return [_sample(element, (environments, *element.shape), rng) for element in space.elements()]
 
 
@@ -71,7 +71,7 @@ class RandomEnvironments:
         return self._observe()
 
     def step(self, actions: Leaves) -> StepResult:
-        """What came of the actions: leaves [N, ...]."""
+        """Return what came of the actions: leaves [N, ...]."""
         try:
             self._actions.check("action", actions)
         except ProtocolError as error:
@@ -98,7 +98,7 @@ class RandomEnvironments:
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same array, which cannot be written from now on."""
+    """Return the same array, which cannot be written from now on."""
     array.setflags(write=False)
     return array
 

@@ -66,7 +66,7 @@ _INPUTS, _OUTPUTS = 2, 3
 
 
 def _plan(spec: NetworkSpec) -> tuple[Plan, dict[str, tuple[int, int, slice]], int]:
-    """What kernels read, uint64 [layers, 10], in the order of computing. A layer is a dense one, or one head.
+    """Return what kernels read, uint64 [layers, 10], in the order of computing. A layer is a dense one, or one head.
 
     kernel, bias: where they begin in the parameters; [inputs, outputs] and [outputs].
     inputs, outputs.

@@ -322,7 +322,7 @@ class HostNetwork:
             _put(by_bias[index], out[f"{name}/bias"], further)
 
     def _blocks(self, trunk: Trunk, index: int, inputs: Images, layers: list[Array], images: slice) -> Array:
-        """What the convolution takes in for some images: float32 [images * blocks, depth]."""
+        """Return what the convolution takes in for some images: float32 [images * blocks, depth]."""
         shape = trunk.convolutions[index].blocks
         if index:
             return layers[index - 1][images].reshape(-1, shape.depth)

@@ -225,7 +225,7 @@ class Listener:
         return True
 
     def _start_next(self) -> bool:
-        """Start a worker for whoever is next in turn; whether there was one, and a place for its worker."""
+        """Start a worker for whoever is next in turn; return whether there was one, and a place for its worker."""
         if self._children.handshakes >= self._max_handshakes or self._children.crowded:
             return False
         unproven, handshakes = self._children.unproven, self._children.handshakes
@@ -265,7 +265,7 @@ class Listener:
         return True
 
     def _refusal_or_place(self) -> str | None:
-        """Why there is no room for one more worker. Whose client has proved nothing makes room for it."""
+        """Return why there is no room for one more worker. Whose client has proved nothing makes room for it."""
         children = self._children
         if self._admission.refusal(children.serving, counts=False) is not None:
             children.make_room()

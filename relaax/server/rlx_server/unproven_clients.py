@@ -39,7 +39,7 @@ class UnprovenClients:
         return pid in self._network_of
 
     def __len__(self) -> int:
-        """The number of workers that have welcomed their client and received no init."""
+        """Return the number of workers that have welcomed their client and received no init."""
         return len(self._greeted)
 
     def admit(self, pid: int, host: str) -> None:
