@@ -1,4 +1,4 @@
-"""What a worker and a parameter server must agree on, and in which words they disagree."""
+"""The configuration that a worker and a parameter server must agree on, and sentences for where they differ."""
 
 from __future__ import annotations
 

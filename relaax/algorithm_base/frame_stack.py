@@ -1,4 +1,4 @@
-"""The last frames of each environment, stacked: the client sends only the newest."""
+"""Stack the last frames of each environment: the client sends only the newest."""
 
 from __future__ import annotations
 

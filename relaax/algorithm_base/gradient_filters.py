@@ -1,4 +1,4 @@
-"""What a worker does with gradients before they are sent, whichever algorithm computes them."""
+"""Filter gradients in the worker before they are sent, whichever algorithm computes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parame
 
 
 class GradientFilter(ABC):
-    """Something that a gradient passes between the agent and the parameter server."""
+    """A stage that a gradient passes between the agent and the parameter server."""
 
     @abstractmethod
     def __call__(self, gradient: FlatVector, loss: float | None, global_step: int) -> FlatVector | None:

@@ -1,4 +1,4 @@
-"""Finding an algorithm by path or name, and importing it."""
+"""Find an algorithm by path or name, and import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer whose statistics are the worker's own (Mnih et al. 2016, section 4, and its supplement)."""
+"""An optimizer whose statistics belong to one worker (Mnih et al. 2016, section 4, and its supplement)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of losses that are far out of the ordinary are not sent (Gorila: Nair et al. 2015, under "Stability")."""
+"""Withhold gradients of outlying losses (Gorila: Nair et al. 2015, under "Stability")."""
 
 from __future__ import annotations
 

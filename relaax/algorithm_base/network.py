@@ -1,4 +1,4 @@
-"""The network for an observation space: its section in a configuration, default layers, and what is refused."""
+"""The network for an observation space: its configuration section, default layers, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ConvolutionConfig(Section):
 
 
 class NetworkConfig(Section):
-    """The network. What is left out is chosen by the observation: an image or a vector."""
+    """The network. Keys that are left out are chosen by the observation: an image or a vector."""
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Running normalisation by statistics that all workers share through the parameter server."""
+"""Normalize by running statistics that all workers share through the parameter server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def normalized_statistics(observation_space: Space, observations: bool, rewards:
 
 
 class Statistic:
-    """The merged statistic of the last pull, together with what was gathered since."""
+    """The merged statistic of the last pull, together with samples gathered since."""
 
     def __init__(self, name: str, size: int, metrics: MetricsRecorder) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""From the leaves of an observation space to what a network takes in."""
+"""Convert the leaves of an observation space to a network's inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections of optimizers in an algorithm's configuration, and the optimizers that they describe."""
+"""The configuration sections of optimizers, and the optimizers that they describe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerConfig(Section):
-    """What every optimizer's section has."""
+    """The keys of every optimizer's section."""
 
     gradient_norm_clipping: float | None = Field(
         40.0, gt=0, description="Longer gradients are scaled down to this norm; null leaves them as they are."

@@ -1,4 +1,4 @@
-"""Whether a run may be resumed with another configuration: what is declared at the keys, enforced.
+"""Enforce whether a run may be resumed with another configuration, as declared at the keys.
 
 An author writes `Fixed[int]` or `Free[float]` as the type of a key; what says neither is fixed (see
 `relaax.configuration.resuming`).
@@ -19,7 +19,7 @@ __all__ = ["Changed", "Fixed", "Free", "changed_keys"]
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A fixed key that has two values. `key` is its path, `there` the value in the checkpoint, `here` that of now."""
+    """A fixed key with two values. `key` is its path, `there` the value in the checkpoint, `here` the present one."""
 
     key: str
     there: Any

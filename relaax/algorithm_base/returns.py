@@ -1,4 +1,4 @@
-"""Targets for value functions and advantages, worked out backwards over a rollout, on the host: a rollout is short."""
+"""Compute targets for value functions, and advantages, backwards over a rollout on the host: a rollout is short."""
 
 from __future__ import annotations
 

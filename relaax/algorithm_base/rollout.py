@@ -1,4 +1,4 @@
-"""A few steps of N environments, from acting to learning."""
+"""Gather a few steps of N environments, from acting to learning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one gradient is computed from: T steps of N environments. A masked example counts nothing.
+    """The input of one gradient: T steps of N environments. A masked example counts nothing.
 
     inputs: [T, N, *input shape], as they were acted on.
     actions: [T, N, *action shape].
@@ -39,7 +39,7 @@ class Batch:
 
 
 class Experience(ABC):
-    """What N environments went through. `act` and `outcome` take turns; where it is `full`, a `batch` is due.
+    """The experience of N environments. `act` and `outcome` take turns; if it is `full`, a `batch` is due.
 
     Before the next `act`, or after it: what was seen and done then begins what comes next, and the batch ends with the
     values that were given there; when it was learned from, `look_again` follows.

@@ -38,7 +38,7 @@ class HostVector(Vector):
         return self._values
 
     def open_twice(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Return the array itself, to be changed, and the next snapshot's memory, to which all of it must be written."""
+        """Return the array itself, to be changed, and the next snapshot's memory, to be written completely."""
         values, memory = self.open(), self._memory.take()
         self._snapshot = _read_only(memory)
         return values, memory

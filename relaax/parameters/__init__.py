@@ -1,1 +1,1 @@
-"""The parameter service as a worker sees it: interfaces, the client, and what carries its messages."""
+"""The parameter service as a worker sees it: interfaces, the client and its transports."""

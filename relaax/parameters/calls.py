@@ -1,4 +1,4 @@
-"""gRPC calls to one or more servers at once, which wait for a server that is away, for a bounded time."""
+"""Make gRPC calls to one or more servers at once, and retry for a bounded time while a server is unreachable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_away(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A method of a stub, what it is asked, and whose it is."""
+    """A method of a stub, its request, and the server that it belongs to."""
 
     method: Any  # grpc.UnaryUnaryMultiCallable
     request: Any
@@ -36,7 +36,7 @@ class Call:
 
 
 class _Away(Exception):
-    """A server that may be back later. The message says what gRPC says."""
+    """A server that may return later. The message is gRPC's."""
 
     def __init__(self, address: str, error: grpc.RpcError) -> None:
         super().__init__(error.details() or error.code().name)

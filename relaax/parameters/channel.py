@@ -1,4 +1,4 @@
-"""Channels to a parameter server: over TLS where an authority is known, and with a token if there is one."""
+"""Open channels to a parameter server: over TLS if an authority is known, and with a token if there is one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _Shown(
     grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
     grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
 ):
-    """Shows a token with every call."""
+    """Adds a token to every call."""
 
     def __init__(self, token: str) -> None:
         self._pair = (AUTHORIZATION, f"Bearer {token}")

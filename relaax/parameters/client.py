@@ -57,7 +57,7 @@ _MAX_REGISTRATIONS = 5
 
 
 class NotYet(Exception):
-    """What is to be tried again for a while. The message says what did not come about."""
+    """Something to retry for a while. The message says what failed."""
 
 
 class ParameterClient(ParameterClientBase):

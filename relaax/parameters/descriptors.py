@@ -1,4 +1,4 @@
-"""How many descriptors a process may have: each vector that it shares, or that is shared with it, takes some."""
+"""Raise the limit of descriptors of a process: each vector that it shares, or that is shared with it, takes some."""
 
 from __future__ import annotations
 

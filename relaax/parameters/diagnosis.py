@@ -1,4 +1,4 @@
-"""Why no connection to a parameter server comes to be. gRPC often knows no more than that the socket was closed."""
+"""Find out why a parameter server cannot be connected to. gRPC often knows only that the socket was closed."""
 
 from __future__ import annotations
 

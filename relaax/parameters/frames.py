@@ -1,4 +1,4 @@
-"""What goes over the Unix socket between a worker and a shard of one host, while vectors go through memory.
+"""Frames on the Unix socket between a worker and a shard of one host, whose vectors go through shared memory.
 
 Both sides send frames of one form, one at a time: the worker asks, the shard answers. A frame is a header of fixed
 length, then numbers of segments, then a message of the .proto file.
@@ -50,7 +50,7 @@ class Frame(NamedTuple):
 
 
 class BrokenFrame(Exception):
-    """What came is no frame, or was cut off. The message says why."""
+    """What was received is not a frame, or was cut off. The message says why."""
 
 
 class FrameSocket:

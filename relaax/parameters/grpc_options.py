@@ -1,4 +1,4 @@
-"""gRPC options that both ends of a bridge share."""
+"""gRPC options that both ends of a channel share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates that workers make by themselves, in the shards' memory and without locks (Hogwild!).
+"""Apply updates in the worker itself, in the shards' memory and without locks (Hogwild!).
 
 Recht et al. 2011, and as A3C does it (Mnih et al. 2016, sections 4 and 4.1): several workers may write to an element at
 the same time, and then one of their updates of it is lost. What else is given up stands in docs/operating.md.
@@ -21,7 +21,7 @@ from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Troubl
 
 @dataclass(frozen=True, slots=True)
 class LiveShard:
-    """The vectors of a shard that everybody writes to, and the update with its constants."""
+    """The vectors of a shard that all workers write to, and the update with its constants."""
 
     parameters: FlatVector
     slot: FlatVector

@@ -1,4 +1,4 @@
-"""How a worker reaches the parameter server: interfaces, whatever carries the messages."""
+"""Interfaces of a worker to the parameter server, whatever the transport."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FlatVector = npt.NDArray[np.float32]
 
 
 class ParameterServerError(Exception):
-    """The parameter server refused, with a sentence that says why. Trying again will not help."""
+    """The parameter server refused, with a sentence that says why. Retrying will not help."""
 
 
 class ParameterServerUnavailable(ParameterServerError):
@@ -23,11 +23,11 @@ class ParameterServerUnavailable(ParameterServerError):
 
 
 class ParameterServerUnauthenticated(ParameterServerError):
-    """The parameter server did not prove who it is, or this side did not prove that it may use it."""
+    """The parameter server did not prove its identity, or this side did not prove that it may connect."""
 
 
 class ParameterServerUnusable(ParameterServerError):
-    """The way to the parameter server that was configured is none that it, or this host, can have."""
+    """The configured transport is impossible for this server or this host."""
 
 
 class TrainingEnded(Exception):
@@ -40,7 +40,7 @@ class TrainingEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a worker says about itself. `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`)."""
+    """A worker's description of itself. `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`)."""
 
     fingerprint: str
     session_id: str = ""
@@ -52,7 +52,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the parameter server answers: the length of the flat vector and this connection's actor indices."""
+    """The parameter server's answer: the length of the flat vector and this connection's actor indices."""
 
     parameters: int
     actors: tuple[int, ...]
@@ -74,7 +74,7 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What became of a push. `discarded` is why the gradient was not applied, else None.
+    """The outcome of a push. `discarded` is why the gradient was not applied, else None.
 
     `pulled` holds the fresh parameters if they were asked for: the same object as before where they and the
     statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the client has registered
@@ -89,7 +89,7 @@ class Pushed:
 
 
 class MetricsRecorder(ABC):
-    """Where an agent and its worker put what they measure."""
+    """Records the metrics of an agent and its worker."""
 
     @abstractmethod
     def scalar(self, name: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""Keeping the memory of long messages for the next ones."""
+"""Keep the memory of long messages for later ones."""
 
 from __future__ import annotations
 

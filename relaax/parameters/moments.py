@@ -26,12 +26,12 @@ _MAX_NAMES = 64
 
 
 class NotUsable(ValueError):
-    """Moments beyond what samples within the limits can have: further ones could not be merged with them."""
+    """Moments beyond what samples within the limits can have: no further ones could be merged with them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """How many samples there were, their mean, and the sum of squared differences from it.
+    """The number of samples, their mean, and the sum of squared differences from it.
 
     `mean` and `m2` are float64 of shape [D] and read-only. Raises ValueError if a number is not finite, the count or
     an element of `m2` is negative, or the shapes are not one and the same [D].

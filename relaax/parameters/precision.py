@@ -1,4 +1,4 @@
-"""Vectors in 16 bits a number: half the bytes of float32 on the wire.
+"""Vectors with 16 bits a number: half the bytes of float32 on the wire.
 
 Rounding is to the nearest, of two equally near to the even one (IEEE 754). What is finite stays finite: a number that
 is too large becomes the largest that there is, with its sign. Infinite ones and NaN stay what they are, so that a

@@ -1,4 +1,4 @@
-"""What a worker has of the parameters and statistics, put together from the answers of all shards."""
+"""The parameters and statistics of a worker, assembled from the answers of all shards."""
 
 from __future__ import annotations
 

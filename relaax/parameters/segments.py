@@ -1,4 +1,4 @@
-"""Memory that processes of one host share, without a name: handed over by descriptor, it ends with its holders."""
+"""Unnamed memory that processes of one host share: it is passed by descriptor and ends with its last holder."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def map_(descriptor: int, size: int, *, writable: bool, at_once: bool = True) ->
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A vector of shared memory, by the number and the descriptor that it has as long as anybody holds its array."""
+    """A vector of shared memory, with the number and the descriptor that it keeps while its array is in use."""
 
     number: int
     descriptor: int
@@ -78,7 +78,7 @@ class Segment:
 
 
 class Segments:
-    """Makes vectors that other processes can be handed to read, and knows them again. Thread-safe."""
+    """Makes vectors that other processes can read, and recognizes them. Thread-safe."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)

@@ -1,4 +1,4 @@
-"""A worker's connection to a shard on the same host: messages over a Unix socket, vectors through memory."""
+"""Connect a worker to a shard on the same host: messages over a Unix socket, vectors through shared memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TROUBLES = {
 
 
 class NoSharedMemory(Exception):
-    """There is no such way to the shard, or there is none any more. The message says why."""
+    """Shared memory with the shard is impossible, or no longer possible. The message says why."""
 
     def __init__(self, why: str, trouble: Trouble = Trouble.MOMENTARY) -> None:
         super().__init__(why)
@@ -59,7 +59,7 @@ class NoSharedMemory(Exception):
 
 
 class CallRefused(grpc.RpcError):
-    """The shard refused a call, in the terms of gRPC, whose codes it uses here too."""
+    """The shard refused a call. `code` is gRPC's, which is used here too."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
@@ -221,7 +221,7 @@ class SharedMemory:
 
 
 class Method:
-    """A method of a gRPC stub that goes through shared memory for as long as that works, and then by gRPC.
+    """A method of a gRPC stub that uses shared memory as long as that works, and then gRPC.
 
     It is called as those of stubs are.
     """
@@ -250,7 +250,7 @@ class Method:
 
 
 class _Answer:
-    """What is yet to come through shared memory, or else by gRPC."""
+    """An answer that is still to come, through shared memory or else by gRPC."""
 
     def __init__(self, memory: SharedMemory, otherwise: Callable[[NoSharedMemory], Any]) -> None:
         self._memory = memory

@@ -1,4 +1,4 @@
-"""Named moments as messages, and back."""
+"""Convert named moments to messages, and back."""
 
 from __future__ import annotations
 

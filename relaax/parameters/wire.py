@@ -1,4 +1,4 @@
-"""Messages with one long vector in them, written with one copy of the vector and read with none.
+"""Write messages with one long vector with one copy of the vector, and read them with none.
 
 On the wire they are the messages of the .proto file: any reader of protobuf takes them, and any writer's are taken.
 """
@@ -32,7 +32,7 @@ _NO_BYTES = memoryview(b"")
 
 @dataclass(frozen=True, slots=True)
 class Carrier(Generic[M]):
-    """A message whose long field is empty, and apart from it what belongs there: contiguous bytes, or an array.
+    """A message whose long field is empty, and its content apart: contiguous bytes, or an array.
 
     What is read has a memoryview of bytes. What is to be written may not change until it is written.
     """
@@ -125,7 +125,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 
 
 class CarrierStub(pb_grpc.ParameterServerServiceStub):
-    """The service as its client sees it; Push takes a Carrier, Push and Pull answer with one."""
+    """The service as its client sees it; Push takes a Carrier, and Push and Pull return one."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]  # generated
