@@ -113,8 +113,8 @@ def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests:
     return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
 
 
-_POLICY_SIGN = (LOSS_PY, "by_log_probability=-weights * advantages", "by_log_probability=weights * advantages")
-_VALUE_SIGN = (LOSS_PY, "(-2 * self._c * weights * error)", "(2 * self._c * weights * error)")
+_POLICY_SIGN = (LOSS_PY, "by_log_probability=-advantages", "by_log_probability=advantages")
+_VALUE_SIGN = (LOSS_PY, "(-2 * self._c * weighted)", "(2 * self._c * weighted)")
 _ENTROPY_SIGN = (LOSS_PY, "by_entropy=-self._beta * weights", "by_entropy=self._beta * weights")
 _NO_BOOTSTRAP = (
     "relaax/algorithm_base/returns.py",

@@ -32,22 +32,24 @@ class ActorCriticLoss:
         self._actions = batch.actions.reshape(-1, *policy.action_shape)
         self._advantages, self._targets = batch.advantages.reshape(-1), batch.targets.reshape(-1)
         self._weights = batch.mask.reshape(-1) / np.float32(batch.mask.shape[1])  # 0 or 1 / environments
-        self._sums = np.zeros(3)
+        self._sums = [0.0, 0.0, 0.0]
 
     def __call__(self, outputs: Mapping[str, Array], part: slice) -> dict[str, Array]:
-        actions, advantages, weights = self._actions[part], self._advantages[part], self._weights[part]
-        error = self._targets[part] - outputs["value"][:, 0]
+        weights = self._weights[part]
+        advantages, errors = weights * self._advantages[part], self._targets[part] - outputs["value"][:, 0]
         by_outputs, log_probability, entropy = self._policy.gradient(
-            outputs, actions, by_log_probability=-weights * advantages, by_entropy=-self._beta * weights
+            outputs, self._actions[part], by_log_probability=-advantages, by_entropy=-self._beta * weights
         )
-        by_outputs["value"] = (-2 * self._c * weights * error)[:, None]
-        terms = (-log_probability * advantages, error * error, entropy)
-        self._sums += [np.dot(weights, term) for term in terms]
+        weighted = weights * errors
+        by_outputs["value"] = (-2 * self._c * weighted)[:, None]
+        terms = -np.dot(log_probability, advantages), np.dot(weighted, errors), np.dot(weights, entropy)
+        self._sums = [whole + float(term) for whole, term in zip(self._sums, terms, strict=True)]
         return by_outputs
 
     @property
     def means(self) -> dict[str, float]:
         """Each term and the whole loss as means over the steps that count, of the examples so far."""
-        policy, value, entropy = (self._sums / max(self._weights.sum(), 1e-9)).tolist()
+        count = max(float(self._weights.sum()), 1e-9)
+        policy, value, entropy = (whole / count for whole in self._sums)
         whole = policy + self._c * value - self._beta * entropy
         return {"loss/policy": policy, "loss/value": value, "loss/entropy": entropy, "loss": whole}
