@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -50,24 +51,20 @@ def main() -> None:
 
 def parameter_server() -> None:
     """Run `relaax-parameter-server`."""
-    with named("relaax-parameter-server"):
-        if _asks_for_versions():
-            return
-        with _importing():
-            from relaax.server.parameter_server.main import main as serve
-
-        serve()
+    _serve("relaax-parameter-server", "relaax.server.parameter_server.main")
 
 
 def rlx_server() -> None:
     """Run `relaax-rlx-server`."""
-    with named("relaax-rlx-server"):
-        if _asks_for_versions():
-            return
-        with _importing():
-            from relaax.server.rlx_server.main import main as serve
+    _serve("relaax-rlx-server", "relaax.server.rlx_server.main")
 
-        serve()
+
+def _serve(command: str, module: str) -> None:
+    with named(command):
+        if not _asks_for_versions():
+            with _importing():
+                serve = importlib.import_module(module).main
+            serve()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 
@@ -85,3 +86,12 @@ def show(name: str, configuration: Configuration, print_config: bool) -> None:
         run = configuration.run
         environment = f", environment {run.environment} {run.name}" if run.environment and run.name else ""
         print(f"{name} can be used: algorithm {configuration.algorithm_path}{environment}")
+
+
+def description(algorithm: str, config: ConfigBase) -> str:
+    """Return canonical JSON of an algorithm and its configuration, as in a fingerprint but without secrets."""
+    return json.dumps(
+        {"algorithm": algorithm, "configuration": redacted(config.model_description())},
+        sort_keys=True,
+        separators=(",", ":"),
+    )

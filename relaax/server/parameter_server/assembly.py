@@ -23,7 +23,7 @@ from relaax.metrics import MetricsWriter
 from relaax.metrics.run_description import RunDescription
 from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.parameters.grpc_options import MAX_PARAMETERS
-from relaax.server.description import description
+from relaax.server.command_configuration import description
 from relaax.server.parameter_server.checkpointing import Checkpointer, Saved
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.coordination.follower import Follower

@@ -56,11 +56,7 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
         "discarded_total",
         "gradients discarded, by reason",
         lambda v: _labelled(
-            {
-                "stale": v.status.discarded_stale,
-                "not_finite": v.status.discarded_not_finite,
-                "loss": v.status.discarded_loss,
-            }
+            {reason: getattr(v.status, f"discarded_{reason}") for reason in ("stale", "not_finite", "loss")}
         ),
         ("reason",),
     ),

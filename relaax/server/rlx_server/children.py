@@ -12,23 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from relaax.server.rlx_server import worker_reports as reports
 from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_TRAINING_FINISHED
 from relaax.server.rlx_server.unproven_clients import UnprovenClients
-from relaax.server.rlx_server.worker_reports import (
-    ADMITTED,
-    CLAIMS,
-    FAILED,
-    GREETED,
-    PROVEN,
-    RESUMES,
-    WAITS,
-    ClaimRefusal,
-    answer,
-    answer_claim,
-    claim_at,
-    revoke,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +144,7 @@ class Children:
         """Tell a worker that its client may no longer be served."""
         child = self._by_pid.get(pid)
         if child is not None and child.line >= 0:
-            revoke(child.line)
+            reports.revoke(child.line)
 
     def add(self, pid: int, line: int, serves: bool = True, host: str = "") -> None:
         """Add a worker that was started with the other end of `line`, for a client at `host`.
@@ -178,7 +165,7 @@ class Children:
             self._hear(child, word)
 
     def _hear(self, child: Child, word: bytes) -> None:
-        if word == WAITS:
+        if word == reports.WAITS:
             child.stalled_since = time.monotonic()
             stalled = [other for other in self._by_line.values() if other.stalled_since is not None]
             if len(stalled) > MAX_STALLED:
@@ -187,19 +174,19 @@ class Children:
                 self._kill(oldest)
             return
         child.stalled_since = None
-        if word == FAILED:
+        if word == reports.FAILED:
             if child.pid not in self.unproven:  # a mistake after the handshake is not one of the handshake
                 self._failed(child.host)
-        elif word == ADMITTED:
+        elif word == reports.ADMITTED:
             self.counts["admissions"] += 1
             self.unproven.admit(child.pid, child.host)
-        elif word == GREETED:
+        elif word == reports.GREETED:
             self.unproven.greet(child.pid)
-        elif word == RESUMES:
+        elif word == reports.RESUMES:
             self._answer(child)
-        elif word == CLAIMS:
+        elif word == reports.CLAIMS:
             self._decide(child)
-        elif word == PROVEN:
+        elif word == reports.PROVEN:
             self.unproven.leave(child.pid)
             self._listen_no_more(child)
         else:
@@ -212,14 +199,14 @@ class Children:
         if not child.refusing:
             refusal = self._refusal([pid for pid in self.serving if pid != child.pid])
             child.refusing = refusal is not None
-        answer(child.line, refusal)
+        reports.answer(child.line, refusal)
 
     def _decide(self, child: Child) -> None:
         """Tell a worker whether its client gets what it claims."""
         assert self._claims is not None
-        decision = self._claims.decide(child.pid, child.host, claim_at(child.line), self.make_room)
-        child.refusing |= isinstance(decision, ClaimRefusal)
-        answer_claim(child.line, decision)
+        decision = self._claims.decide(child.pid, child.host, reports.claim_at(child.line), self.make_room)
+        child.refusing |= isinstance(decision, reports.ClaimRefusal)
+        reports.answer_claim(child.line, decision)
 
     def _listen_no_more(self, child: Child) -> None:
         if self._by_line.pop(child.line, None) is not None:

@@ -1,10 +1,10 @@
-"""Protocols of the listener's collaborators, so that it need not import them."""
+"""The interface of spawners, so that the listener imports none of them."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 
 class Spawner(Protocol):
@@ -15,25 +15,3 @@ class Spawner(Protocol):
     ) -> tuple[int, int]: ...
 
     def stop_workers(self) -> None: ...
-
-
-class Admitter(Protocol):
-    """Decide whether there is room (see `relaax.server.rlx_server.admission.Admission`)."""
-
-    def refusal(self, workers: list[int], counts: bool = True) -> str | None: ...
-
-    @property
-    def refused(self) -> Mapping[str, int]: ...
-
-
-class StatusPort(Protocol):
-    """Publish the server's status (see `relaax.server.rlx_server.status.StatusLine`)."""
-
-    @property
-    def due(self) -> bool: ...
-
-    def tell(self, sample: Mapping[str, Any]) -> None: ...
-
-    def close_in_child(self) -> None: ...
-
-    def stop(self) -> None: ...

@@ -37,12 +37,14 @@ from typing import Any
 
 from relaax.rlx import Error, ErrorCode, ServerConnection
 from relaax.server.address import is_loopback
+from relaax.server.rlx_server.admission import Admission
 from relaax.server.rlx_server.admission_queue import AdmissionQueue
 from relaax.server.rlx_server.authentication import OPEN, Authentication
 from relaax.server.rlx_server.children import Children
 from relaax.server.rlx_server.claims import Claims
-from relaax.server.rlx_server.interfaces import Admitter, Spawner, StatusPort
+from relaax.server.rlx_server.interfaces import Spawner
 from relaax.server.rlx_server.pending_connections import PendingConnection, PendingConnections
+from relaax.server.rlx_server.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
 from relaax.server.rlx_server.unproven_clients import FREE, UnprovenClients
 from relaax.server.strikes import SECONDS, Strikes
@@ -66,13 +68,13 @@ class Listener:
         self,
         sock: socket.socket,
         spawner: Spawner,
-        admission: Admitter,
+        admission: Admission,
         folders: WorkerFolders,
         claims: Claims,
         *,
         handshake_timeout: float,
         max_handshakes: int,
-        status: StatusPort | None = None,
+        status: StatusLine | None = None,
         authentication: Authentication = OPEN,
         max_failed_handshakes: int = 20,
     ) -> None:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import grpc
 
-from relaax.checkpoint import CheckpointManager
+from relaax.checkpoint import Checkpoint, CheckpointManager
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.spool import Spool
 from relaax.server.parameter_server.termination import Reason
+
+Fingerprints = Callable[[Mapping[str, Any]], str]
+"""Return the fingerprint of the configured model, given a checkpoint's manifest. Raises ModelRefused."""
+
+
+def roll_back(
+    core: ParameterServerCore, checkpoint: Checkpoint | None, fingerprints: Fingerprints, incarnation: int
+) -> None:
+    """Return to the checkpoint, or if it is None to before the first update. Raises ModelRefused and Damaged."""
+    fingerprint = "" if checkpoint is None else fingerprints(checkpoint.manifest)
+    core.roll_back(checkpoint, fingerprint, incarnation)
 
 
 class Coordinator(ABC):

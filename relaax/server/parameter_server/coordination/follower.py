@@ -18,9 +18,8 @@ from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.server.parameter_server.checkpointing import ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
-from relaax.server.parameter_server.coordination.coordinator import Coordinator
+from relaax.server.parameter_server.coordination.coordinator import Coordinator, Fingerprints, roll_back
 from relaax.server.parameter_server.coordination.introduction import HOLD, PARAMETERS
-from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.resharding import parts_for

@@ -30,11 +30,10 @@ from relaax.server.parameter_server.checkpointing import Checkpointer, Late, Mod
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.barrier import Barrier
-from relaax.server.parameter_server.coordination.coordinator import Coordinator, may_save
+from relaax.server.parameter_server.coordination.coordinator import Coordinator, Fingerprints, may_save, roll_back
 from relaax.server.parameter_server.coordination.introduction import PARAMETERS
 from relaax.server.parameter_server.coordination.member import Member, ShardLost
 from relaax.server.parameter_server.coordination.members import Members
-from relaax.server.parameter_server.coordination.restoring import Fingerprints, roll_back
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.resharding import parts_for
