@@ -1,23 +1,23 @@
-"""Accepts connections and has a worker made for each. Single-threaded; creates no gRPC object, runs no TensorFlow.
+"""Accept connections and start a worker for each. Single-threaded; creates no gRPC object, runs no TensorFlow.
 
 How it stays open to honest clients whatever others do:
 
-- A connection becomes a process when its whole hello is there to be read (see `arrivals`): saying nothing, or a byte a
-  second, takes no place from those who introduce themselves.
+- A connection gets a process when its whole hello has arrived (see `pending_connections`): a client that sends
+  nothing, or a byte a second, takes no place from others.
 - So a place among `max_handshakes` is held by computation, never by the client's pace: it is free as soon as the
   worker has let its client in or told it why not. A worker that then waits for its client to close is one of
-  `children.MAX_LEAVING`; past that the oldest is ended.
-- A first frame of an impossible length gets a process too, which answers it, but comes after every whole hello and
-  has a quarter of the places.
-- Over TLS a client has to say more before there is a hello. A worker that waits for that takes no place either; it is
-  one of `children.MAX_STALLED`, and whether there is room for it is decided when its hello is there.
-- A client that has said hello and does not read its welcome is nobody's worker for long, where others wait for its
-  place (see `places`). Beside a crowd of such clients the last to come is served first (see `waiting`).
-- An address whose handshakes fail again and again gets no process for a while (see `relaax.server.strikes`).
-- What waits is bounded: past `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
-  for the newcomer, first among those that have not said their hello.
-- Each turn does bounded work: it accepts at most 64, looks at what the kernel calls for, and starts at most
-  `max_handshakes` workers.
+  `children.MAX_LEAVING`; beyond that the oldest is killed.
+- A first frame of an impossible length gets a process too, which answers it, but only after every whole hello, and
+  with a quarter of the places.
+- Over TLS a client has to send more before its hello. A worker that waits for that takes no place either; it is one
+  of `children.MAX_STALLED`, and whether there is room for it is decided when the hello arrives.
+- A client that has sent a hello and does not read its welcome loses its worker soon if others wait for the place (see
+  `unproven_clients`). If there are many such clients, the last to come is served first (see `admission_queue`).
+- An address whose handshakes fail repeatedly gets no process for a while (see `relaax.server.strikes`).
+- Queues are bounded: beyond `MAX_WAITING` connections, or without a descriptor, the longest waiting one is dropped
+  for a new one, first among those that have not sent their hello.
+- Each turn does bounded work: it accepts at most 64 connections, handles the events that the kernel reports, and
+  starts at most `max_handshakes` workers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TURNED_AWAY = ServerConnection().send(
 
 
 class Listener:
-    """The server's loop. It looks at what connections say first, and reads nothing."""
+    """The server's loop. It peeks at the first bytes of connections, and reads nothing."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Listener:
         self._arrivals = PendingConnections(self._selector, handshake_timeout, authentication.tls is not None)
         self._authentication = authentication
         self._strikes = Strikes(max_failed_handshakes)
-        self._whole = AdmissionQueue()  # have said a hello
-        self._wrong: deque[socket.socket] = deque()  # have said what is none, and wait for being told
+        self._whole = AdmissionQueue()  # have sent a hello
+        self._wrong: deque[socket.socket] = deque()  # have sent something else, and wait for the refusal
         self._max_waiting = min(MAX_WAITING, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         places = UnprovenClients(max(FREE, max_handshakes))
         self._claims = claims
@@ -102,7 +102,7 @@ class Listener:
         self._counts: Counter[str] = Counter()
 
     def run(self) -> int | None:
-        """Until SIGTERM or SIGINT, whose number is returned, or until training has finished: None."""
+        """Run until SIGTERM or SIGINT, and return its number, or until training has finished, and return None."""
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
@@ -135,7 +135,7 @@ class Listener:
                 with contextlib.suppress(BlockingIOError):
                     self._wake_read.recv(4096)
             elif isinstance(key.fileobj, socket.socket):
-                if key.fileobj in self._arrivals:  # it may have made room for another in this very turn
+                if key.fileobj in self._arrivals:  # it may have made room for another in this turn
                     self._sort(key.fileobj, self._arrivals.look(key.fileobj))
             else:
                 self._children.reports(key.fd)
@@ -152,7 +152,7 @@ class Listener:
             self._status.tell(self._sample(serving=True))
 
     def _sample(self, serving: bool) -> dict[str, Any]:
-        """For the status port (see `status_process`)."""
+        """Return a sample for the status port (see `status_process`)."""
         children, counts = self._children, self._children.counts
         return {
             "serving": serving,
@@ -177,7 +177,7 @@ class Listener:
         }
 
     def _accept(self) -> None:
-        """Take in what has come; past the bound, or without a descriptor, the longest waiting is dropped for it."""
+        """Accept new connections; beyond the bound, or without a descriptor, the longest waiting one is dropped."""
         for _ in range(64):
             try:
                 sock, name = self._sock.accept()
@@ -194,7 +194,7 @@ class Listener:
             self._arrivals.add(sock)
 
     def _turn_away(self, sock: socket.socket) -> None:
-        """Without a process, a word where it can be understood, and nothing that could wait."""
+        """Refuse a connection without a process: send a sentence, unless the port speaks TLS, and never wait."""
         self._counts["turned_away"] += 1
         with sock, contextlib.suppress(OSError):
             sock.setblocking(False)
@@ -203,9 +203,9 @@ class Listener:
             sock.shutdown(socket.SHUT_WR)
 
     def _note_failure(self, host: str) -> None:
-        """A handshake has failed.
+        """Count a failed handshake.
 
-        On loopback that counts only if there is something to guard: else a test of the protocol would end itself.
+        On loopback it counts only if clients must authenticate: otherwise a test of the protocol would end itself.
         """
         if (self._authentication.asks or not is_loopback(host)) and self._strikes.add(host):
             limit = self._strikes.limit
@@ -227,12 +227,12 @@ class Listener:
         return True
 
     def _start_next(self) -> bool:
-        """Start a worker for whoever is next in turn; return whether there was one, and a place for its worker."""
+        """Start a worker for the next client; return whether there was one, and a place for its worker."""
         if self._children.handshakes >= self._max_handshakes or self._children.crowded:
             return False
         unproven, handshakes = self._children.unproven, self._children.handshakes
         if unproven.wait(handshakes) <= 0 and (sock := self._whole.next(unproven.crowd(handshakes))) is not None:
-            self._whole.remove(sock)  # before somebody makes room, whose client may be back at once
+            self._whole.remove(sock)  # before another makes room, whose client may return at once
             self._children.take_place()
             if not self._start(sock, wrong=False):
                 self._whole.add(sock)
@@ -244,10 +244,10 @@ class Listener:
         return True
 
     def _start(self, sock: socket.socket, wrong: bool) -> bool:
-        """Have a worker made; False if the system could not, and it is to be tried again."""
+        """Start a worker; return False if the system could not, and it is to be tried again."""
         try:
             host = sock.getpeername()[0]
-        except OSError:  # it has gone
+        except OSError:  # it has disconnected
             sock.close()
             return True
         refusal = None if wrong else self._refusal_or_place()
@@ -267,7 +267,7 @@ class Listener:
         return True
 
     def _refusal_or_place(self) -> str | None:
-        """Return why there is no room for one more worker. Whose client has proved nothing makes room for it."""
+        """Return why there is no room for one more worker, after an unproven client has made room if possible."""
         children = self._children
         if self._admission.refusal(children.serving, counts=False) is not None:
             children.make_room()
@@ -292,7 +292,7 @@ class Listener:
         return close
 
     def _stop(self) -> None:
-        """First no new connections, then the workers, told; then the workers that did not listen; the status port."""
+        """Stop accepting, tell the workers to end, kill those that do not, and close the status port."""
         signal.set_wakeup_fd(-1)
         if self._status is not None:
             self._status.tell(self._sample(serving=False))

@@ -1,8 +1,8 @@
-"""The line from an RLX server to its sibling, the process that answers at the status port.
+"""Send an RLX server's samples to the process that answers at its status port.
 
 The server has one thread and must be able to fork, so what needs threads is a process of its own, fed through a pipe:
-a line of JSON a second. Nothing here waits or raises: where the pipe is full the rest of a line waits for the next
-second, and newer samples are dropped meanwhile; a sibling that has died is started again.
+a line of JSON a second. Nothing here waits or raises: if the pipe is full, the rest of a line waits for the next
+second, and newer samples are dropped meanwhile; a status process that has died is restarted.
 """
 
 from __future__ import annotations
