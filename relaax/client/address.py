@@ -1,11 +1,11 @@
-"""Addresses of RLX servers, and the words that stand for none."""
+"""Addresses of RLX servers, and the words that may replace one."""
 
 from __future__ import annotations
 
 RANDOM = "random"
-"""In the place of HOST:PORT: no server, random actions."""
+"""Instead of HOST:PORT: no server, random actions."""
 CHECK = "check"
-"""In the place of HOST:PORT: no server, and no action. The environments are made, and their spaces told."""
+"""Instead of HOST:PORT: no server and no action. The environments are made, and their spaces printed."""
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Environments alone: how fast they can be stepped, with nothing around them."""
+"""Measure how fast environments can be stepped alone."""
 
 from __future__ import annotations
 

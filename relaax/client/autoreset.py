@@ -1,4 +1,4 @@
-"""How vector environments of gymnasium pass from one episode to the next."""
+"""Find out how a vector environment of gymnasium starts the next episode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from relaax.client.vector_client import Autoreset
 
 
 def autoreset_of(env: Any) -> Autoreset:
-    """How a VectorEnv passes from one episode to the next. Raises ValueError if it does not say."""
+    """Return the autoreset mode of a VectorEnv. Raises ValueError if it does not tell."""
     # Some environments write the mode into metadata that all instances of their class share: ask the instance first.
     mode = getattr(getattr(env, "unwrapped", env), "autoreset_mode", None) or env.metadata.get("autoreset_mode")
     name = str(getattr(mode, "value", mode)).replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""When to try again, and when to give up."""
+"""Decide when to retry and when to give up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Backoff:
         self._wait = 0.0
 
     def failed(self, reason: ConnectionInterrupted) -> float:
-        """Note a failure; the seconds that `wait` will take. Raises Failure if it is time to give up."""
+        """Note a failure; return the seconds that `wait` will take. Raises Failure if it is time to give up."""
         now = self._clock()
         if self._failures == 0:
             self._since = now

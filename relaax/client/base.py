@@ -1,4 +1,4 @@
-"""What the clients of one and of many environments have in common."""
+"""The base of the clients of one and of many environments."""
 
 from __future__ import annotations
 

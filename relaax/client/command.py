@@ -1,4 +1,4 @@
-"""What the programs that run environments have in common: arguments, signals, exit codes.
+"""Arguments, signals and exit codes of the programs that run environments.
 
 A program describes its arguments with `parser`, and hands `execute` a function that takes them and returns what
 `relaax.client.run` did.
@@ -37,7 +37,7 @@ _WRONG_SPACES = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH)
 
 
 class UsageError(Exception):
-    """What was asked for does not exist or makes no sense. The message says what does."""
+    """The arguments name something that does not exist or make no sense. The message says what does."""
 
 
 def parser(program: str, description: str, name: str) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""How a client's work comes to its end before the environment's program wants it to."""
+"""The exceptions that end a client's work before the environment's program does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from relaax.rlx import ErrorCode
 
 
 class Failure(Exception):
-    """The agent's side failed for good: trying again will not help, or has been tried for long enough.
+    """The agent's side failed for good: retrying will not help, or has been tried for long enough.
 
     `code` is the server's error code where the server said why, else None.
     """
@@ -29,7 +29,7 @@ class TrainingFinished(Exception):
 
 
 class ConnectionInterrupted(Exception):
-    """A connection ended, or never came to be. `retryable` says whether another one may fare better.
+    """A connection ended, or was never made. `retryable` says whether another one may succeed.
 
     `retry_after` is the wait in seconds that the server asks for.
     """

@@ -1,4 +1,4 @@
-"""How long the server's answers take, as the client sees it."""
+"""Measure how long the server's answers take, as the client sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PINGS = 5
 
 
 class Latency:
-    """Adds up what answers take until it is reported, every `interval` seconds; never where that is None.
+    """Sums up latencies and reports them every `interval` seconds; never if that is None.
 
     The network's part is the least of the last few pings: where an agent is still learning when one arrives, its echo
     waits. A ping travels in front of a step and costs no round trip of its own.
@@ -30,7 +30,7 @@ class Latency:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of what is reported: none if nothing is."""
+        """The names of the reported metrics; none if nothing is reported."""
         return frozenset() if self._interval is None else NAMES
 
     def is_due(self, now: float) -> bool:
@@ -38,12 +38,12 @@ class Latency:
         return self._interval is not None and now - self._since >= self._interval
 
     def add(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Add the time of an answer."""
         self._total += seconds
         self._count += 1
 
     def pinged(self, seconds: float) -> None:
-        """A ping and its echo took so long."""
+        """Add the time of a ping and its echo."""
         self._pings.append(seconds)
 
     def report(self, now: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The loop that runs a gymnasium environment against a server."""
+"""Run a gymnasium environment against a server."""
 
 from __future__ import annotations
 

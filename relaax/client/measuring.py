@@ -1,4 +1,4 @@
-"""How fast an environment and its agent are, noted while they run."""
+"""Measure the speed of an environment and its agent while they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lines:
         self._file.close()
 
     def write(self, line: dict[str, Any]) -> None:
-        """One whole line."""
+        """Write one whole line."""
         now = time.monotonic()
         self._file.write(json.dumps({"time": now, **line}) + "\n")
         self._file.flush()

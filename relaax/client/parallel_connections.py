@@ -1,4 +1,4 @@
-"""Several connections of one program, in threads."""
+"""Run several connections of one program, in threads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def side_by_side(main: Main, arguments: argparse.Namespace) -> RunSummary:
 
 
 def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
-    """Of each connection, when all have ended. Raises what the first that failed raised, and Failure."""
+    """Return the summaries of all connections when all have ended. Raises the first failure."""
     outcomes: SimpleQueue[RunSummary | BaseException] = SimpleQueue()
     threads: list[threading.Thread] = []
 
@@ -79,7 +79,7 @@ def under_way() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit while connections are under way: no exception reaches them, and nobody waits for their sockets."""
+    """Exit while connections are under way: no exception reaches them, and nothing waits for their sockets."""
     if "multiprocessing" in sys.modules:
         for child in sys.modules["multiprocessing"].active_children():
             child.terminate()  # an environment, perhaps in a half done step

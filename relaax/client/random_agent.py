@@ -1,4 +1,4 @@
-"""An agent that is in this process and knows nothing: for environments alone, without a server."""
+"""An agent within the process that knows nothing, to run environments without a server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RandomAgent:
         return self._act()
 
     def reset(self, reward: float, **more: Any) -> None:
-        """Nothing is learned from it."""
+        """End the episode; nothing is learned from it."""
 
     def _act(self) -> Any:
         leaves = [self._draw(element) for element in self._values.space.elements()]

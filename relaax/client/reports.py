@@ -1,4 +1,4 @@
-"""Metrics from what environments of gymnasium say in their infos."""
+"""Collect metrics from the infos of gymnasium environments."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from relaax.client.scalars import Scalars, check_name
 from relaax.rlx.messages import MAX_NUMBER
 
 Reports = Callable[[dict[str, Any]], Mapping[str, float]] | Sequence[str]
-"""Finds metrics in a step's infos; or names the entries of the infos that are metrics."""
+"""Finds metrics in a step's infos, or names the entries of the infos that are metrics."""
 
 
 def reporter(reports: Reports | None, scalars: Scalars | None) -> Callable[[dict[str, Any]], None]:
-    """Notes in `scalars` the metrics that `reports` finds in a step's infos; nothing if either is missing.
+    """Return a function that notes in `scalars` the metrics that `reports` finds in a step's infos.
 
     Raises ValueError for names that cannot be metrics.
     """

@@ -1,4 +1,4 @@
-"""What happened while an environment ran."""
+"""Count what happens while an environment runs, and sum it up."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Tally:
 
     @property
     def enough(self) -> bool:
-        """Whether all that was asked for has happened."""
+        """Whether everything requested has happened."""
         return (self._most_steps is not None and self.steps >= self._most_steps) or (
             self._most_episodes is not None and self.episodes >= self._most_episodes
         )

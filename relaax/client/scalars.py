@@ -1,4 +1,4 @@
-"""Scalars of the environment's own, gathered until a message goes out anyway."""
+"""Gather scalars of the environment until a message is sent anyway."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Scalars:
         return rlx.Metrics(gathered)
 
     def limit(self, limits: rlx.Limits) -> None:
-        """Learn what the server will bear; what is too much for it is dropped rather than sent."""
+        """Note the server's limits; scalars beyond them are dropped rather than sent."""
         self._limits = limits
         fitting = dict.fromkeys(name for name, _ in self._gathered if self._fits(name) and name not in self._own)
         self._names = set(list(fitting)[: limits.max_metric_names - self._kept])
@@ -67,7 +67,7 @@ class Scalars:
 
     @property
     def _kept(self) -> int:
-        """Places kept for the client's own names: none if the server takes no more than those."""
+        """The places reserved for the client's own names; none if the server takes no more than those."""
         return len(self._own) if self._limits.max_metric_names > len(self._own) else 0
 
     def _fits(self, name: str) -> bool:
@@ -87,7 +87,7 @@ class Scalars:
 
 
 def check_name(name: str) -> str:
-    """`name`, where it can be a metric's. Raises ValueError."""
+    """Return `name` if it is valid for a metric. Raises ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"metric name {name!r}: letters, digits and _ - . / are allowed, a letter first")
     if name in latency.NAMES:

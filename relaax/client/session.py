@@ -1,4 +1,4 @@
-"""A conversation with the agent that outlives the connections it is held over."""
+"""Keep a conversation with the agent going over several connections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Answer = TypeVar("_Answer", rlx.Actions, rlx.EpisodeReturns, rlx.Pong, rlx.Welc
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for what, in seconds. `retry_seconds` None is for ever, 0 means not to try again."""
+    """The seconds to wait for each thing. `retry_seconds` None means forever, 0 not to retry."""
 
     connect_timeout: float = 10.0
     response_timeout: float = 60.0
@@ -63,7 +63,7 @@ class Session:
         self._finished: TrainingFinished | None = None
 
     def connect(self) -> None:
-        """Connect now, as patiently as ever. Does nothing if a connection is up."""
+        """Connect now, with retries. Does nothing if a connection is up."""
         while self._wire is None:
             try:
                 self._open()

@@ -1,4 +1,4 @@
-"""What an environment's program handles, and what the protocol carries: values of a space, and their leaves."""
+"""Convert between values that an environment's program handles and the leaves that the protocol carries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Tuple", "Dict")
 
 
 class UnsupportedSpace(ValueError):
-    """A kind of space that the protocol does not carry."""
+    """The protocol does not carry this kind of space."""
 
 
 class Values(Protocol):

@@ -20,7 +20,8 @@ _SLICE_SECONDS = 1.0
 
 
 class ClientWire:
-    """Messages to and from one server, for one thread. Every trouble of the connection is `ConnectionInterrupted`.
+    """Send messages to one server and receive its messages, in one thread. Every failure of the connection is a
+    `ConnectionInterrupted`.
 
     The server may take as long as it likes to answer as long as it is heard of: `silence` is the time in seconds after
     which a connection without any byte counts as lost (a server sends pings while it is busy). A message that is sent
@@ -55,7 +56,7 @@ class ClientWire:
         _tune(self._socket, silence)
 
     def tell(self, *messages: rlx.ClientMessage) -> None:
-        """Send messages in one write, and wait for nothing.
+        """Send messages in one write, without waiting for an answer.
 
         Raises rlx.LocalProtocolError before anything is sent, and ConnectionInterrupted.
         """
@@ -110,11 +111,11 @@ class ClientWire:
         self.close()
 
     def close(self) -> None:
-        """Close without a word. May be called again."""
+        """Close without a goodbye. May be called again."""
         self._socket.close()
 
     def _read(self) -> None:
-        """What has come, once something has. Raises ConnectionInterrupted after `silence` without anything."""
+        """Return the received bytes, once there are any. Raises ConnectionInterrupted after `silence` without any."""
         until = time.monotonic() + self._silence
         while True:
             try:
@@ -131,7 +132,7 @@ class ClientWire:
         self._connection.receive_data(self._buffer[:count])
 
     def _send(self, data: bytes) -> None:
-        """All of it. Raises OSError, also if nothing more of it could be sent for `silence`."""
+        """Send all of it. Raises OSError, also if nothing more of it could be sent for `silence`."""
         try:
             sent = self._socket.send(data)
         except BlockingIOError:  # a slice is over
@@ -159,7 +160,7 @@ class ClientWire:
                     raise
 
     def _hurry(self) -> None:
-        """From here on, wait for little."""
+        """Set short timeouts from now on."""
         self._broken = True
         self._silence = LEAVE_SECONDS
         self._socket.settimeout(LEAVE_SECONDS)
@@ -171,7 +172,7 @@ def _broke(error: OSError) -> str:
 
 
 def _bound(connected: socket.socket, seconds: float) -> None:
-    """Have every read and write fail that takes longer: with TimeoutError; or with BlockingIOError, after a part of it.
+    """Make every read and write fail that takes longer: with TimeoutError, or with BlockingIOError after a part of it.
 
     If the kernel does the waiting, each of them is one system call; Python's own timeouts ask it first whether there
     is anything to read, or room to write, and let other threads of this process come in between. The kernel waits in

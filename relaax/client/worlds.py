@@ -1,4 +1,4 @@
-"""Worlds of one's own, without gymnasium, for `run`."""
+"""Simulations without gymnasium, for `run`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relaax.client.values import values_of
 
 
 class World(Protocol):
-    """What `Worlds` needs of one world."""
+    """The methods that `Worlds` needs of one world."""
 
     @property
     def observation_space(self) -> Any:

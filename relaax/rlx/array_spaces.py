@@ -14,7 +14,7 @@ MAX_ELEMENTS = 2**31 - 1  # of one value of one elementary space
 
 
 class Space:
-    """A set of values. Immutable; equal, with equal hashes, if two say the same."""
+    """A set of values. Immutable. Spaces with the same values are equal and have equal hashes."""
 
     __slots__ = ()
 

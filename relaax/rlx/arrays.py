@@ -1,4 +1,4 @@
-"""Arrays on the wire. The one table of element types, and both directions."""
+"""Encode and decode arrays on the wire, by one table of element types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the messages after the handshake fit what was agreed there.
+"""Check that the messages after a handshake fit what was agreed there.
 
 One `Checker` per connection and side sees every message before it is sent, and after it is read. It raises
 ProtocolError; whose mistake it was, the connection knows.
@@ -37,7 +37,7 @@ _METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
 class Checker:
-    """The agreement of one handshake. `limits` are those of the welcome once it is there."""
+    """The agreement of one handshake. `limits` are those of the welcome, once it is known."""
 
     def __init__(self, hello: Hello) -> None:
         n = hello.environments
@@ -69,7 +69,7 @@ class Checker:
             check(message)  # type: ignore[operator]
 
     def commit(self) -> None:
-        """The message checked last was said."""
+        """Confirm that the message checked last was sent."""
         self._starting = self._starting_after
 
     def _init(self, message: Init) -> None:

@@ -1,4 +1,4 @@
-"""Two ways to write the same messages: Protobuf, and JSON in Protobuf's canonical mapping.
+"""Two encodings of the same messages: Protobuf, and JSON in Protobuf's canonical mapping.
 
 A connection speaks one of them from end to end; the first byte of the client's first frame says which.
 """
@@ -26,7 +26,7 @@ JSON_FIRST_BYTE = 0x7B  # "{"; in Protobuf the start of field 15 as a group, and
 
 
 class Codec(Protocol):
-    """Both directions. Errors are ProtocolError."""
+    """Encode and decode. Errors are ProtocolError."""
 
     name: str
 
@@ -40,7 +40,7 @@ class Codec(Protocol):
         """Return the message in the payload of a frame that `sender` sent."""
 
     def agree(self, hello: Hello) -> None:
-        """Learn what the arrays of the messages after this hello are."""
+        """Note the arrays of the messages after this hello."""
 
 
 class ProtobufCodec:
@@ -53,7 +53,7 @@ class ProtobufCodec:
         self._actions: ActionsLayout | None = None
 
     def agree(self, hello: Hello) -> None:
-        """From here on arrays of steps and actions have the shapes of this hello, and its element types."""
+        """Note that arrays of steps and actions have the shapes of this hello, and its element types."""
         if sys.byteorder == "little":  # as on the wire
             self._steps, self._actions = StepLayout(hello), ActionsLayout(hello)
 
@@ -109,7 +109,7 @@ class JsonCodec:
         self._format = json_format
 
     def agree(self, hello: Hello) -> None:
-        """Nothing is to be learned: JSON is read and written one way only."""
+        """Do nothing: JSON is read and written in one way only."""
 
     def encode(self, message: Message, sender: Sender) -> bytes:
         """Return the message on one line."""

@@ -36,7 +36,7 @@ NEED_DATA = NeedData.NEED_DATA
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """Nothing more will come. `orderly` is false where the stream ended without a bye, an error or a finish."""
+    """No further message will come. `orderly` is false if the stream ended without a bye, an error or a finish."""
 
     orderly: bool = True
 
@@ -47,7 +47,7 @@ _AGREEING = frozenset({Hello, Welcome, Error})  # messages that are not checked 
 
 
 class _Connection:
-    """What both ends have in common."""
+    """The base of both ends."""
 
     _ours: Sender
     _theirs: Sender
@@ -66,32 +66,32 @@ class _Connection:
 
     @property
     def state(self) -> State:
-        """How far the conversation is, as this side knows it."""
+        """The state of the conversation, as this side knows it."""
         return self._state
 
     @property
     def hello(self) -> Hello | None:
-        """The client's introduction, once it was said."""
+        """The client's hello, once it was sent."""
         return self._hello
 
     @property
     def welcome(self) -> Welcome | None:
-        """The server's answer to it, once it was said."""
+        """The server's answer to it, once it was sent."""
         return self._welcome
 
     @property
     def ended(self) -> bool:
-        """Whether the peer's stream has ended, as far as bytes were received."""
+        """Whether the peer's stream has ended, as far as it was received."""
         return self._ended
 
     @property
     def codec(self) -> str | None:
-        """Its name: "protobuf" or "json"; None on a server that has not seen the first byte of the first frame."""
+        """The codec: "protobuf" or "json"; None on a server that has not received the first byte of the first frame."""
         return self._codec.name if self._codec else None
 
     @property
     def buffered(self) -> int:
-        """Bytes received that belong to no event yet: at most one frame of the limit, and the last piece fed."""
+        """The received bytes that belong to no event yet: at most one frame of the limit, and the last piece fed."""
         return len(self._reader)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
@@ -166,7 +166,7 @@ class _Connection:
         return data
 
     def _judge_early(self) -> None:
-        """Look at the frames that wait to be read. What they say is judged by the state in which they came."""
+        """Check the frames that wait to be read, by the state in which they were received."""
         assert self._codec is not None, "the hello was said in one"
         try:
             for payload in self._reader.waiting():
@@ -186,7 +186,7 @@ class _Connection:
         return self._failure
 
     def _learn_codec(self) -> None:
-        """On the server, before the first frame is cut."""
+        """Note the codec on the server before the first frame is cut."""
 
     def _close(self) -> ConnectionClosed:
         self._state = State.CLOSED
@@ -236,7 +236,7 @@ class _Connection:
 
 
 class ClientConnection(_Connection):
-    """The environment's end. `max_frame_bytes` is this side's own limit, whatever the server's welcome allows."""
+    """The client's end. `max_frame_bytes` is this side's own limit, whatever the server's welcome allows."""
 
     _ours, _theirs = Sender.CLIENT, Sender.SERVER
 
@@ -259,7 +259,7 @@ class ServerConnection(_Connection):
 
     @property
     def limits(self) -> Limits:
-        """What to announce in the welcome: after the hello, frames no larger than its spaces can need."""
+        """The limits to announce in the welcome: after the hello, frames no larger than its spaces can need."""
         return self._limits if self._hello is None else limits_for(self._hello, self._limits)
 
     def forget_token(self) -> Hello:

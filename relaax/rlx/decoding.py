@@ -1,4 +1,4 @@
-"""From the Protobuf form, which both codecs share, to messages. Says what cannot be a message at all.
+"""Convert the Protobuf form, which both codecs share, to messages. Raises ProtocolError for what cannot be a message.
 
 Whether a message fits the spaces and the moment is for `relaax.rlx.checks` and `relaax.rlx.transitions`.
 """
@@ -51,7 +51,7 @@ MOST: dict[str, tuple[int, ErrorCode]] = {
     "Entry": (MAX_LEAVES, ErrorCode.LIMIT_EXCEEDED),
     "Episode": (MAX_ENVIRONMENTS, ErrorCode.INVALID_VALUE),
 }
-"""How many messages of a type may be in a list, in any conversation, and what more of them are."""
+"""The maximal length of lists of messages, by type, in any conversation, and the names of their elements."""
 
 
 def from_wire(wire: Wire) -> Message:

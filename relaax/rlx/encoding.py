@@ -1,4 +1,4 @@
-"""From messages to their Protobuf form, which both codecs share. Checks nothing: `relaax.rlx.checks` has done so."""
+"""Convert messages to their Protobuf form, which both codecs share. Checks nothing: `relaax.rlx.checks` has done so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may go wrong between the two ends of an RLX connection."""
+"""The errors of the two ends of an RLX connection."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """Our side tried to break the protocol: a mistake in the program that uses the connection."""
+    """The local side tried to break the protocol: a mistake in the program that uses the connection."""
 
 
 class RemoteProtocolError(ProtocolError):

@@ -103,7 +103,7 @@ class FrameReader:
         return end if end <= len(self._buffer) else None
 
     def clear(self) -> None:
-        """Forget what is held."""
+        """Forget the bytes held."""
         self._buffer = bytearray()
         self._payload = None
 

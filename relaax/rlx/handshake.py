@@ -1,4 +1,4 @@
-"""What a hello and a welcome must be, and how large the frames of a connection may become."""
+"""Check hellos and welcomes, and derive the size of a connection's frames."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check_welcome(welcome: Welcome, hello: Hello, codec: str) -> None:
 
 
 def limits_for(hello: Hello, limits: Limits) -> Limits:
-    """`limits` with no more room in a frame than this client can need, so that a hostile one has less to fill."""
+    """Return `limits` with no more room in a frame than this client can need: a hostile one has less to fill."""
     observation, action = nbytes(hello.observation_space), nbytes(hello.action_space)
     # base64 makes 4 bytes of 3; numbers, masks and episodes of an environment take under 256 bytes of JSON
     per_environment = 3 * max(2 * observation, action) // 2 + 256
@@ -75,12 +75,14 @@ def limits_for(hello: Hello, limits: Limits) -> Limits:
 
 
 def nbytes(space: Space) -> int:
-    """Size of one value's data."""
+    """Return the size of one value's data."""
     return sum(element.nbytes for element in space.elements())
 
 
 def _least_frame_bytes(hello: Hello, codec: str) -> int:
-    """Array data of the largest message that these environments must be able to send or receive, as it is encoded."""
+    """Return the array data, as encoded, of the largest message that these environments must be able to send or
+    receive.
+    """
     copies = 2 if Autoreset.SAME_STEP in hello.autoreset else 1
     data = hello.environments * max(copies * nbytes(hello.observation_space), nbytes(hello.action_space))
     return 4 * data // 3 if codec == "json" else data

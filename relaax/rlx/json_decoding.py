@@ -1,4 +1,4 @@
-"""From JSON text to the Protobuf form: Protobuf's JSON mapping as section 3 of protocol/RLX.md narrows it.
+"""Convert JSON text to the Protobuf form: Protobuf's JSON mapping as section 3 of protocol/RLX.md narrows it.
 
 Protobuf's own parser is lenient where Python is ("1_0" for a number), strict where RLX is not (unknown names), and
 takes ten times as long. Here the first wrong element of a list ends the reading.
@@ -68,7 +68,7 @@ def part_of(tree: Tree, *names: str) -> Tree:
 
 
 def fill(tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) -> None:
-    """Put what an object says into an empty message; names that it does not know are ignored.
+    """Fill an empty message from an object; unknown names are ignored.
 
     `most`: how many messages of a type a list may have, and the code of the error if there are more.
     Raises ProtocolError: INVALID_VALUE for an unknown enumerator, MALFORMED for what else does not fit.
@@ -98,7 +98,7 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The fields of a message by both of their names. `needed`: one without which nothing else is looked at."""
+    """The fields of a message by both of their names. `needed`: a field without which nothing else is read."""
 
     fields: dict[str, _Field]
     needed: str | None

@@ -1,4 +1,4 @@
-"""The bytes of the messages that a conversation is made of, steps and actions, without a Protobuf library.
+"""Encode and decode the most frequent messages, steps and actions, without a Protobuf library.
 
 After the hello nearly all of those bytes are known: element types, shapes and sizes of arrays never change. So a
 message is written by joining the known bytes with the arrays', and read by finding the known bytes where they must be.
@@ -163,7 +163,7 @@ class _Arrays:
 
 
 class _Envelope:
-    """What a message stands in: a field of this number, and nothing else."""
+    """The envelope of a message: a field of this number, and nothing else."""
 
     def __init__(self, number: int) -> None:
         self._number = number

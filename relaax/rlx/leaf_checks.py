@@ -1,4 +1,4 @@
-"""What the leaves of a space must be, worked out once per connection so that each message costs little.
+"""Check the leaves of a space. The checks are derived once per connection, so that each message costs little.
 
 Element types, shapes and ranges are looked at by whole arrays, never element by element.
 """
@@ -24,7 +24,7 @@ _FEW = 64  # elements that are looked at faster one by one than by a call of num
 
 @dataclass(frozen=True, slots=True)
 class LeafCheck:
-    """One leaf: what it is called, its element type, its shape with the axis N, and the legality of its elements."""
+    """One leaf: its name, its element type, its shape with the axis N, and the legality of its elements."""
 
     path: str
     dtype: np.dtype[Any]

@@ -39,7 +39,7 @@ class Autoreset(enum.IntEnum):
 
 
 class Mode(enum.IntEnum):
-    """What the client wants of the agent."""
+    """What the client wants of the agent: to learn, or to act."""
 
     TRAIN = 1
     EXPLOIT = 2
@@ -47,7 +47,7 @@ class Mode(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server will bear on a connection. Times are in seconds, sizes in bytes."""
+    """The bounds that the server sets for a connection. Times are in seconds, sizes in bytes."""
 
     max_frame_bytes: int = 64 * 2**20
     idle_timeout_seconds: float = 600.0
@@ -108,7 +108,7 @@ class Init:
 
 @dataclass(slots=True)
 class Step:
-    """What the last actions led to. Rewards are float64 of shape [N].
+    """The outcome of the last actions. Rewards are float64 of shape [N].
 
     Not frozen, as `Actions` are not: that would double what it costs to make one, and most messages are these.
     """
@@ -141,7 +141,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there?"""
+    """A request for a sign of life."""
 
     nonce: int = 0
 
@@ -162,7 +162,7 @@ class Bye:
 
 @dataclass(slots=True)
 class Actions:
-    """What to do next."""
+    """The actions to take next."""
 
     action: Leaves
 

@@ -1,4 +1,4 @@
-"""Spaces on the wire, and as JSON-able dicts."""
+"""Convert spaces to their wire form, and to dicts for JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sets that observations and actions are taken from: gymnasium's, without gymnasium.
+"""The spaces of observations and actions: gymnasium's, without gymnasium.
 
 A *value* of a space is what a program handles: an array, an integer, a tuple or a dict of values. On the wire and in
 `relaax.rlx.messages` it is a list of *leaves*, one array for each elementary space, in the order of `Space.elements()`.

@@ -1,4 +1,4 @@
-"""What may be said when: the one table that the connections obey, and the specification and the tests derive from."""
+"""The one table of which message may be sent when. Connections, specification and tests use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relaax.rlx.messages import (
 
 
 class Sender(enum.Enum):
-    """Who says a message."""
+    """The sender of a message."""
 
     CLIENT = "client"
     SERVER = "server"
@@ -32,7 +32,7 @@ class Sender(enum.Enum):
 
 
 class State(enum.Enum):
-    """How far the conversation is: each name says what comes next."""
+    """The state of a conversation, named after what comes next."""
 
     AWAIT_HELLO = "await_hello"
     AWAIT_WELCOME = "await_welcome"
