@@ -13,10 +13,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from relaax import machine_code
-from relaax.machine_code import FLAT, READ
+from relaax.machine_code import FLAT, READ, types
 
 Kernel = Callable[..., None]
 

@@ -103,8 +103,7 @@ def _kernels(precision: pb.Precision) -> tuple[Kernel, Kernel]:
     Python's lock is free while it runs. Raises ValueError for a precision that is none.
     """
     check_precision(precision)
-    import numba  # only where rounding is asked for
-    from numba import types
+    from relaax.machine_code import numba, types  # only if rounding is configured
 
     narrow, widen = _SOURCES[precision]
     bits = types.Array(types.uint32, 1, "C")

@@ -17,12 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
-from relaax.machine_code import FLAT, NUMBER, READ, Kernel, compiled
+from relaax.machine_code import FLAT, NUMBER, READ, Kernel, compiled, from_dtype, types
 
 Array = npt.NDArray[np.float32]
 Images = npt.NDArray[Any]
@@ -127,7 +125,7 @@ def _relu_gradient_kernel(gradient: Any, outputs: Any) -> None:
 
 @cache  # to name a type takes numba longer than the kernel takes for an image
 def _blocks(dtype: Any) -> Kernel:
-    images = types.Array(numba.from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
+    images = types.Array(from_dtype(np.dtype(dtype)), 1, "C", readonly=True)
     return compiled(_blocks_kernel, images, FLAT, *[NUMBER] * 7)
 
 

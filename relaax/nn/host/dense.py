@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
-from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled, inlined
+from relaax.machine_code import ANY_ORDER, FLAT, NUMBER, READ, Kernel, compiled, inlined, types
 from relaax.nn.host.tanh import tanh
 from relaax.nn.specification import NetworkSpec
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import types
 
-from relaax.machine_code import FLAT, READ, Kernel, compiled
+from relaax.machine_code import FLAT, READ, Kernel, compiled, types
 
 Array = npt.NDArray[np.float32]
 
