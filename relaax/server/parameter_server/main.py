@@ -22,11 +22,13 @@ import typer
 
 from relaax.algorithm_base import Algorithm, load_algorithm
 from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
-from relaax.configuration import Configuration, ConfigurationError, ParameterServerSection, overrides_of
+from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.extras import named
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
+from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.options import (
@@ -36,7 +38,6 @@ from relaax.server.options import (
     SetOption,
     VersionOption,
     command_app,
-    key_options,
 )
 from relaax.server.parameter_server.storage import location_overrides
 from relaax.server.parameter_server.termination import EndRequests, Reason
@@ -51,7 +52,7 @@ app = command_app()
 
 @app.command()
 @key_options(
-    "parameter-server", ParameterServerSection,
+    PARAMETER_SERVER,
     "bind", "first_shard", "checkpoint_dir", "checkpoint_aws_s3", "aws_keys", "aws_endpoint", "metrics_dir",
     "metrics_aws_s3", "status_bind", "log_level", "log_format", "device", "allow_anonymous",
 )  # fmt: skip

@@ -35,7 +35,7 @@ _PAUSE = 2.0
 
 def location_overrides(given: Mapping[str, Any]) -> list[str]:
     """Override the file's location, of either kind, if the command line gives one. Raises ConfigurationError."""
-    keys = ("parameter-server.checkpoint_dir", "parameter-server.checkpoint_aws_s3")
+    keys = ("relaax-parameter-server.checkpoint_dir", "relaax-parameter-server.checkpoint_aws_s3")
     absent = [key for key in keys if given.get(key) is None]
     if not absent:
         raise ConfigurationError("--checkpoint-dir or --checkpoint-aws-s3: checkpoints are kept in one place")

@@ -16,10 +16,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import typer
 
-from relaax.configuration import Configuration, ConfigurationError, RlxServerSection, overrides_of
+from relaax.configuration import Configuration, ConfigurationError, overrides_of
+from relaax.configuration.roles import RLX_SERVER
 from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
+from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
 from relaax.server.options import (
     CheckConfigOption,
@@ -28,7 +30,6 @@ from relaax.server.options import (
     SetOption,
     VersionOption,
     command_app,
-    key_options,
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
 from relaax.server.rlx_server.authentication import Authentication, read_authentication
@@ -52,7 +53,7 @@ app = command_app()
 
 @app.command()
 @key_options(
-    "rlx-server", RlxServerSection,
+    RLX_SERVER,
     "bind", "parameter_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format", "timeout",
     "device", "allow_anonymous",
 )  # fmt: skip
