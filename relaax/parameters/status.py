@@ -46,6 +46,11 @@ class TrainingStatus:
     version: str = ""
     description: str = ""
 
+    @property
+    def discarded_for(self) -> dict[str, int]:
+        """Gradients discarded, by reason."""
+        return {"stale": self.discarded_stale, "not_finite": self.discarded_not_finite, "loss": self.discarded_loss}
+
     def to_message(self) -> pb.GetStatusResponse:
         """Return it as a message."""
         return pb.GetStatusResponse(**{field.name: getattr(self, field.name) for field in fields(TrainingStatus)})

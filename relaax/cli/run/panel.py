@@ -17,7 +17,7 @@ from rich.text import Text
 
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
-from relaax.cli.run.resilient_output import lasting
+from relaax.cli.run.resilient_output import resilient
 from relaax.number_format import shown
 
 LINE_SECONDS = 10.0
@@ -30,7 +30,7 @@ class ProgressView:
 
     def __init__(self, plan: Plan, enabled: bool) -> None:
         self._plan = plan
-        self._console = Console(file=lasting(sys.stdout))
+        self._console = Console(file=resilient(sys.stdout))
         self._enabled = enabled
         self._live = (
             Live(console=self._console, refresh_per_second=5) if enabled and self._console.is_terminal else None
@@ -164,7 +164,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", _checkpoint(progress)),
     ]
     if progress.discarded:
-        reasons = progress.discarded_stale, progress.discarded_not_finite, progress.discarded_loss
+        reasons = progress.discarded_for.values()
         rows.insert(4, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
     for row in rows:
         table.add_row(*row)

@@ -55,9 +55,7 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family(
         "discarded_total",
         "gradients discarded, by reason",
-        lambda v: _labelled(
-            {reason: getattr(v.status, f"discarded_{reason}") for reason in ("stale", "not_finite", "loss")}
-        ),
+        lambda v: _labelled(v.status.discarded_for),
         ("reason",),
     ),
     Family(
