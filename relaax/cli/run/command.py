@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relaax.cli.options import ClientsOption, ConnectionsOption, EnvironmentsOption, SeedOption
-from relaax.cli.run.resilient_output import lasting
+from relaax.cli.run.resilient_output import resilient
 from relaax.configuration import ConfigurationError, overrides_of
 from relaax.server.address import AddressError
 from relaax.server.options import CheckConfigOption, PrintConfigOption
@@ -72,7 +72,7 @@ def run(
     }
     overrides = [*(set_ or []), *overrides_of(given)]
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=lasting(sys.stderr))
+    logging.basicConfig(level="WARNING", format="relaax run: %(message)s", stream=resilient(sys.stderr))
     try:
         from relaax.cli.run.plan import make_plan
 
@@ -83,7 +83,7 @@ def run(
             raise typer.Exit(0)
         code = _run(plan, place, fresh=fresh, progress=not no_progress, summary=summary)
     except (ConfigurationError, AddressError) as error:
-        print(f"relaax run: {error}", file=lasting(sys.stderr))
+        print(f"relaax run: {error}", file=resilient(sys.stderr))
         raise typer.Exit(2) from None
     except KeyboardInterrupt:  # before anything was started
         raise typer.Exit(130) from None
@@ -108,12 +108,12 @@ def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path 
 
     with EnvironmentCheck(plan) as check:
         if progress:
-            print(plan.title, file=lasting(sys.stdout), flush=True)
+            print(plan.title, file=resilient(sys.stdout), flush=True)
         from relaax.cli.run.experiment import experiment
         from relaax.cli.run.run_directory import RunDirectory
 
         try:
             return experiment(plan, RunDirectory(place), check, fresh=fresh, progress=progress, summary=summary)
         except StartError as error:  # nothing was started
-            print(f"relaax run: {error}", file=lasting(sys.stderr))
+            print(f"relaax run: {error}", file=resilient(sys.stderr))
             return 1

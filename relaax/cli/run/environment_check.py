@@ -10,7 +10,7 @@ from types import TracebackType
 
 from relaax.bundled import bundled_folder
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import EXIT_REFUSED, StartError, environment_of, tethered
+from relaax.cli.run.process import EXIT_REFUSED, StartError, ending_with_parent, environment_of
 from relaax.client.address import CHECK
 from relaax.configuration import ConfigurationError
 
@@ -31,7 +31,7 @@ class EnvironmentCheck:
         self._popen: subprocess.Popen[str] | None = None
         if plan.environment_main.is_relative_to(bundled_folder("environments")):
             self._popen = subprocess.Popen(
-                tethered(plan.environment_command(CHECK, 1, 0)),
+                ending_with_parent(plan.environment_command(CHECK, 1, 0)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -44,7 +44,7 @@ class StartError(Exception):
         self.refused = refused
 
 
-def tethered(command: Sequence[str]) -> list[str]:
+def ending_with_parent(command: Sequence[str]) -> list[str]:
     """Return the same command for a process that ends with this one."""
     return [sys.executable, "-S", "-E", str(_END_WITH_PARENT), str(os.getpid()), *command]
 
@@ -91,7 +91,7 @@ class Process:
         self.failed = ""
         with self._open_log() as log:
             self._popen = subprocess.Popen(
-                tethered(command),
+                ending_with_parent(command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 # A server drops what it cannot write to its log. A program that prints would fail.

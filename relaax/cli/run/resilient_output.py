@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 
-def lasting(stream: TextIO | None) -> TextIO | None:
+def resilient(stream: TextIO | None) -> TextIO | None:
     """Return the same stream, except that it drops what cannot be written. None, for no open stream, stays None."""
     return None if stream is None else cast(TextIO, _ResilientOutput(stream))
 

@@ -169,9 +169,9 @@ class Supervisor:
         self._release()
 
     def _command(self, role: Role, number: int) -> list[str]:
-        addresses = self._addresses()
         if role.module is None:
             return self._plan.client_command(self.rlx_server.address or "", number)
+        addresses = self._addresses()
         return [
             sys.executable,
             *("-m", role.module),
