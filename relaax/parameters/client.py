@@ -117,7 +117,7 @@ class ParameterClient(ParameterClientBase):
             session_id=registration.session_id,
             environments=registration.environments,
             fingerprint=registration.fingerprint,
-            role=pb.ROLE_EXPLOIT if registration.exploit else pb.ROLE_TRAIN,
+            role=pb.Role.Name(registration.purpose.number),
             frame_skip=registration.frame_skip,
             environment=registration.environment,
         )
@@ -270,7 +270,7 @@ class ParameterClient(ParameterClientBase):
             asked = self._wire_precision
             unused = "" if asked == "float32" else f", in float32: wire-precision {asked} is for a wire"
             _log.info("parameter server %s: by shared memory%s", link.address, unused)
-        if self._hogwild is not None and self._registration is not None and not self._registration.exploit:
+        if self._hogwild is not None and self._registration is not None and self._registration.purpose.changes:
             self._share_live(self._hogwild, link)
 
     def _share_live(self, hogwild: HogwildUpdates, link: ShardClient) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.parameters.moments import Moments
+from relaax.parameters.purposes import TRAIN, Purpose
 
 FlatVector = npt.NDArray[np.float32]
 
@@ -40,12 +41,15 @@ class TrainingEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A worker's description of itself. `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`)."""
+    """The description that a worker, or another process, gives of itself.
+
+    `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`).
+    """
 
     fingerprint: str
     session_id: str = ""
     environments: int = 1
-    exploit: bool = False
+    purpose: Purpose = TRAIN
     frame_skip: int = 1
     environment: str = ""
 

@@ -49,9 +49,12 @@ class Checker:
         autoreset = np.broadcast_to(np.array([int(a) for a in hello.autoreset]), self._shape)
         self._disabled, self._same, self._next = (_some(autoreset == int(kind)) for kind in Autoreset)
         self._metric_names: set[str] = set()
-        # Which environments start an episode with the next step (NEXT_STEP): now, and after the message checked last.
-        self._starting: Mask | None = None
-        self._starting_after: Mask | None = None
+        self.between_episodes: Mask | None = None
+        """The environments whose episode ended with the step before, and that start one with the next (NEXT_STEP); bool
+        of shape [N], or None if there are none.
+        """
+        self._between_after: Mask | None = None
+        """The same after the message checked last."""
         self._checks = {
             Init: self._init,
             Step: self._step,
@@ -63,41 +66,41 @@ class Checker:
 
     def check(self, message: Message) -> None:
         """Raise ProtocolError if a message does not fit."""
-        self._starting_after = self._starting
+        self._between_after = self.between_episodes
         check = self._checks.get(type(message))
         if check is not None:
             check(message)  # type: ignore[operator]
 
     def commit(self) -> None:
         """Confirm that the message checked last was sent."""
-        self._starting = self._starting_after
+        self.between_episodes = self._between_after
 
     def _init(self, message: Init) -> None:
         self._observation.check("observation", message.observation)
         self._mask("partial", message.partial)
-        self._starting_after = None
+        self._between_after = None
 
     def _step(self, message: Step) -> None:
         self._numbers("reward", message.reward, MAX_REWARD)
         self._observation.check("observation", message.observation)
-        unmarked = self._starting is message.terminated is message.truncated is message.first is None
+        unmarked = self.between_episodes is message.terminated is message.truncated is message.first is None
         if unmarked and message.final_observation is None and not message.episodes:
             return  # most steps say no more
         terminated = self._mask("terminated", message.terminated)
         truncated = self._mask("truncated", message.truncated)
         first = self._mask("first", message.first)
         ended = _either(terminated, truncated)
-        if (first is None) != (self._starting is None) or (
-            first is not None and not np.array_equal(first, self._starting)  # type: ignore[arg-type]
+        if (first is None) != (self.between_episodes is None) or (
+            first is not None and not np.array_equal(first, self.between_episodes)  # type: ignore[arg-type]
         ):
             raise _invalid(
                 f"first marks environments {_listed(first)}; those that ended with the step before (NEXT_STEP)"
-                f" are {_listed(self._starting)}"
+                f" are {_listed(self.between_episodes)}"
             )
         if ended is None:
             if message.final_observation is not None:
                 raise _invalid("final_observation came with a step that ends no episode")
-            self._starting_after = None
+            self._between_after = None
         else:
             self._ends(ended, truncated, first, message.final_observation)
         if message.episodes:
@@ -115,12 +118,12 @@ class Checker:
             self._observation.check("final_observation", final, replaced)
         elif (missing := _both(truncated, self._same)) is not None:
             raise _invalid(f"environments {_listed(missing)} were truncated, and no final_observation came")
-        self._starting_after = _both(ended, self._next)
+        self._between_after = _both(ended, self._next)
 
     def _reset(self, message: Reset) -> None:
         self._numbers("reward", message.reward, MAX_REWARD)
         truncated = self._mask("truncated", message.truncated)
-        if (wrong := _both(truncated, self._starting)) is not None:
+        if (wrong := _both(truncated, self.between_episodes)) is not None:
             raise _invalid(f"environments {_listed(wrong)} have no episode that could be truncated: it ended before")
         if truncated is not None and message.final_observation is None:
             raise _invalid(f"environments {_listed(truncated)} were truncated, and no final_observation came")

@@ -19,7 +19,7 @@ from relaax.rlx.codecs import Codec, codec_named, codec_of
 from relaax.rlx.errors import ErrorCode, LocalProtocolError, ProtocolError, RemoteProtocolError
 from relaax.rlx.framing import HANDSHAKE_FRAME_BYTES, FrameReader, framed
 from relaax.rlx.handshake import check_hello, check_welcome, limits_for
-from relaax.rlx.messages import Error, Hello, Limits, Message, Welcome
+from relaax.rlx.messages import Error, Hello, Limits, Mask, Message, Welcome
 from relaax.rlx.transitions import TRANSITIONS, Sender, State, allowed
 
 DEFAULT_MAX_FRAME_BYTES = Limits().max_frame_bytes
@@ -68,6 +68,11 @@ class _Connection:
     def state(self) -> State:
         """The state of the conversation, as this side knows it."""
         return self._state
+
+    @property
+    def between_episodes(self) -> Mask | None:
+        """The environments that are between two episodes after the last message; None if there are none."""
+        return None if self._checker is None else self._checker.between_episodes
 
     @property
     def hello(self) -> Hello | None:

@@ -36,6 +36,7 @@ from relaax.algorithm_base.testing import (
     RandomEnvironments,
     sample,
 )
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from support.algorithms import algorithm_of
 
 TWO = np.array([1.0, 2.0], np.float32)
@@ -43,7 +44,7 @@ TWO = np.array([1.0, 2.0], np.float32)
 
 def registered(exploit: bool = False, **options: Any) -> FakeParameters:
     bridge = FakeParameters(TWO, **options)
-    bridge.register(Registration("{}", environments=2, exploit=exploit))
+    bridge.register(Registration("{}", environments=2, purpose=EXPLOIT if exploit else TRAIN))
     return bridge
 
 

@@ -139,7 +139,9 @@ def test_session_step(benchmark: BenchmarkFixture, shape: str) -> None:
         parameters=bridge,
         metrics=bridge.metrics,
     )
-    session = AgentSession(hello, Idle(None, context), bridge.metrics)
+    pair = Pair()
+    pair.open(hello)
+    session = AgentSession(pair.server, Idle(None, context), bridge.metrics)
     step = step_of(*SHAPES[shape])
     session.init(rlx.Init(step.observation))
     assert isinstance(benchmark(session.step, step), rlx.Actions)

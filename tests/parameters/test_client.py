@@ -10,6 +10,7 @@ import pytest
 from relaax.parameters.client import Way
 from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, TrainingEnded
 from relaax.parameters.moments import Moments
+from relaax.parameters.purposes import EXPLOIT, TRAIN, Purpose
 from relaax.server.parameter_server.termination import Reason
 from support.cutting_proxy import CuttingProxy
 from support.nobody import nobody
@@ -83,7 +84,7 @@ def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.
     now = 100.0
     monkeypatch.setattr("relaax.parameters.client.time.monotonic", lambda: now)
     with running() as server, bridge_to(server.address) as bridge:
-        bridge.register(registration(exploit=True))
+        bridge.register(registration(purpose=EXPLOIT))
         for _ in range(3):
             bridge.metrics.episode(1.0, 1)
             bridge.flush()
@@ -94,14 +95,14 @@ def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.
 
 
 @both_ways
-@pytest.mark.parametrize("exploit", [False, True])
-def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, exploit: bool) -> None:
+@pytest.mark.parametrize("purpose", [TRAIN, EXPLOIT])
+def test_parameters_that_a_worker_has_are_not_sent_again(way: Way, purpose: Purpose) -> None:
     with (
         running(Models(statistics={"rewards": 1})) as server,
         bridge_to(server.address, way=way) as bridge,
         bridge_to(server.address) as other,
     ):
-        bridge.register(registration(exploit=exploit))
+        bridge.register(registration(purpose=purpose))
         other.register(registration())
         first = bridge.pull()
         other.pull()
@@ -149,7 +150,7 @@ def test_leaving_tells_the_rest_and_is_seen() -> None:
 @both_ways
 def test_an_exploit_worker_pulls_and_cannot_push(way: Way) -> None:
     with running() as server, bridge_to(server.address, way=way) as bridge:
-        bridge.register(registration(exploit=True))
+        bridge.register(registration(purpose=EXPLOIT))
         assert bridge.pull().version == 0
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, env_steps=1)
@@ -231,7 +232,7 @@ def test_pulls_and_reports_survive_a_new_incarnation_too(way: Way) -> None:
     with running() as first:
         address = first.address
         with bridge_to(address, way=way) as bridge:
-            bridge.register(registration(exploit=True))
+            bridge.register(registration(purpose=EXPLOIT))
             pulled = bridge.pull()
             first.stop()
             with running(address=address) as second:

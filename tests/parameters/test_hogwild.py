@@ -33,6 +33,7 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
+from relaax.parameters.purposes import EXPLOIT
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
 from relaax.server.command_configuration import check_bridge
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
@@ -216,7 +217,7 @@ def test_live_vectors_are_for_workers_of_this_incarnation(
 
 def test_who_only_plays_has_nothing_to_write_to() -> None:
     with running(MODELS) as server, closing(ParameterClient(server.address, way="hogwild")) as bridge:
-        bridge.register(registration(exploit=True))
+        bridge.register(registration(purpose=EXPLOIT))
         assert bridge.pull().version == 0
         assert bridge.shares_memory
         assert bridge._hogwild is not None and not bridge._hogwild._live

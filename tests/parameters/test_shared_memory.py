@@ -24,6 +24,7 @@ from relaax.parameters.client import ParameterClient
 from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
 from relaax.parameters.moments import Moments
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory
 from relaax.server.parameter_server import local_server
@@ -49,7 +50,7 @@ def sharing(server: Running, **options: Any) -> Iterator[ParameterClient]:
 
 def offer(server: Running, worker_id: str = WORKER, **changes: Any) -> pb.SharedMemoryOffer:
     """What a worker is told, and after it other values of some of it."""
-    made = server.core.register(worker_id, registration().fingerprint, "", 1, False, 1)
+    made = server.core.register(worker_id, registration().fingerprint, "", 1, TRAIN, 1)
     assert made
     offered = server.server._local._offers.offer(worker_id)
     assert offered is not None
@@ -244,7 +245,7 @@ def test_a_push_that_takes_too_long_is_asked_again_by_grpc_and_applied_once(monk
 
 def test_what_the_server_refuses_is_told_in_its_words_and_memory_stays() -> None:
     with running() as server, bridge_to(server.address, way="shared_memory", unavailable_after=0.2) as bridge:
-        bridge.register(registration(exploit=True))
+        bridge.register(registration(purpose=EXPLOIT))
         with pytest.raises(ParameterServerError, match="an exploit worker cannot push"):
             bridge.push(None, 1)
         assert bridge.pull().version == 0

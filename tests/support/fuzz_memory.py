@@ -80,7 +80,7 @@ def expected(case: Case) -> Expected:
                 return found
             found.frames_read += 1
             if isinstance(event, Hello):
-                session = _session(event)
+                session = _session(connection, event)
             try:
                 _answer(connection, session, event, found)
             except RemoteProtocolError as error:
@@ -105,7 +105,7 @@ def _answer(connection: ServerConnection, session: AgentSession | None, event: A
         _say(connection, found, (answer if isinstance(event, (Init, Reset)) else session.step)(event))
 
 
-def _session(hello: Hello) -> AgentSession:
+def _session(connection: ServerConnection, hello: Hello) -> AgentSession:
     bridge = OfflineClient()
     context = AgentContext(
         hello.observation_space,
@@ -117,7 +117,7 @@ def _session(hello: Hello) -> AgentSession:
         parameters=bridge,
         metrics=bridge.metrics,
     )
-    return AgentSession(hello, Agent(Config(path="fuzz"), context), bridge.metrics)
+    return AgentSession(connection, Agent(Config(path="fuzz"), context), bridge.metrics)
 
 
 def _say(connection: ServerConnection, found: Expected, message: Any) -> None:

@@ -141,7 +141,7 @@ class FakeParameters(ParameterClientBase, Parameters):
     ) -> Pushed:
         """Recorded, then applied if `discard` is empty."""
         registration = self._enter("push")
-        _demand(not registration.exploit, "push in exploit mode")
+        _demand(registration.purpose.changes, "push in exploit mode")
         _demand(self._base is not None, "push before the first pull")
         _demand(type(env_steps) is int, f"env_steps is {env_steps!r}; an int is needed")
         _demand(env_steps >= 0, f"env_steps is {env_steps}; it is never negative")
@@ -234,7 +234,7 @@ class FakeMetrics(MetricsRecorder):
     def statistic(self, name: str, moments: Moments) -> None:
         """Keep samples of a statistic until the next push."""
         registration = self._parameters._enter("statistic")
-        _demand(not registration.exploit, "statistic in exploit mode")
+        _demand(registration.purpose.changes, "statistic in exploit mode")
         lengths = self._parameters._lengths
         _demand(name in lengths, f"{name!r} is no statistic that the algorithm declares: {sorted(lengths)}")
         _demand(isinstance(moments, Moments), f"a statistic is Moments, not {type(moments).__name__}")

@@ -12,6 +12,7 @@ from relaax.algorithm_base.step import StepResult
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.parameters.interfaces import Registration
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.rlx import Space
 
 
@@ -31,7 +32,9 @@ def make_agent(
         server = algorithm.ParameterServer(config, observation_space, action_space)
         parameters = FakeParameters(server.initial_parameters(config.seed), statistics=server.statistics())
     name = fingerprint(algorithm.name, config, observation_space, action_space)
-    registered = parameters.register(Registration(name, environments=environments, exploit=exploit))
+    registered = parameters.register(
+        Registration(name, environments=environments, purpose=EXPLOIT if exploit else TRAIN)
+    )
     context = AgentContext(
         observation_space=observation_space,
         action_space=action_space,

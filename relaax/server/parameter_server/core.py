@@ -15,6 +15,7 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
+from relaax.parameters.purposes import Purpose
 from relaax.parameters.segments import Segments
 from relaax.parameters.status import TrainingStatus
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
@@ -100,12 +101,12 @@ class ParameterServerCore:
         model = self._model
         return model is not None and model.shard.counters.env_steps >= model.spec.max_global_step
 
-    def is_over_for(self, exploit: bool) -> bool:
+    def is_over_for(self, purpose: Purpose) -> bool:
         """Return whether a worker is told that training has finished.
 
-        Who starts a server on a finished model wants to act with it: then exploit workers are served for ever.
+        Who starts a server on a finished model wants to act with it: then workers that only act are served for ever.
         """
-        return self.finished and not (exploit and self._began_finished)
+        return self.finished and not (purpose.outlives_training and self._began_finished)
 
     @property
     def global_step(self) -> int:
@@ -152,7 +153,7 @@ class ParameterServerCore:
                 self.metrics.forget(worker_id)
 
     def register(
-        self, worker_id: str, fingerprint: str, session: str, environments: int, exploit: bool, frame_skip: int
+        self, worker_id: str, fingerprint: str, session: str, environments: int, purpose: Purpose, frame_skip: int
     ) -> tuple[Model, RegisteredWorker]:
         """Register a worker. Raises ModelRefused if its configuration differs from the model's."""
         with self._lock:
@@ -166,7 +167,7 @@ class ParameterServerCore:
         if model.fingerprint != fingerprint:
             self._refuse_difference(fingerprint, model.fingerprint)
         self.sweep()
-        return model, self.registry.register(worker_id, session, environments, exploit, frame_skip)
+        return model, self.registry.register(worker_id, session, environments, purpose, frame_skip)
 
     def push(self, push: Push) -> Applied | None:
         """Apply an update of a registered worker. Returns None, and does nothing, if training has ended.

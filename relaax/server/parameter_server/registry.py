@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relaax.parameters.purposes import Purpose
 from relaax.server.parameter_server.actors import ActorTable, Indices
 
 
@@ -18,7 +19,7 @@ class RegisteredWorker:
 
     worker_id: str
     actors: Indices
-    exploit: bool
+    purpose: Purpose
     frame_skip: int
     last_report: int = 0
     heard: float = 0.0
@@ -56,7 +57,7 @@ class Registry:
         self._actors_lock = threading.Lock()  # of the two above, never taken within the other
 
     def register(
-        self, worker_id: str, session: str, environments: int, exploit: bool, frame_skip: int
+        self, worker_id: str, session: str, environments: int, purpose: Purpose, frame_skip: int
     ) -> RegisteredWorker:
         """Register a worker; registering it again changes nothing. A worker without a session is its own."""
         with self._lock:
@@ -71,7 +72,7 @@ class Registry:
             speakers = self._speakers.setdefault(session, set())
             before = speakers - {worker_id}
             speakers.add(worker_id)
-        newcomer = RegisteredWorker(worker_id, actors, exploit, frame_skip, session=session, is_new=is_new)
+        newcomer = RegisteredWorker(worker_id, actors, purpose, frame_skip, session=session, is_new=is_new)
         with self._lock:
             worker = self._workers.setdefault(worker_id, newcomer)  # it may say the same twice at the same time
             self._touch(worker)

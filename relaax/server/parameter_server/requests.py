@@ -11,6 +11,7 @@ from relaax.metrics.returns import is_return
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
 from relaax.parameters.precision import check_precision, widened
+from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_from_messages
 from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
@@ -51,7 +52,7 @@ def check_registration(request: pb.RegisterRequest) -> None:
     wrong = None
     if not _WORKER_ID.fullmatch(request.worker_id):
         wrong = "worker_id must be 32 hexadecimal digits"
-    elif request.role not in (pb.ROLE_TRAIN, pb.ROLE_EXPLOIT):
+    elif request.role not in PURPOSES:
         wrong = f"role {request.role} is none"
     elif not 1 <= request.environments <= MAX_ENVIRONMENTS:
         wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"

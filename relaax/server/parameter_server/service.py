@@ -10,6 +10,7 @@ from dataclasses import replace
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.precision import Narrower
+from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.core import ParameterServerCore
@@ -106,14 +107,14 @@ class ParameterService:
             raise TryAgain(str(away)) from None
 
     def _register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        exploit = request.role == pb.ROLE_EXPLOIT
+        purpose = PURPOSES[request.role]
         try:
             model, worker = self._core.register(
                 request.worker_id,
                 request.fingerprint,
                 request.session_id,
                 request.environments,
-                exploit,
+                purpose,
                 request.frame_skip or 1,
             )
         except ModelRefused as error:
@@ -129,7 +130,7 @@ class ParameterService:
             parameters=model.parameters,
             actors=worker.actors,
             global_step=self._core.global_step,
-            finished=self._core.is_over_for(exploit),
+            finished=self._core.is_over_for(purpose),
             shared_memory=self._offers.offer(worker.worker_id) if self._offers else None,
         )
 
@@ -138,8 +139,8 @@ class ParameterService:
         worker = self._worker(request.worker_id, request.incarnation)
         if worker is None:
             return self._push_of_another_life(request)
-        if worker.exploit:
-            raise NotAllowedNow("an exploit worker cannot push")
+        if not worker.purpose.changes:
+            raise NotAllowedNow(f"{worker.purpose.name} cannot push")
         try:
             applied = self._core.push(push_of(carrier, worker.frame_skip))
         except (PushRefused, ValueError) as error:
@@ -164,7 +165,7 @@ class ParameterService:
             version=counters.version,
             precision=request.precision,
             global_step=counters.env_steps,
-            finished=self._core.is_over_for(worker.exploit),
+            finished=self._core.is_over_for(worker.purpose),
             statistics=statistics_to_messages(statistics),
         )
         return Carrier(response, self._narrowed(parameters, request.precision)) if modified else Carrier(response)
@@ -174,8 +175,8 @@ class ParameterService:
         worker = self._worker(request.worker_id, request.incarnation)
         if worker is None or model is None:
             raise UnknownWorker("it does not know this worker in this incarnation")
-        if worker.exploit:
-            raise NotAllowedNow("an exploit worker changes nothing")
+        if not worker.purpose.changes:
+            raise NotAllowedNow(f"{worker.purpose.name} changes nothing")
         try:
             shared = model.shard.share(self._core.segments.writable)
         except CannotShare as error:
@@ -198,7 +199,7 @@ class ParameterService:
             return pb.ReportResponse(incarnation_ended=True)
         if self._core.registry.new_report(worker, request.report_id):
             self._take_in(request.report, worker)
-        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.exploit))
+        return pb.ReportResponse(global_step=self._core.global_step, finished=self._core.is_over_for(worker.purpose))
 
     def _worker(self, worker_id: str, incarnation: int) -> RegisteredWorker | None:
         return self._core.registry.hear(worker_id) if incarnation == self._core.incarnation else None

@@ -16,11 +16,11 @@ from relaax.rlx import (
     Autoreset,
     Episode,
     EpisodeReturns,
-    Hello,
     Init,
     Metrics,
     Mode,
     Reset,
+    ServerConnection,
     Step,
 )
 from relaax.server.rlx_server.episodes import EpisodeCounter
@@ -29,11 +29,21 @@ Mask = npt.NDArray[np.bool_]
 
 
 class AgentSession:
-    """Convert both autoreset modes, and `reset`, to the one form that agents know: `algorithm_base.StepResult`."""
+    """Convert both autoreset modes, and `reset`, to the one form that agents know: `algorithm_base.StepResult`.
+
+    `connection` has received each message before it comes here, and knows which environments are between episodes.
+    """
 
     def __init__(
-        self, hello: Hello, agent: AgentBase, metrics: MetricsRecorder, clock: Callable[[], float] = time.perf_counter
+        self,
+        connection: ServerConnection,
+        agent: AgentBase,
+        metrics: MetricsRecorder,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        hello = connection.hello
+        assert hello is not None, "a session begins after the handshake"
+        self._connection = connection
         self._agent = agent
         self._metrics = metrics
         self._clock = clock
@@ -45,8 +55,8 @@ class AgentSession:
         self._next_step: Mask = modes == Autoreset.NEXT_STEP
         self._episodes = EpisodeCounter(hello.environments)
         self._own_begun: list[float | None] = [None] * hello.environments
-        self._ended_by_reset: Reset | None = None
-        self._between: Mask = self._none  # where a NEXT_STEP episode has ended and the next has not started
+        self._ended_by_reset: tuple[Reset, Mask] | None = None
+        """The reset, and the environments that were between episodes then."""
         self.episode_ended = False
         """Whether the last init, step or reset ended an episode."""
 
@@ -59,10 +69,9 @@ class AgentSession:
         self._episodes.start(message.partial, self._clock())
         if self._reports:
             self._begin_own(message.partial)
-        reset, self._ended_by_reset = self._ended_by_reset, None
-        if reset is None:
+        if self._ended_by_reset is None:
             return Actions(self._agent.reset(message.observation))
-        between, self._between = self._between, self._none
+        (reset, between), self._ended_by_reset = self._ended_by_reset, None
         truncated = self._none if reset.truncated is None else reset.truncated
         return Actions(
             self._agent.step(
@@ -91,7 +100,6 @@ class AgentSession:
             self._episodes.count(message.reward, ~first)
             self._episodes.begin(first, self._clock())
         step = StepResult(message.reward, message.observation, terminated, truncated, first)
-        self._between = step.ended & self._next_step
         self.episode_ended = bool(step.ended.any())
         if self._reports or self.episode_ended:
             self._report(step.ended, message.episodes)
@@ -101,19 +109,20 @@ class AgentSession:
 
     def _plain_step(self, message: Step) -> Actions:
         """Handle a step in which nothing is marked, as in most steps."""
-        none = self._between = self._none
+        none = self._none
         self.episode_ended = False
         self._episodes.count(message.reward, None)
         return Actions(self._agent.step(StepResult(message.reward, message.observation, none, none, none)))
 
     def reset(self, message: Reset) -> EpisodeReturns:
         """End the episode of every environment and return their returns."""
-        under_way = ~self._between
+        between = self._none if self._connection.between_episodes is None else self._connection.between_episodes
+        under_way = ~between
         self.episode_ended = bool(under_way.any())
         self._episodes.count(message.reward, under_way)
         returns = self._episodes.returns.copy()
         self._report(under_way, message.episodes)
-        self._ended_by_reset = message
+        self._ended_by_reset = message, between
         return EpisodeReturns(returns)
 
     def metrics(self, message: Metrics) -> None:

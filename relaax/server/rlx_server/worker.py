@@ -32,6 +32,7 @@ from relaax.algorithm_base.gradient_filters import agent_parameters
 from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.rlx import (
     Actions,
     Bye,
@@ -235,7 +236,7 @@ class Worker:
                 fingerprint=fingerprint(plan.algorithm.name, plan.config, hello.observation_space, hello.action_space),
                 session_id=session_id,
                 environments=hello.environments,
-                exploit=exploit,
+                purpose=EXPLOIT if exploit else TRAIN,
                 frame_skip=hello.frame_skip,
                 environment=hello.environment,
             ),
@@ -260,7 +261,7 @@ class Worker:
         try:
             measures = WorkerMetrics(client.metrics, sampler)
             try:
-                session = AgentSession(hello, agent, client.metrics)
+                session = AgentSession(self._peer.connection, agent, client.metrics)
                 return self._loop(init, session, agent, measures, client if exploit else None)
             finally:
                 measures.tell()

@@ -20,6 +20,7 @@ from relaax.algorithm_base import (
     first_difference,
 )
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.parameters.purposes import TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.factory import AlgorithmModels
 from relaax.server.parameter_server.shard import Push
@@ -58,7 +59,7 @@ class Cluster:
 
     def register(self, worker: str) -> list[int]:
         """The worker's actors, which shard 0 gives."""
-        answers = [shard.register(worker, self._fingerprint, f"session {worker}", 2, False, 1) for shard in self.shards]
+        answers = [shard.register(worker, self._fingerprint, f"session {worker}", 2, TRAIN, 1) for shard in self.shards]
         return list(answers[0][1].actors)
 
     def resume(self, checkpoint: Checkpoint) -> None:

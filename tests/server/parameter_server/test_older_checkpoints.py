@@ -10,6 +10,7 @@ import pytest
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.parameters.purposes import TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import ModelRefused
@@ -39,7 +40,7 @@ def stored(core: ParameterServerCore, folder: Path) -> Checkpoint:
 
 def began(models: Models, pushes: list[Push]) -> ParameterServerCore:
     core = server(models)
-    core.register(WORKER, fingerprint(), "", 1, False, 1)
+    core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     for sent in pushes:
         core.push(sent)
     return core
@@ -48,7 +49,7 @@ def began(models: Models, pushes: list[Push]) -> ParameterServerCore:
 def resumed(models: Models, checkpoint: Checkpoint) -> ParameterServerCore:
     core = server(models)
     core.resume(checkpoint, fingerprint())
-    core.register(WORKER, fingerprint(), "", 1, False, 1)
+    core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     return core
 
 

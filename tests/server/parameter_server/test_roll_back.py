@@ -4,6 +4,7 @@ from pathlib import Path
 
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
+from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.shard import Push
 from support.parameter_servers import Models, fingerprint
@@ -28,16 +29,16 @@ def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: 
     """A server that began at the end, whose newest checkpoint another shard then could not read."""
     manager, ends = CheckpointManager(LocalStore(tmp_path)), []
     first = ParameterServerCore(Models(max_global_step=20), first_difference)
-    first.register(WORKER, fingerprint(), "", 1, False, 1)
+    first.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     checkpoints = []
     for push_id in (1, 2):
         push(first, push_id)
         checkpoints.append(saved(first, manager))
     core = ParameterServerCore(Models(max_global_step=20), first_difference, on_finished=lambda: ends.append("told"))
     core.resume(checkpoints[1], fingerprint())
-    assert not core.is_over_for(exploit=True)
+    assert not core.is_over_for(EXPLOIT)
     core.roll_back(checkpoints[0], fingerprint(), core.incarnation + 1)
-    core.register(WORKER, fingerprint(), "", 1, False, 1)
+    core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     push(core, 2)
     assert core.finished
     assert ends == ["told"]
@@ -45,7 +46,7 @@ def test_from_a_checkpoint_before_the_end_training_goes_on_to_its_end(tmp_path: 
 
 def test_the_push_that_ended_training_is_answered_again_and_none_after_it() -> None:
     core = ParameterServerCore(Models(max_global_step=10), first_difference)
-    core.register(WORKER, fingerprint(), "", 1, False, 1)
+    core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
     last = Push(WORKER, 1, 0, None, env_steps=10, frames=10, global_step=0)
     first, again = core.push(last), core.push(last)
     assert first is not None

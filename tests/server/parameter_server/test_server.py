@@ -11,6 +11,7 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Adam, RMSProp
 from relaax.parameters.interfaces import TrainingEnded
+from relaax.parameters.purposes import EXPLOIT
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
 from relaax.server.parameter_server.actors import MAX_KEPT
@@ -136,7 +137,7 @@ def test_a_finished_model_stays_to_be_acted_with(tmp_path: Path) -> None:
         with bridge_to(server.address) as bridge, pytest.raises(TrainingEnded):
             bridge.register(registration())
         with bridge_to(server.address) as bridge:
-            bridge.register(registration(exploit=True))
+            bridge.register(registration(purpose=EXPLOIT))
             assert bridge.pull().global_step == 1
             bridge.metrics.scalar("exploit/episode_return", 1.0)
             bridge.flush()

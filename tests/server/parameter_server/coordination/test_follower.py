@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from relaax.parameters.purposes import TRAIN
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.follower import Follower
@@ -88,7 +89,7 @@ def serve(leader: RawLeader, shard: OneShard) -> None:
     assert not leader.order(restore=pb.Restore(incarnation=7)).failure
     assert shard.core.access.closed
     assert not leader.order(resume=pb.Resume()).failure
-    shard.core.register("0" * 32, fingerprint(), "", 1, False, 1)
+    shard.core.register("0" * 32, fingerprint(), "", 1, TRAIN, 1)
 
 
 def test_it_serves_what_shard_0_says_and_nobody_without_it() -> None:

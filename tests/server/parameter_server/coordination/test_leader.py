@@ -15,6 +15,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, LocalStore, StoreError
 from relaax.parameters.interfaces import ParameterServerUnavailable
+from relaax.parameters.purposes import TRAIN
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination.leader import Leader
 from relaax.server.parameter_server.shard_position import ShardPosition
@@ -48,7 +49,7 @@ def serve(leader: OneShard, raw: RawShard, model: bool = True) -> None:
     raw.answer(raw.order("resume"), state="raw")
     wait_until(lambda: not leader.core.access.closed, "shard 0 serves")
     if model:
-        leader.core.register(WORKER, fingerprint(), "", 1, False, 1)
+        leader.core.register(WORKER, fingerprint(), "", 1, TRAIN, 1)
 
 
 def save(leader: OneShard) -> list[bool]:
