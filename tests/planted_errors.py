@@ -850,13 +850,19 @@ ERRORS = (
     planted(
         "reset-after-a-same-step-end",
         "the episode that began in the step before a reset has no return",
-        [(SESSION_PY, "self._between = step.ended & self._next_step", "self._between = step.ended")],
+        [("relaax/rlx/checks.py", "self._between_after = _both(ended, self._next)", "self._between_after = ended")],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
         "between-episodes-after-a-reset",
         "a reset after another one does not count what ended before the first",
-        [(SESSION_PY, "between, self._between = self._between, self._none", "between = self._between")],
+        [
+            (
+                "relaax/rlx/checks.py",
+                "message.partial)\n        self._between_after = None",
+                "message.partial)",
+            )
+        ],
         f"{RLX_SERVER_TESTS}/test_session.py",
     ),
     planted(
@@ -1013,7 +1019,13 @@ ERRORS = (
     planted(
         "marks-of-a-refused-step",
         "a ping after a step that was refused takes its ends for said",
-        [("relaax/rlx/checks.py", "        self._starting_after = self._starting\n        check =", "        check =")],
+        [
+            (
+                "relaax/rlx/checks.py",
+                "        self._between_after = self.between_episodes\n        check =",
+                "        check =",
+            )
+        ],
         "tests/rlx/test_episodes.py",
     ),
     planted(
