@@ -116,7 +116,8 @@ class AgentSession:
 
     def reset(self, message: Reset) -> EpisodeReturns:
         """End the episode of every environment and return their returns."""
-        between = self._none if self._connection.between_episodes is None else self._connection.between_episodes
+        marked = self._connection.between_episodes
+        between = self._none if marked is None else marked
         under_way = ~between
         self.episode_ended = bool(under_way.any())
         self._episodes.count(message.reward, under_way)
