@@ -42,7 +42,7 @@ class AgentBase(ABC):
         while the connection lives:
             # the actions are sent, and the environments step, while
             agent.learn()
-            actions = agent.step(step)            # or agent.reset(...) where the client starts all episodes anew
+            actions = agent.step(step)            # or agent.reset(...) if the client starts all episodes anew
         agent.close()
 
     `reset` abandons whatever was going on: no terminal, no bootstrap. `step` and `learn` may push to and pull from the

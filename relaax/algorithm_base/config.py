@@ -109,7 +109,7 @@ class ConfigBase(Section):
 
     @property
     def staleness_bound(self) -> int | None:
-        """How many versions old a gradient may be: where delays are compensated there is always a bound."""
+        """How many versions old a gradient may be: if delays are compensated there is always a bound."""
         default = DEFAULT_RING if self.combine == "delay_compensated" else None
         return default if self.max_staleness is None else self.max_staleness
 
@@ -163,7 +163,7 @@ class ConfigBase(Section):
         return Add() if self.optimizer.startswith("worker_") else self.optimizer_section.spec()
 
     def worker_optimizer_spec(self) -> OptimizerSpec | None:
-        """Return the optimizer that each worker has for itself; None where statistics are shared."""
+        """Return the optimizer that each worker has for itself; None if statistics are shared."""
         return self.optimizer_section.spec() if self.optimizer.startswith("worker_") else None
 
     def model_description(self) -> dict[str, Any]:

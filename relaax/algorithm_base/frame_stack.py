@@ -43,7 +43,7 @@ class FrameStack:
         return self._stack
 
     def peek(self, frames: Frames) -> Frames:
-        """Return what `push(frames)` would give where nothing restarts, leaving the stack as it is: for the value of an
+        """Return what `push(frames)` would give if nothing restarts, leaving the stack as it is: for the value of an
         episode's final observation.
         """
         stack: Frames = self._stack.copy()

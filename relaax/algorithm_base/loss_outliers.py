@@ -19,7 +19,7 @@ class RunningLoss:
     """Mean and standard deviation of a worker's absolute losses, and which loss is beyond them.
 
     An outlier is taken in as if it were at the limit. So a single one, however large, does not hide the next, and a
-    loss that has risen for good is soon accepted; where it has risen very far, after `WARM_UP` outliers in a row.
+    loss that has risen for good is soon accepted; if it has risen very far, after `WARM_UP` outliers in a row.
     """
 
     def __init__(self, deviations: float) -> None:

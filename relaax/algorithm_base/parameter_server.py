@@ -18,7 +18,7 @@ class ParameterServerBase(ABC):
     """A declaration, so that shards need not know the algorithm.
 
     Its life: made once in the parameter server, by the first worker's spaces or those of a checkpoint; asked for
-    `initial_parameters` where no checkpoint gives them, for `optimizer` and `statistics`; then dropped.
+    `initial_parameters` if no checkpoint gives them, for `optimizer` and `statistics`; then dropped.
     """
 
     def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:

@@ -25,7 +25,7 @@ def n_step_returns(r_t: Floats, discount_t: Floats, bootstrap_value: Floats) -> 
       float32 [T, N].
 
     Raises:
-      ValueError: where the shapes do not fit.
+      ValueError: if the shapes do not fit.
     """
     _check(r_t, discount_t, bootstrap_value)
     returns = np.empty_like(r_t)
@@ -55,7 +55,7 @@ def generalized_advantages(
       float32 [T, N].
 
     Raises:
-      ValueError: where the shapes do not fit.
+      ValueError: if the shapes do not fit.
     """
     _check(r_t, discount_t, bootstrap_value)
     if v_t.shape != r_t.shape:

@@ -110,7 +110,7 @@ def what_came_of(
 class Rollout(Experience):
     """T steps of N environments in preallocated arrays; full when all T are there.
 
-    What is acted on has T + 1 rows: the last is the first of the next rollout, where that is acted on before the batch.
+    What is acted on has T + 1 rows: the last is the first of the next rollout, if that is acted on before the batch.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance
     except Conflict:
         raise  # another writer's: it is there, and none of ours to delete
     except BaseException:
-        with contextlib.suppress(StoreError):  # where the manifest stays, so do its parts
+        with contextlib.suppress(StoreError):  # if the manifest stays, so do its parts
             for one in written:
                 target.delete(one)
         raise

@@ -60,7 +60,7 @@ class _LeaseRecord:
 class Lease:
     """The right to write to `store`: acquired once, renewed by a thread, released by `release`.
 
-    `on_lost` is called once, from that thread, with a sentence, where somebody else has it now. A store that is away
+    `on_lost` is called once, from that thread, with a sentence, if somebody else has it now. A store that is away
     loses nothing: who cannot renew cannot publish either, and goes on as soon as the store is back and nobody has come.
     """
 

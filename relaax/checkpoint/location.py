@@ -36,7 +36,7 @@ def open_store(
 
     `aws_keys`: a YAML file with `access` and `secret`; without it, what boto3 finds by itself. `aws_endpoint`: URL of
     a store that is not Amazon's. `quick`: for small values, with short timeouts. Raises StoreError and
-    ConfigurationError, and ModuleNotFoundError where boto3 is not installed.
+    ConfigurationError, and ModuleNotFoundError if boto3 is not installed.
     """
     # boto3 takes a while to import, and is not there without the extra `s3`.
     from relaax.checkpoint.aws_keys import read_keys

@@ -204,7 +204,7 @@ class CheckpointManager:
 
         `descriptions`: what `write_part` said, by the part's name. `manifest["mean_return"]`, a number or None, decides
         which checkpoints are the best. Nothing is deleted here, so that no lock is held meanwhile: `thin_out` comes
-        after it, or `abandon` where it cannot be published.
+        after it, or `abandon` if it cannot be published.
         """
         full = {
             **manifest,

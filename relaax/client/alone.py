@@ -21,7 +21,7 @@ def step_alone(env: Any, seed: int | None, file: str | Path) -> NoReturn:
     """Step an Env or a VectorEnv of gymnasium until an exception ends it, and write to `file` how far it is.
 
     1,024 actions are drawn beforehand and taken in turn; beside `env.step` there are a clock and a counter, and a reset
-    where the environment does not reset by itself. The file has lines of `time` and `steps`, as those of `Measured`.
+    if the environment does not reset by itself. The file has lines of `time` and `steps`, as those of `Measured`.
     """
     is_vector = hasattr(env, "single_observation_space")
     space = env.single_action_space if is_vector else env.action_space

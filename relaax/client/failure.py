@@ -8,7 +8,7 @@ from relaax.rlx import ErrorCode
 class Failure(Exception):
     """The agent's side failed for good: retrying will not help, or has been tried for long enough.
 
-    `code` is the server's error code where the server said why, else None.
+    `code` is the server's error code if the server said why, else None.
     """
 
     def __init__(self, message: str, code: ErrorCode | None = None) -> None:

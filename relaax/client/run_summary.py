@@ -67,7 +67,7 @@ class Tally:
 
     @property
     def enough(self) -> bool:
-        """Whether everything requested has happened."""
+        """Whether the requested steps or episodes are reached."""
         return (self._most_steps is not None and self.steps >= self._most_steps) or (
             self._most_episodes is not None and self.episodes >= self._most_episodes
         )

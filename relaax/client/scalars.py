@@ -43,7 +43,7 @@ class Scalars:
         self._gathered.append((name, value))
 
     def own(self, values: Mapping[str, float]) -> None:
-        """Note the client's own metrics, as far as the server has room for more names."""
+        """Note the client's own metrics, if the server has room for more names."""
         if self._kept and all(map(self._fits, values)):
             self._gathered += values.items()
 

@@ -1,4 +1,4 @@
-"""Keep a conversation with the agent going over several connections."""
+"""Continue a session with the agent over several connections."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ class Patience:
 
 
 class Session:
-    """Connects when needed, asks, and connects again when a connection is lost. Used by one thread."""
+    """A session that connects when needed, sends requests, and reconnects after a connection is lost.
+
+    Used by one thread.
+    """
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class Session:
         return answer
 
     def ping(self, clock: Callable[[], float]) -> float:
-        """Return the seconds that a message and its echo take, over a new connection where the old one was lost."""
+        """Return the seconds that a message and its echo take, over a new connection if the old one was lost."""
         while True:
             self.connect()
             before = clock()
@@ -115,7 +118,7 @@ class Session:
                 return clock() - before
 
     def flush(self) -> None:
-        """Send what scalars were gathered, if there is a connection to send them over."""
+        """Send the gathered scalars, if there is a connection."""
         gathered = self.scalars.take() if self._wire else None
         if self._wire and gathered:
             try:
@@ -131,7 +134,7 @@ class Session:
             logger.info("left %s", self.address)
 
     def abort(self) -> None:
-        """Close without a word."""
+        """Close without a goodbye."""
         wire, self._wire, self._begun = self._wire, None, False
         if wire is not None:
             wire.close()

@@ -28,7 +28,7 @@ class Values(Protocol):
         """Return the leaves of a value that has `axes` (0 or 1) leading axes. Raises ValueError if it does not fit."""
 
     def take(self, leaves: Iterator[npt.NDArray[Any]], single: bool) -> Any:
-        """Return the value whose leaves [N, ...] come next; without the leading axis where `single` (then N is 1)."""
+        """Return the value whose leaves [N, ...] come next; without the leading axis if `single` (then N is 1)."""
 
 
 def values_of(space: Any) -> Values:

@@ -25,12 +25,12 @@ _DIGITS = 1000  # of an integer that nobody knows; Python reads a few thousand
 
 
 class Untranslatable(Exception):
-    """The mistake cannot be made in this codec or in these spaces. The message is a sentence."""
+    """The mistake is impossible in this codec or these spaces. The message is a sentence."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the one who runs the check knows of the server. Spaces are both given or both None."""
+    """What the user of the check knows of the server. Spaces are both given or both None."""
 
     observation_space: Space | None = None
     action_space: Space | None = None
@@ -133,7 +133,7 @@ class AdaptedConversation:
             hello.mode = rlx_pb2.MODE_EXPLOIT
 
     def _exceed(self, metrics: Any, limits: rlx_pb2.Limits) -> None:
-        """A mistake about the vectors' limits becomes one about the server's."""
+        """Turn a mistake about the vectors' limits into one about the server's."""
         theirs = self.conversation.limits
         scalars = [(scalar.name, scalar.value) for scalar in metrics.scalars]
         if any(len(name) > theirs.max_metric_name_bytes for name, _ in scalars):

@@ -95,13 +95,13 @@ class ClientTalk:
         self.line.send(data)
 
     def say_golden(self, conversation: str, kind: str) -> None:
-        """Send a message of the server in a golden conversation: its very bytes, where the codec is the client's."""
+        """Send a message of the server in a golden conversation: its very bytes, if the codec is the client's."""
         data, message = golden_message(conversation, kind, self.codec)
         self.connection.send(from_wire(message))
         self.line.send(data if self.writer is encoded else self.writer(message, self.codec))
 
     def welcome(self) -> None:
-        """Hear the hello; let the client in, with the vectors' limits where its frames fit them."""
+        """Hear the hello; let the client in, with the vectors' limits if its frames fit them."""
         hello = self.expect(rlx.Hello)
         _, message = golden_message("plain_protobuf", "welcome", "protobuf")
         if limits_for(hello, rlx.Limits()).max_frame_bytes <= message.welcome.limits.max_frame_bytes:
@@ -144,7 +144,7 @@ class ClientTalk:
         self.last_word(data)
 
     def watch(self, until_asked: bool = False) -> None:
-        """Note what the client still says, whatever it is, until it closes or the deadline is over.
+        """Record whatever the client still sends until it closes or the deadline has passed.
 
         `until_asked`: the first init, step or reset tells enough.
         """

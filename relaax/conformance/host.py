@@ -33,7 +33,7 @@ class ClientRun:
 
     @property
     def end(self) -> str:
-        """How it ended, for a sentence."""
+        """How the client ended, as part of a sentence."""
         if self.code is None:
             return "it did not end"
         return f"it ended with exit code {self.code}" + (f" ({self.last_words})" if self.last_words else "")

@@ -67,7 +67,7 @@ def episodes(run: ClientRun) -> Judgement:
 
 
 def left(run: ClientRun) -> Judgement:
-    """It went in order."""
+    """Check that the conversation followed the protocol."""
     if (broken := _broken(run)) is not None:
         return FAILED, broken
     talk = run.talks[-1]
@@ -163,7 +163,7 @@ def _seconds_away(run: ClientRun) -> float:
 
 
 def _not_so_far(run: ClientRun) -> Judgement | None:
-    """Return what is to be said of a run that broke the protocol before, or never came to where its rule matters."""
+    """Return the verdict on a run that broke the protocol earlier, or never reached the point of its rule."""
     talk = run.talks[0]
     if (broken := _broken(run)) is not None:
         return FAILED, broken

@@ -80,7 +80,7 @@ class Report:
             console.print(Text(hint))
 
     def hints(self) -> list[str]:
-        """How to have checked what was not."""
+        """How to check the rules that could not be checked."""
         refused = [f for f in self.findings if f.verdict is Verdict.NOT_APPLICABLE]
         reasons = " ".join(f.sentence for f in refused if not f.rule.startswith(_OTHER_SPACES))
         hints = []
@@ -93,7 +93,7 @@ class Report:
         return hints
 
     def write(self, path: Path) -> None:
-        """The same as JSON. Raises OSError."""
+        """Write the report as JSON. Raises OSError."""
         tree = {
             "peer": self.peer,
             "protocol_version": 1,

@@ -36,7 +36,7 @@ def serve(answers: int = ANSWERS) -> Script:
 
 
 def written(writer: Writer) -> Script:
-    """The same, in other bytes."""
+    """Serve in order, with frames encoded in another way."""
 
     def script(talk: ClientTalk) -> None:
         talk.writer = writer

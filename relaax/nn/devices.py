@@ -28,7 +28,7 @@ def use_device(device: str) -> None:
     """Have this process compute on `device`; a GPU's memory is taken as it is needed, not all at once.
 
     To be called before the process runs its first operation. `cpu` does not load TensorFlow; whatever loads it later
-    finds no GPU. Listing GPUs starts their driver, which does not survive a fork: not to be called for them where
+    finds no GPU. Listing GPUs starts their driver, which does not survive a fork: not to be called for them if
     processes are yet to be forked. Raises NoSuchDevice.
     """
     global _on_gpu

@@ -24,7 +24,7 @@ def convolution_numpy(images: Array, kernel: Array, bias: Array, stride: int) ->
       float32 [N, (height - rows) // stride + 1, (width - columns) // stride + 1, filters].
 
     Raises:
-      ValueError: where the channels differ, or an image is smaller than the kernel.
+      ValueError: if the channels differ, or an image is smaller than the kernel.
     """
     rows, columns, channels, filters = kernel.shape
     count, height, width, depth = images.shape

@@ -37,7 +37,7 @@ class FlatVariable(Vector):
         return self._variable.handle
 
     def snapshot(self) -> FlatVector:
-        # Less than `read_value`, which makes an identity beside it: 0.05 ms of a push where the caches are cold.
+        # Less than `read_value`, which makes an identity beside it: 0.05 ms of a push if the caches are cold.
         value = tf.raw_ops.ReadVariableOp(resource=self._variable.handle, dtype=tf.float32)
         if self._shares_memory:
             shared: FlatVector = np.asarray(memoryview(value))

@@ -36,7 +36,7 @@ class Call:
 
 
 class _Away(Exception):
-    """A server that may return later. The message is gRPC's."""
+    """A server that may return later. The message is that of gRPC."""
 
     def __init__(self, address: str, error: grpc.RpcError) -> None:
         super().__init__(error.details() or error.code().name)
@@ -44,7 +44,7 @@ class _Away(Exception):
 
 
 class Calls:
-    """Makes calls, those that are given together at the same time, each with a deadline of `timeout` seconds.
+    """Sends calls, those of one list in parallel, each with a deadline of `timeout` seconds.
 
     A call that fails because its server is away is made again, the same request, after jittered pauses that grow to
     `max_pause`, until `unavailable_after` seconds have passed. Calls that were answered are not made again.
@@ -79,7 +79,7 @@ class Calls:
             ) from None
 
     def retrying(self, error: type[Exception]) -> tenacity.Retrying:
-        """Calls what it is given again where that raises `error`, in the same rhythm and for the same time."""
+        """Call a function again if it raises `error`, at the same intervals and for the same time."""
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(error),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=self._max_pause),
@@ -88,7 +88,7 @@ class Calls:
         )
 
     def _attempt(self, calls: Sequence[Call], answers: list[Any]) -> None:
-        """Make those that have no answer yet. Raises what the first of them failed with, when all have ended."""
+        """Send the calls that have no answer yet. Raises the first failure when all have ended."""
         missing = [index for index, answer in enumerate(answers) if answer is None]
         errors: dict[int, grpc.RpcError] = {}
         if len(missing) == 1:  # a call that is waited for takes one thread less than a future

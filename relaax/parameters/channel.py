@@ -19,7 +19,7 @@ _NO_CONNECTION = "failed to connect"  # in contrast to one that was there and br
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The address of a parameter server, and what is needed to talk to it.
+    """The address of a parameter server, with the credentials to connect to it.
 
     `ca`: the authority (PEM) that its certificate is checked by; TLS is used if it is given. `certificate` and `key`
     (PEM): what this side shows, if the server asks for it. None of the secrets appears in `repr`.
@@ -32,7 +32,7 @@ class Target:
     key: bytes | None = field(default=None, repr=False)
 
     def at(self, address: str) -> Target:
-        """Return the same for another address."""
+        """Return a copy for another address."""
         return replace(self, address=address)
 
 
@@ -51,7 +51,7 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
 
 
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
-    """Return what to raise if a call failed because one side did not prove who it is: trying again will not help.
+    """Return the error to raise if a call failed because of authentication, which a retry does not help.
 
     None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
     """

@@ -57,7 +57,7 @@ _MAX_REGISTRATIONS = 5
 
 
 class NotYet(Exception):
-    """Something to retry for a while. The message says what failed."""
+    """A failure to retry for a while. The message says what failed."""
 
 
 class ParameterClient(ParameterClientBase):
@@ -171,7 +171,7 @@ class ParameterClient(ParameterClientBase):
         return self._pushed(carriers, rolled_back, take)
 
     def _connect_again(self, hogwild: HogwildUpdates) -> None:
-        """Get back what was lost. Raises NotYet, and NoSharedMemory if only registering again can help."""
+        """Share memory again after it was lost. Raises NotYet, and NoSharedMemory if only registering again helps."""
         for link in self._links:
             try:
                 hogwild.connect_again(link, self._asker())
@@ -220,7 +220,7 @@ class ParameterClient(ParameterClientBase):
             link.close()
 
     def _register_with_all(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Shard 0 first: it may know better, and it makes the model. Raises NotYet."""
+        """Register with shard 0 first: it makes the model and may correct the addresses. Raises NotYet."""
         links = self._links
         first: pb.RegisterResponse = self._call([links[0].register(request)])[0]
         self._incarnation = first.incarnation
@@ -246,7 +246,7 @@ class ParameterClient(ParameterClientBase):
         return first
 
     def _for_a_while(self, attempt: Callable[..., _Result], *arguments: Any) -> _Result:
-        """Call it until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
+        """Call a function until it does not raise NotYet. Raises ParameterServerUnavailable after the bounded wait."""
         try:
             return self._call.retrying(NotYet)(attempt, *arguments)
         except NotYet as error:
@@ -298,7 +298,7 @@ class ParameterClient(ParameterClientBase):
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
 
     def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
-        """Return what is told to all shards, or to shard 0 for all."""
+        """Return the report for all shards, or for shard 0 on behalf of all."""
         return pb.PushRequest(
             env_steps=env_steps,
             want_parameters=want_parameters,
@@ -310,7 +310,7 @@ class ParameterClient(ParameterClientBase):
     def _pushed(
         self, carriers: Sequence[PushAnswer], rolled_back: bool, take: Callable[[Sequence[PushAnswer]], Pulled] | None
     ) -> Pushed:
-        """`take`: how parameters are had from the answers, if they are wanted."""
+        """`take`: reads the parameters from the answers, if they are wanted."""
         responses = [carrier.message for carrier in carriers]
         first = responses[0]
         self._see(first.global_step, first.finished)

@@ -18,7 +18,7 @@ CA, CERTIFICATE, KEY = (f"relaax-rlx-server.parameter_server_{name}" for name in
 
 
 def tls_trouble(target: Target) -> str | None:
-    """Dial once, and say in half a sentence about "it" what is wrong with TLS; None if nothing is, or nobody knows.
+    """Connect once and return what is wrong with TLS, as half a sentence about "it"; None if nothing is known to be.
 
     It takes `SECONDS` at most for each of three steps.
     """
@@ -68,7 +68,7 @@ def _first_word(secure: ssl.SSLSocket) -> bytes:
 
 
 def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Python reads them from a file only: from one that nobody else sees."""
+    """Load a certificate and key: Python reads them from a file only, here one that nobody else can read."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
         file.write(certificate + b"\n" + key)
         file.flush()

@@ -66,7 +66,7 @@ class FrameSocket:
         self._buffer = bytearray(_RECEIVED)
 
     def send(self, frame: Frame, descriptor: int | None = None) -> None:
-        """All of it. `descriptor` goes with it: the other side gets one of its own."""
+        """Send a whole frame. `descriptor` goes with it: the other side gets a duplicate."""
         header = _HEADER.pack(len(frame.message), frame.kind, len(frame.numbers), frame.segment, frame.vector)
         data = b"".join((header, struct.pack(f"<{len(frame.numbers)}I", *frame.numbers), frame.message))
         sent = 0
@@ -107,7 +107,7 @@ class FrameSocket:
                 os.close(descriptor)
 
     def shut(self, how: int = socket.SHUT_RDWR) -> None:
-        """Let whoever waits in the other methods go on; called by any thread."""
+        """Wake the threads that wait in the other methods. Thread-safe."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(how)
 

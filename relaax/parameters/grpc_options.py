@@ -40,7 +40,7 @@ def common_options(parameters: int) -> Options:
 
 
 def client_options(parameters: int) -> Options:
-    """For a channel. A server that is back is noticed within two seconds.
+    """Return the options of a channel. A server that is back is noticed within two seconds.
 
     The shortest pause is also what one attempt to connect gets, with TLS, on a machine with too much to do.
     """
@@ -55,7 +55,7 @@ def client_options(parameters: int) -> Options:
 
 
 def server_options(parameters: int) -> Options:
-    """For a server. A port that is in use is refused instead of shared."""
+    """Return the options of a server. A port that is in use is refused instead of shared."""
     return [
         *common_options(parameters),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

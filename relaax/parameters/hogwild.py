@@ -29,7 +29,7 @@ class LiveShard:
     numbers: Sequence[np.float32]
 
     def apply(self, gradient: FlatVector, learning_rate: float, copy: FlatVector) -> None:
-        """One pass over parameters, slot and gradient. `copy` gets what the parameters then are."""
+        """Update in one pass over parameters, slot and gradient. `copy` gets the new parameters."""
         self.kernel(self.parameters, self.slot, copy, gradient, np.float32(learning_rate), *self.numbers)
 
 
@@ -49,12 +49,12 @@ class HogwildUpdates:
 
     def __init__(self) -> None:
         self.learning_rate = 0.0
-        """As shard 0 has last told it."""
+        """The learning rate, as shard 0 sent it last."""
         self._live: dict[int, LiveShard] = {}
         self._copies: Recycled | None = None
 
     def is_connected(self, links: Sequence[ShardClient]) -> bool:
-        """Tell whether every shard can be updated."""
+        """Return whether every shard can be updated."""
         return all(link.memory is not None and link.shard in self._live for link in links)
 
     def connect(self, link: ShardClient, asker: pb.PullRequest) -> None:

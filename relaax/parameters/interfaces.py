@@ -80,7 +80,7 @@ class Pulled:
 class Pushed:
     """The outcome of a push. `discarded` is why the gradient was not applied, else None.
 
-    `pulled` holds the fresh parameters if they were asked for: the same object as before where they and the
+    `pulled` holds the fresh parameters if they were asked for: the same object as before if they and the
     statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the client has registered
     anew and `pulled` is always given.
     """
@@ -107,7 +107,7 @@ class MetricsRecorder(ABC):
         self.scalar(name, value)
 
     def gauge(self, name: str, value: float) -> None:  # noqa: B027
-        """Set how this worker, its server or its machine stands now (see `relaax.metrics.fleet`)."""
+        """Set a gauge of this worker, its server or its machine (see `relaax.metrics.fleet`)."""
 
     @abstractmethod
     def statistic(self, name: str, moments: Moments) -> None:
@@ -188,7 +188,7 @@ class ParameterClientBase(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Send what was gathered now, if no push is due (exploit mode)."""
+        """Send the gathered metrics now, if no push is due (exploit mode)."""
 
     @property
     @abstractmethod

@@ -17,10 +17,10 @@ _COPIES = 16
 
 @functools.cache
 def keep_freed_memory(message_bytes: int) -> None:
-    """Let the C library keep what messages of this length free, instead of giving it back to the kernel.
+    """Make the C library keep freed memory of messages of this length instead of returning it to the kernel.
 
     Every message is copied a few times on its way, and glibc maps fresh pages for each long copy: touching them costs
-    more than copying. Measured for 2.7 MB each way: 6 ms a round trip instead of 10. Does nothing where messages are
+    more than copying. Measured for 2.7 MB each way: 6 ms a round trip instead of 10. Does nothing if messages are
     short or the C library is another.
     """
     if message_bytes < _DEFAULT_MMAP_THRESHOLD:
@@ -30,7 +30,7 @@ def keep_freed_memory(message_bytes: int) -> None:
 
 
 def share_one_arena() -> None:
-    """Let all threads of a worker allocate from one heap: what one of them has freed, the others use again.
+    """Make all threads of a worker allocate from one heap: memory that one has freed is reused by the others.
 
     For a process in which one thread works and few others wait: 11 MB less for the Atari network, and not slower. To be
     called before there are other threads. Does nothing if the C library is not glibc.

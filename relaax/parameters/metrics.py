@@ -36,21 +36,21 @@ class MetricsCollector(MetricsRecorder):
         self._episodes.append((float(episode_return), int(length)))
 
     def scalar(self, name: str, value: float) -> None:
-        """Add one sample. Raises ValueError if the name cannot be one."""
+        """Add one sample. Raises ValueError if the name is invalid."""
         if name not in self._scalars:
             self._scalars[check_name(name)] = (0.0, 0)
         total, count = self._scalars[name]
         self._scalars[name] = (total + float(value), count + 1)
 
     def sample(self, name: str, value: float) -> None:
-        """Add one sample of a quantity whose quantiles are wanted. Raises ValueError if the name cannot be one."""
+        """Add one sample of a quantity whose quantiles are wanted. Raises ValueError if the name is invalid."""
         histogram = self._histograms.get(name)
         if histogram is None:
             histogram = self._histograms[check_name(name)] = Histogram()
         histogram.add(value)
 
     def gauge(self, name: str, value: float) -> None:
-        """Set how something stands now. Raises ValueError if the name cannot be one."""
+        """Set a gauge. Raises ValueError if the name is invalid."""
         self._gauges[check_name(name)] = float(value)
 
     def statistic(self, name: str, moments: Moments) -> None:
@@ -60,12 +60,12 @@ class MetricsCollector(MetricsRecorder):
         self._statistics[name] = moments
 
     def take_statistics(self) -> dict[str, Moments]:
-        """Return the statistics that were gathered, and forget them."""
+        """Return the gathered statistics and clear them."""
         taken, self._statistics = self._statistics, {}
         return taken
 
     def take(self) -> pb.MetricsReport:
-        """Return what was gathered, as far as one message carries it, and forget that."""
+        """Return what was gathered, up to the size of one message, and clear it."""
         count = min(len(self._episodes), _EPISODES_PER_REPORT)
         episodes = [self._episodes.popleft() for _ in range(count)]
         scalars, self._scalars = self._scalars, {}

@@ -26,7 +26,7 @@ _MAX_NAMES = 64
 
 
 class NotUsable(ValueError):
-    """Moments beyond what samples within the limits can have: no further ones could be merged with them."""
+    """Moments that samples within the limits cannot have, so that no others can be merged with them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,12 +58,12 @@ class Moments:
 
     @classmethod
     def zeros(cls, size: int) -> Moments:
-        """Of no samples of `size` numbers each."""
+        """Return the moments of no samples, of `size` numbers each."""
         return cls(0.0, np.zeros(size), np.zeros(size))
 
     @classmethod
     def of(cls, samples: npt.ArrayLike) -> Moments:
-        """Of `samples`, [B, D] of any real dtype; B may be 0. Those beyond `SAMPLE_LIMIT` count as that.
+        """Return the moments of `samples`, [B, D] of any real dtype; B may be 0. Samples are clipped to `SAMPLE_LIMIT`.
 
         Raises ValueError if one is not finite.
         """
@@ -88,14 +88,14 @@ class Moments:
 
     @property
     def variance(self) -> Float64Vector:
-        """Of the samples themselves, float64 [D]: m2 / count, 0 if there are none."""
+        """The variance of the samples, float64 [D]: m2 / count, 0 if there are none."""
         variance: Float64Vector = self.m2 / self.count if self.count else np.zeros(self.size)
         return variance
 
     def merged(self, other: Moments) -> Moments:
-        """Of the samples of both (Chan, Golub and LeVeque 1983).
+        """Return the moments of the samples of both (Chan, Golub and LeVeque 1983).
 
-        Raises ValueError if the lengths differ, and NotUsable where they are beyond the limits together.
+        Raises ValueError if the lengths differ, and NotUsable if they are beyond the limits together.
         """
         if self.size != other.size:
             raise ValueError(f"samples of {self.size} numbers cannot be merged with samples of {other.size}")
@@ -112,7 +112,7 @@ class Moments:
         return _made(count, mean, m2).usable()
 
     def usable(self) -> Moments:
-        """Itself. Raises NotUsable if it is beyond what samples within the limits can have."""
+        """Return itself. Raises NotUsable if samples within the limits cannot have these moments."""
         if not _within(self.count, self.mean, self.m2):
             raise NotUsable(
                 f"moments of {self.count:g} samples with a mean of up to {np.abs(self.mean).max():g} and squared "
@@ -122,7 +122,7 @@ class Moments:
 
 
 def _made(count: float, mean: Float64Vector, m2: Float64Vector) -> Moments:
-    """Of arrays that are nobody else's, and that need not be looked at: most often it is done for every step."""
+    """Make moments of arrays that nothing else refers to, without checks: this runs at almost every step."""
     mean.flags.writeable = m2.flags.writeable = False
     made = Moments.__new__(Moments)
     for name, value in (("count", float(count)), ("mean", mean), ("m2", m2)):
@@ -143,7 +143,7 @@ def _within(count: float, mean: Float64Vector, m2: Float64Vector) -> bool:
 
 
 def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
-    """Each statistic as `statistics/NAME/count`, `/mean` and `/m2`."""
+    """Return the arrays of each statistic: `statistics/NAME/count`, `/mean` and `/m2`."""
     return {
         f"{STATISTICS}{name}/{part}": array
         for name, moments in statistics.items()
@@ -152,7 +152,7 @@ def to_arrays(statistics: Mapping[str, Moments]) -> dict[str, Float64Vector]:
 
 
 def from_arrays(arrays: Mapping[str, npt.NDArray[np.generic]]) -> dict[str, Moments]:
-    """Return the statistics among arrays. Raises ValueError, KeyError and IndexError if they are none."""
+    """Return the statistics among arrays. Raises ValueError, KeyError and IndexError if they are invalid."""
     found: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         if key.startswith(STATISTICS):

@@ -38,7 +38,7 @@ Kernel = Callable[..., Any]
 
 
 def check_precision(precision: pb.Precision) -> None:
-    """Raise ValueError if a message names a precision that is none."""
+    """Raise ValueError if a message names an unknown precision."""
     if precision not in _NAMES:
         known = ", ".join(f"{number} ({name})" for number, name in _NAMES.items())
         raise ValueError(f"precision {precision} is none: {known} are")
@@ -75,7 +75,7 @@ class Narrower:
 
 
 def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
-    """Return the numbers of a long field: read-only float32, a view of `data` where they are float32 there and aligned.
+    """Return the numbers of a long field: read-only float32, a view of `data` if they are float32 there and aligned.
 
     Raises ValueError if they are no whole numbers, or the precision is none.
     """
@@ -91,7 +91,7 @@ def widened(data: memoryview, precision: pb.Precision) -> FlatVector:
 
 
 def prepare(precision: str) -> None:
-    """Compile what the precision of this name needs: before a server forks, so that no worker has to."""
+    """Compile the kernels of this precision before a server forks, so that no worker has to."""
     if PRECISIONS[precision]:
         _kernels(PRECISIONS[precision])
 
@@ -129,7 +129,7 @@ def _narrow_to_bfloat16(bits: Any, halves: Any) -> Any:
     saturated = _U32(0)
     for i in range(len(bits)):
         size = _U32(bits[i] & _SIZE)
-        # Of what is added just under a half of the last place, and one more where it is odd, only the carry stays.
+        # Of what is added just under a half of the last place, and one more if it is odd, only the carry stays.
         short = _U32(_U32(size + _U32(0x7FFF) + _U32(_U32(size >> _U32(16)) & _U32(1))) >> _U32(16))
         too_large = _U32(short == _U32(0x7F80)) & _U32(size < _INFINITE)
         saturated = _U32(saturated + too_large)

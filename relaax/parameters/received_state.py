@@ -22,10 +22,10 @@ class ReceivedState:
     def __init__(self, links: Sequence[ShardClient]) -> None:
         self._links = links
         self.pulled: Pulled | None = None
-        """None before the first answer, and after a roll-back."""
+        """The parameters; None before the first answer, and after a roll-back."""
 
     def take(self, answers: Sequence[Answer]) -> Pulled:
-        """Put the answers of all shards together. Raises ParameterServerError if one cannot be what was asked for."""
+        """Join the answers of all shards. Raises ParameterServerError if one is invalid."""
         first = answers[0].message
         if self.pulled is not None and all(answer.message.not_modified for answer in answers):
             if statistics_to_messages(self.pulled.statistics) == list(first.statistics):
@@ -45,7 +45,7 @@ class ReceivedState:
         return self._hold(vector, first.version, first)
 
     def own(self, parameters: FlatVector, answers: Sequence[Answer]) -> Pulled:
-        """Take the parameters of the worker's own update, with what others have made of them by then."""
+        """Take the parameters after the worker's own update, with the updates of others until then."""
         for link, answer in zip(self._links, answers, strict=True):
             link.version = answer.message.version
         first = answers[0].message

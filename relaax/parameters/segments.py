@@ -46,7 +46,7 @@ def make(size: int, *, at_once: bool = True) -> tuple[int, FlatVector]:
 
 
 def forbid_writing(descriptor: int) -> None:
-    """Mappings that are made from now on are for reading only; those that are there stay. Nothing before Linux 5.1."""
+    """Seal the memory: later mappings are read-only, existing ones stay. Does nothing before Linux 5.1."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
@@ -85,11 +85,11 @@ class Segments:
         self._at: dict[int, Segment] = {}
         self._alive: set[int] = set()
         self.freed = 0
-        """How many have gone so far."""
+        """The number of segments freed so far."""
 
     @property
     def alive(self) -> Set[int]:
-        """The numbers of all that somebody holds."""
+        """The numbers of the segments in use."""
         return frozenset(self._alive)
 
     def empty(self, size: int) -> FlatVector:
@@ -104,7 +104,7 @@ class Segments:
         return self._known(descriptor, array)
 
     def writable(self, size: int) -> FlatVector:
-        """Return a vector for others to write to as well, which is no use where they cannot.
+        """Return a vector for others to write to as well, which is no use if they cannot.
 
         Raises OSError if there is no more shared memory.
         """

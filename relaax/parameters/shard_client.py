@@ -56,7 +56,7 @@ class ShardClient:
 
     @property
     def size(self) -> int:
-        """How many elements of the vector are its."""
+        """The number of elements that the shard owns."""
         return self.end - self.start
 
     def register(self, request: pb.RegisterRequest) -> Call:
@@ -86,7 +86,7 @@ class ShardClient:
             )
 
     def take_range(self, response: pb.RegisterResponse) -> None:
-        """The shard owns this range from now on."""
+        """Set the range that the shard owns."""
         size = self.size
         self.start, self.end = response.range_start, response.range_end
         if self.size != size:
@@ -110,7 +110,7 @@ class ShardClient:
             raise
 
     def share_again(self) -> None:
-        """The same, as it was offered. Raises NoSharedMemory."""
+        """Push and pull through memory as the shard offered it. Raises NoSharedMemory."""
         assert self._offered is not None, "there was an offer"
         self._leave_memory()
         self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
@@ -118,7 +118,7 @@ class ShardClient:
 
     @property
     def memory(self) -> SharedMemory | None:
-        """The way through memory, if there is one."""
+        """The connection through memory, if there is one."""
         return self._memory
 
     def push(self, worker_id: str, incarnation: int, common: pb.PushRequest, gradient: FlatVector | None) -> Call:
@@ -160,7 +160,7 @@ class ShardClient:
         return Call(self._stub.Report, request, self.target)
 
     def received(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """Return the parameters of the shard's range: read-only float32 [size], a view of the response where it holds
+        """Return the parameters of the shard's range: read-only float32 [size], a view of the response if it holds
         float32.
 
         Raises ParameterServerError if they are too many or too few.
@@ -183,7 +183,7 @@ class ShardClient:
         return None
 
     def close(self) -> None:
-        """Close the channel, and what there is beside it."""
+        """Close the channel and the connection through memory."""
         self._leave_memory()
         self._close_channel()
 
@@ -212,7 +212,7 @@ class ShardClient:
             self._next_try = time.monotonic() + _TRY_AGAIN_SECONDS
 
     def _try_memory_again(self) -> None:
-        """An offer holds as long as the shard's process: what went wrong may have been a moment's trouble."""
+        """Try the offer of memory again: it holds as long as the shard's process, and the failure may have passed."""
         if self._memory is not None or self._offered is None or time.monotonic() < self._next_try:
             return
         with contextlib.suppress(NoSharedMemory):

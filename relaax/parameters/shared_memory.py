@@ -32,16 +32,16 @@ _SENTENCE_BYTES = 4096
 
 
 class Trouble(enum.Enum):
-    """Why there is no shared memory, by what helps."""
+    """Reasons for no shared memory, by what helps."""
 
     MOMENTARY = enum.auto()
-    """To try again later."""
+    """A later attempt may succeed."""
     UNHEARD = enum.auto()
     """Nobody listens: to register again, if the shard is another process now; else nothing."""
     FORGOTTEN = enum.auto()
     """To register again: the shard does not know the worker, or is of another incarnation."""
     LASTING = enum.auto()
-    """Nothing but another configuration."""
+    """Only another configuration helps."""
 
 
 _TROUBLES = {
@@ -66,11 +66,11 @@ class CallRefused(grpc.RpcError):
         self._code, self._details = code, details
 
     def code(self) -> grpc.StatusCode:
-        """Return why, in one word."""
+        """Return the name of the status code."""
         return self._code
 
     def details(self) -> str:
-        """Return why, in a sentence."""
+        """Return the reason, as a sentence."""
         return self._details
 
 
@@ -181,7 +181,7 @@ class SharedMemory:
             raise self._ended(_reason(error)) from None
 
     def close(self) -> None:
-        """Close the socket. Memory goes when nobody has vectors in it."""
+        """Close the socket. Memory is freed when no vector is in use."""
         with contextlib.suppress(OSError):
             self._frames.close()
 
@@ -210,7 +210,7 @@ class SharedMemory:
         return segment.data.cast("B")[: frame.vector]
 
     def _needed_no_more(self) -> list[int]:
-        """Segments of which nobody here has a view any more."""
+        """The segments of which no view is left in this process."""
         free = [number for number in self._had if sys.getrefcount(self._segments[number]) == _ALONE]
         self._had.difference_update(free)
         return free
@@ -237,7 +237,7 @@ class Method:
         return self.future(request, timeout).result()
 
     def future(self, request: Any, timeout: float) -> Any:
-        """Ask now; the answer is its result."""
+        """Send the request; the answer is the result of what is returned."""
         try:
             self._memory.ask(request, timeout)
         except NoSharedMemory as why:
@@ -257,7 +257,7 @@ class _Answer:
         self._otherwise = otherwise
 
     def result(self) -> Any:
-        """Wait for it. Raises grpc.RpcError."""
+        """Wait for the answer. Raises grpc.RpcError."""
         try:
             return self._memory.answer()
         except NoSharedMemory as why:

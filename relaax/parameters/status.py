@@ -52,12 +52,12 @@ class TrainingStatus:
         return {"stale": self.discarded_stale, "not_finite": self.discarded_not_finite, "loss": self.discarded_loss}
 
     def to_message(self) -> pb.GetStatusResponse:
-        """Return it as a message."""
+        """Return the status as a message."""
         return pb.GetStatusResponse(**{field.name: getattr(self, field.name) for field in fields(TrainingStatus)})
 
     @classmethod
     def from_message(cls: type[_Status], message: pb.GetStatusResponse) -> _Status:
-        """Read it from a message."""
+        """Read a status from a message."""
         absent = {one.name for one in message.DESCRIPTOR.fields if one.has_presence and not message.HasField(one.name)}
         if not message.checkpoint:
             absent |= {"checkpoint_global_step", "checkpoint_time"}

@@ -21,7 +21,7 @@ from relaax.rlx.varint import varint
 M = TypeVar("M", bound=Message)
 
 ALIGNMENT = 16
-"""A vector begins at a multiple of so many bytes of its message: so it can be computed with where it arrived."""
+"""Bytes. A vector begins at a multiple of this in its message, so that it can be used without a copy."""
 
 _PADDING = "padding"
 _MAX_FIELDS = 256
@@ -80,7 +80,7 @@ class LongMessageWire(Generic[M]):
     def read(self, data: bytes) -> Carrier[M]:
         """Return the message. Raises DecodeError if its own parser does.
 
-        The long field is a view of `data` where it is the last field, as `write` makes it; else it is copied.
+        The long field is a view of `data` if it is the last field, as `write` makes it; else it is copied.
         """
         last = self._last_field(data)
         if last is not None:

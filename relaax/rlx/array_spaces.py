@@ -155,7 +155,7 @@ class Box(ElementarySpace):
 
     @property
     def compact_bounds(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """`low` and `high`, each of shape [] where one number holds for all elements."""
+        """`low` and `high`, each of shape [] if one number holds for all elements."""
         return self._low, self._high
 
     def _key(self) -> tuple[object, ...]:

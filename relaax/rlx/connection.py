@@ -142,10 +142,11 @@ class _Connection:
         return message
 
     def send(self, message: Message) -> bytes:
-        """Return the frame that says `message`.
+        """Return the frame of `message`.
 
-        Raises LocalProtocolError, and changes nothing, if it may not be said now or does not fit what was agreed.
-        Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: where this message
+        Raises LocalProtocolError, and changes nothing, if this state does not allow the message or it does not fit
+        what was agreed.
+        Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: if this message
         ends a state, and a whole frame was received that may not be said in it.
         """
         try:
@@ -191,7 +192,7 @@ class _Connection:
         return self._failure
 
     def _learn_codec(self) -> None:
-        """Note the codec on the server before the first frame is cut."""
+        """Set the server's codec from the first byte received."""
 
     def _close(self) -> ConnectionClosed:
         self._state = State.CLOSED
@@ -207,7 +208,7 @@ class _Connection:
         )
 
     def _check_agreement(self, message: Message) -> None:
-        """Raise ProtocolError if a message of the handshake, or an error, is none."""
+        """Raise ProtocolError if a message of the handshake, or an error, is invalid."""
         if isinstance(message, Hello):
             assert self._codec is not None
             check_hello(message, self._max_frame_bytes, self._codec.name)

@@ -55,7 +55,7 @@ MOST: dict[str, tuple[int, ErrorCode]] = {
 
 
 def from_wire(wire: Wire) -> Message:
-    """Return the message that a Protobuf form says. Raises ProtocolError if it says none."""
+    """Return the message in a Protobuf envelope. Raises ProtocolError if there is none."""
     name = wire.WhichOneof("message")
     if name is None:
         raise nothing_known()
@@ -63,12 +63,12 @@ def from_wire(wire: Wire) -> Message:
 
 
 def from_part(name: str, part: Any) -> Message:
-    """Return the message in this field of an envelope. Raises ProtocolError if it says none."""
+    """Return the message in this field of an envelope. Raises ProtocolError if it is invalid."""
     return _READERS[name](part)
 
 
 def nothing_known() -> ProtocolError:
-    """Return what is said of an envelope without a message."""
+    """Return the error for an envelope without a known message."""
     return ProtocolError(ErrorCode.UNEXPECTED_MESSAGE, "a frame with no message that this version knows")
 
 

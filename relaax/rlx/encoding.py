@@ -33,7 +33,7 @@ Wire = rlx_pb2.ClientMessage | rlx_pb2.ServerMessage
 
 
 def to_wire(message: Message, sender: Sender) -> Wire:
-    """Return the Protobuf form of a message. Raises ProtocolError if a space or an array cannot be said in RLX."""
+    """Return the Protobuf form of a message. Raises ProtocolError if RLX cannot express a space or an array."""
     envelope: Any = rlx_pb2.ClientMessage() if sender is Sender.CLIENT else rlx_pb2.ServerMessage()
     name, write = _WRITERS[type(message)]
     part = getattr(envelope, name)

@@ -43,7 +43,7 @@ class FrameReader:
         return len(self._buffer) if self._payload is None else HEADER_BYTES + len(self._payload)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes in. Raises LocalProtocolError if a whole frame of the limit already waits to be read."""
+        """Append received bytes. Raises LocalProtocolError if a whole frame of the limit already waits to be read."""
         if self._payload is None and not self._buffer:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self.max_frame_bytes and _HEADER.unpack_from(data)[0] == length:
@@ -57,7 +57,7 @@ class FrameReader:
         self._buffer += data
 
     def first_byte(self) -> int | None:
-        """Return the first byte of the next frame's payload, once it is there."""
+        """Return the first byte of the next frame's payload; None until it is received."""
         if self._payload is not None:
             return self._payload[0]
         return self._buffer[HEADER_BYTES] if len(self._buffer) > HEADER_BYTES else None
@@ -103,7 +103,7 @@ class FrameReader:
         return end if end <= len(self._buffer) else None
 
     def clear(self) -> None:
-        """Forget the bytes held."""
+        """Drop the bytes held."""
         self._buffer = bytearray()
         self._payload = None
 

@@ -80,7 +80,7 @@ def fill(tree: Tree, target: Message, most: dict[str, tuple[int, ErrorCode]]) ->
 
 
 def malformed(reason: str) -> ProtocolError:
-    """Return what is said of JSON that is no message."""
+    """Return the error for JSON that is not a message."""
     return ProtocolError(ErrorCode.MALFORMED, f"a frame is no JSON of a message: {reason}")
 
 

@@ -44,7 +44,7 @@ class StepLayout:
         self._plain, self._plain_length = around + self._reward, len(around) + self._least
 
     def write(self, step: Step) -> tuple[list[Piece], int] | None:
-        """Return the payload that says `step`, whose arrays are those of the hello, in pieces, and its length in bytes.
+        """Return the payload of `step`, whose arrays are those of the hello, in pieces, and its length in bytes.
 
         None for a step that reports episodes.
         """
@@ -65,7 +65,7 @@ class StepLayout:
         return pieces, len(around) + size
 
     def read(self, payload: bytes) -> Step | None:
-        """Return the step that `payload` says, or None. Arrays of one byte per element are views of it."""
+        """Return the step in `payload`, or None. Arrays of one byte per element are views of it."""
         plain = payload.startswith(self._plain)
         at = len(self._plain) if plain else self._begin(payload)
         end = at + 8 * self._environments
@@ -122,13 +122,13 @@ class ActionsLayout:
         self._length = len(self._head) + self._action.nbytes
 
     def write(self, actions: Actions) -> tuple[list[Piece], int]:
-        """Return the payload that says `actions`, with the hello's arrays, in pieces, and its length in bytes."""
+        """Return the payload of `actions`, with the hello's arrays, in pieces, and its length in bytes."""
         pieces: list[Piece] = [self._head]
         self._action.write(actions.action, pieces)
         return pieces, self._length
 
     def read(self, payload: bytes) -> Actions | None:
-        """Return the actions that `payload` says, or None. Arrays of one byte per element are views of it."""
+        """Return the actions in `payload`, or None. Arrays of one byte per element are views of it."""
         if not payload.startswith(self._head) or len(payload) != self._length:
             return None
         action = self._action.read(payload, len(self._head))
@@ -192,7 +192,7 @@ def _leaf(number: int, element: ElementarySpace, environments: int) -> tuple[byt
 
 
 def _head(number: int, size: int) -> bytes:
-    """Return what Protobuf writes before `size` bytes of the field of this number."""
+    """Return the Protobuf tag and length before `size` bytes of the field of this number."""
     return bytes([number << 3 | _LENGTH_DELIMITED]) + varint(size)
 
 

@@ -47,7 +47,7 @@ class LeavesCheck:
         ]
 
     def check(self, field: str, leaves: Leaves, rows: Mask | None = None) -> None:
-        """Raise ProtocolError (INVALID_VALUE) if these are no leaves of the space.
+        """Raise ProtocolError (INVALID_VALUE) if these are not leaves of the space.
 
         `rows`: bool of shape [N], some element true; only there do elements matter.
         """

@@ -35,7 +35,7 @@ class ContractBroken(AssertionError):
 class RecordedPush:
     """A push as it came. `base` is what the gradient was computed on, `statistics` what was gathered for it.
 
-    `loss` is that of the gradient, where the agent said it.
+    `loss` is that of the gradient, if the agent said it.
     """
 
     gradient: FlatVector | None

@@ -95,7 +95,7 @@ class Checkpointer:
 
         `wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
 
-        `spool` keeps the last checkpoint where the store does not take it.
+        `spool` keeps the last checkpoint if the store does not take it.
         """
         self._manager = manager
         self._take = take
