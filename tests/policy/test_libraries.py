@@ -58,7 +58,8 @@ def test_acting_takes_no_tensorflow_and_nothing_to_compile(
     wanted = agent.reset([np.stack([seen] * 3)])[0][0]
     answer = without(set(EXTRAS) - NEEDED, ACT, json.dumps(seen.tolist()), path)
     assert answer.stderr == ""
-    np.testing.assert_allclose(json.loads(answer.stdout), wanted, rtol=1e-5)
+    # The products may be added up in another order: what is left of numbers in the hundreds is not exact near zero.
+    np.testing.assert_allclose(json.loads(answer.stdout), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("library", sorted(NEEDED))
