@@ -75,7 +75,7 @@ def test_it_acts_as_the_agent_does(
     for number, (leaves, first) in enumerate(zip(seen, firsts()[:, 1], strict=True)):
         one = policy.act(observation.unflatten([leaf[1] for leaf in leaves]), bool(first))
         assert isinstance(one, int if isinstance(action, Discrete) else np.ndarray)
-        np.testing.assert_allclose(action.flatten(one)[0], expected[number][0][1], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(action.flatten(one)[0], expected[number][0][1], rtol=1e-6)
 
 
 def test_it_says_what_it_is(tmp_path: Path) -> None:
