@@ -56,8 +56,8 @@ def run(
     among the environments of a vector.
     `seed`: given to the first reset.
     `on_episode`: told of each whole episode that counts.
-    `whole_episodes`: finds the whole episodes that ended in a step's infos, for environments if what ends for
-    learning is no whole episode (the loss of a life); their returns are then the ones that the server reports.
+    `whole_episodes`: finds the whole episodes that ended in a step's infos, for environments in which what
+    ends for learning is no whole episode (the loss of a life); their returns are then the ones that the server reports.
     `metrics`: names of entries of a step's infos, such as "lives", whose mean over the environments that say them is
     sent as a metric; or a function that takes the infos and returns names and numbers. They appear under client/.
     `environment`: the name that the server is told; by default the environment's id.

@@ -15,7 +15,7 @@ from relaax.client.values import values_of
 class RandomAgent:
     """Has the methods of `Client` (`environments` None) and of `VectorClient` that act, and acts at random.
 
-    Actions are drawn evenly from the action space; if a Box has no bounds, from -1 to 1.
+    Actions are drawn evenly from the action space; elements of a Box that have no bounds, from -1 to 1.
     """
 
     def __init__(self, action_space: Any, environments: int | None = None, seed: int | None = None) -> None:

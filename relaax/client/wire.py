@@ -74,7 +74,7 @@ class ClientWire:
     def hear(self) -> rlx.ServerMessage:
         """Return the server's next message that is not a ping. Raises ConnectionInterrupted and TrainingFinished."""
         connection = self._connection
-        if not connection.buffered:  # as it is if the last answer was all that came
+        if not connection.buffered:  # usual: nothing came after the last answer
             self._read()
         while True:
             try:

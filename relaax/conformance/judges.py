@@ -67,7 +67,7 @@ def episodes(run: ClientRun) -> Judgement:
 
 
 def left(run: ClientRun) -> Judgement:
-    """Check that the conversation followed the protocol."""
+    """Check that the client closed its last connection in order and ended with exit code 0."""
     if (broken := _broken(run)) is not None:
         return FAILED, broken
     talk = run.talks[-1]
@@ -163,7 +163,7 @@ def _seconds_away(run: ClientRun) -> float:
 
 
 def _not_so_far(run: ClientRun) -> Judgement | None:
-    """Return the verdict on a run that broke the protocol earlier, or never reached the point of its rule."""
+    """Return the judgement of a run that broke the protocol, or left before the point of its rule; else None."""
     talk = run.talks[0]
     if (broken := _broken(run)) is not None:
         return FAILED, broken

@@ -80,7 +80,7 @@ class Report:
             console.print(Text(hint))
 
     def hints(self) -> list[str]:
-        """How to check the rules that could not be checked."""
+        """Return hints on how to check the rules that could not be checked."""
         refused = [f for f in self.findings if f.verdict is Verdict.NOT_APPLICABLE]
         reasons = " ".join(f.sentence for f in refused if not f.rule.startswith(_OTHER_SPACES))
         hints = []

@@ -36,7 +36,7 @@ def serve(answers: int = ANSWERS) -> Script:
 
 
 def written(writer: Writer) -> Script:
-    """Serve in order, with frames encoded in another way."""
+    """Serve as `serve` does, with messages encoded by `writer`."""
 
     def script(talk: ClientTalk) -> None:
         talk.writer = writer

@@ -240,7 +240,7 @@ def _refusal(talk: ServerTalk, code: str) -> bool:
 
 
 def _find(adapted: AdaptedConversation, talk: ServerTalk, code: str, before: dict[str, Any] | None) -> None:
-    """The server finds the mistake; if it was one only before an answer, it may come too late to be one."""
+    """Check that the server finds the mistake; one that is a mistake only before an answer may come too late."""
     if before is None or before["from"] == "server":
         talk.expect_error(code)
         return

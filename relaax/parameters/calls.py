@@ -79,7 +79,7 @@ class Calls:
             ) from None
 
     def retrying(self, error: type[Exception]) -> tenacity.Retrying:
-        """Call a function again if it raises `error`, at the same intervals and for the same time."""
+        """Return what calls a function again if it raises `error`, with the pauses and the limit of calls."""
         return tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(error),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=self._max_pause),

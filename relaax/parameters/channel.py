@@ -51,7 +51,7 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
 
 
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
-    """Return the error to raise if a call failed because of authentication, which a retry does not help.
+    """Return the error to raise if a call failed because one side could not prove its identity; a retry does not help.
 
     None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
     """

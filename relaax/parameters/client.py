@@ -220,7 +220,10 @@ class ParameterClient(ParameterClientBase):
             link.close()
 
     def _register_with_all(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Register with shard 0 first: it makes the model and may correct the addresses. Raises NotYet."""
+        """Register with shard 0, which makes the model, then with the others. Raises NotYet.
+
+        ParameterServerError if a shard is not the one that the order of addresses says.
+        """
         links = self._links
         first: pb.RegisterResponse = self._call([links[0].register(request)])[0]
         self._incarnation = first.incarnation
@@ -298,7 +301,7 @@ class ParameterClient(ParameterClientBase):
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
 
     def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
-        """Return the report for all shards, or for shard 0 on behalf of all."""
+        """Return what a push tells every shard, and what it tells shard 0 on behalf of all."""
         return pb.PushRequest(
             env_steps=env_steps,
             want_parameters=want_parameters,

@@ -18,7 +18,7 @@ CA, CERTIFICATE, KEY = (f"relaax-rlx-server.parameter_server_{name}" for name in
 
 
 def tls_trouble(target: Target) -> str | None:
-    """Connect once and return what is wrong with TLS, as half a sentence about "it"; None if nothing is known to be.
+    """Connect once and return what is wrong with TLS, as half a sentence about "it"; None if no trouble was found.
 
     It takes `SECONDS` at most for each of three steps.
     """
@@ -68,7 +68,7 @@ def _first_word(secure: ssl.SSLSocket) -> bytes:
 
 
 def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a certificate and key: Python reads them from a file only, here one that nobody else can read."""
+    """Load a certificate and its key. Python reads them from a file only: here from one that nobody else can read."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
         file.write(certificate + b"\n" + key)
         file.flush()

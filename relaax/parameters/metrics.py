@@ -65,7 +65,7 @@ class MetricsCollector(MetricsRecorder):
         return taken
 
     def take(self) -> pb.MetricsReport:
-        """Return what was gathered, up to the size of one message, and clear it."""
+        """Return what was gathered, with as many episodes as one report may carry, and clear that."""
         count = min(len(self._episodes), _EPISODES_PER_REPORT)
         episodes = [self._episodes.popleft() for _ in range(count)]
         scalars, self._scalars = self._scalars, {}

@@ -46,7 +46,7 @@ def make(size: int, *, at_once: bool = True) -> tuple[int, FlatVector]:
 
 
 def forbid_writing(descriptor: int) -> None:
-    """Seal the memory: later mappings are read-only, existing ones stay. Does nothing before Linux 5.1."""
+    """Make later mappings read-only, as far as the system can (Linux 5.1); existing ones stay. Allow no more seals."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _F_SEAL_FUTURE_WRITE)
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)

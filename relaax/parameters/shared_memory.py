@@ -37,9 +37,9 @@ class Trouble(enum.Enum):
     MOMENTARY = enum.auto()
     """A later attempt may succeed."""
     UNHEARD = enum.auto()
-    """Nobody listens: to register again, if the shard is another process now; else nothing."""
+    """Nobody listens: a new registration helps if the shard is another process now, else nothing does."""
     FORGOTTEN = enum.auto()
-    """To register again: the shard does not know the worker, or is of another incarnation."""
+    """A new registration helps: the shard does not know the worker, or is of another incarnation."""
     LASTING = enum.auto()
     """Only another configuration helps."""
 
@@ -66,7 +66,7 @@ class CallRefused(grpc.RpcError):
         self._code, self._details = code, details
 
     def code(self) -> grpc.StatusCode:
-        """Return the name of the status code."""
+        """Return the status code."""
         return self._code
 
     def details(self) -> str:

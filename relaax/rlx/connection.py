@@ -146,8 +146,8 @@ class _Connection:
 
         Raises LocalProtocolError, and changes nothing, if this state does not allow the message or it does not fit
         what was agreed.
-        Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: if this message
-        ends a state, and a whole frame was received that may not be said in it.
+        Raises RemoteProtocolError, as `next_event`, if the peer has not waited for its turn: a whole frame
+        was received that this state does not allow, and this message ends the state.
         """
         try:
             kind = type(message)
@@ -192,7 +192,7 @@ class _Connection:
         return self._failure
 
     def _learn_codec(self) -> None:
-        """Set the server's codec from the first byte received."""
+        """Set the codec from the first byte received, on the server. A client has chosen it."""
 
     def _close(self) -> ConnectionClosed:
         self._state = State.CLOSED
