@@ -103,7 +103,7 @@ setup(
         "relaax": ["py.typed"],
         "relaax.protocol": ["rlx/v1/rlx.proto"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
-        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "main"],
+        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main"],
     },
     cmdclass={"build_py": BuildPy, "sdist": Sdist},
 )

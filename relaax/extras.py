@@ -17,6 +17,8 @@ _BY_EXTRA = {
     "minatar": "minatar",
     "s3": "boto3 botocore",
     "plot": "matplotlib",
+    "watch": "imageio imageio_ffmpeg pygame",
+    "onnx": "onnx",
 }
 EXTRAS = {
     library: [extra for extra, others in _BY_EXTRA.items() if library in others.split()]

@@ -52,10 +52,12 @@ def test_the_protocol_core_imports_numpy_and_protobuf_only() -> None:
 
 
 def test_the_client_adds_sockets_only() -> None:
-    # The package itself is imported for its version, and gymnasium when it must make an environment by its id.
+    # The package itself is imported for its version, gymnasium when it must make an environment by its id, the others
+    # when something is to be watched.
     assert (
         foreign(
-            "relaax.client", "numpy", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.tls", "gymnasium"
+            *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.tls"),
+            *("numpy", "gymnasium", "imageio", "pygame"),
         )
         - {"relaax"}
         == set()

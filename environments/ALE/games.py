@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from relaax.client import Episode
 
 GAMES = "games"
+FRAMES_PER_SECOND = 60
 
 
 class Games(VectorEnv):
@@ -36,6 +37,8 @@ class Games(VectorEnv):
         full_action_space: bool = False,
         max_frames: int = 108_000,
         threads: int = 0,
+        fire_reset: bool = True,
+        render: bool = False,
     ) -> None:
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         # `episodic_life` would begin a new game after each life; `life_loss_info` only reports terminated.
@@ -51,13 +54,17 @@ class Games(VectorEnv):
             full_action_space=full_action_space,
             max_num_frames_per_episode=max_frames,
             num_threads=threads,
+            use_fire_reset=fire_reset,
             autoreset_mode=AutoresetMode.SAME_STEP,
         )
         self.num_envs = environments
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_fps": FRAMES_PER_SECOND / frame_skip}
         self.single_observation_space = Box(0, 255, (84, 84), np.uint8)
         self.single_action_space = self.emulator.single_action_space
         self.action_space = self.emulator.action_space
+        self._gray = np.zeros((84, 84), np.uint8)
+        # Sticky actions are drawn within the vector, whose games cannot be followed then.
+        self._shadow = Shadow(rom, frame_skip, full_action_space, fire_reset) if render and sticky == 0 else None
         self._begun: npt.NDArray[np.int64] = np.zeros(environments, np.int64)
         self._scores = np.zeros(environments)
         self._lengths = np.zeros(environments, np.int64)
@@ -69,11 +76,17 @@ class Games(VectorEnv):
         self._begun = _begun(infos)
         self._scores[:] = 0.0
         self._lengths[:] = 0
+        self._gray = observations[0, 0]
+        if self._shadow is not None:
+            self._shadow.begin(int(infos["episode_frame_number"][0]))
         return observations[:, 0], infos
 
     def step(self, actions: Any) -> tuple[npt.NDArray[np.uint8], Any, Any, Any, dict[str, Any]]:
         observations, rewards, terminated, truncated, infos = self.emulator.step(actions)
         observations = observations[:, 0]
+        self._gray = observations[0]
+        if self._shadow is not None:
+            self._shadow.act(int(actions[0]))
         self._scores += rewards
         self._lengths += 1
         kept: dict[str, Any] = {GAMES: (), "lives": infos["lives"]}
@@ -83,10 +96,18 @@ class Games(VectorEnv):
             over = begun != self._begun
             kept[GAMES] = self._ended(over)
             self._begun = begun
+            if over[0] and self._shadow is not None:
+                self._shadow.begin(int(infos["episode_frame_number"][0]))
             if cut:
                 # If only a life was lost, ale-py leaves an old frame; the game continues from the observation itself.
                 kept["final_obs"] = np.where(over[:, None, None], infos["final_obs"][:, 0], observations)
         return observations, rewards, terminated, truncated, kept
+
+    def render(self) -> tuple[npt.NDArray[np.uint8]]:
+        """Return the screen of the first game, uint8 [H, W, 3]; with sticky actions, what the agent sees of it."""
+        if self._shadow is not None:
+            return (self._shadow.screen(),)
+        return (np.repeat(self._gray[:, :, None], 3, axis=2),)
 
     def _ended(self, over: npt.NDArray[np.bool_]) -> list[Episode]:
         """Return the games that are over, and reset the counters of their successors."""
@@ -98,6 +119,42 @@ class Games(VectorEnv):
     def close(self, **kwargs: Any) -> None:
         if "emulator" in self.__dict__:  # absent if the constructor failed
             self.emulator.close(**kwargs)
+
+
+class Shadow:
+    """A game that is played along with one of a vector, whose screens are gray and small, to be watched.
+
+    Without sticky actions a game is what its actions make it: a reset, FIRE if the vector presses it, so many no-ops,
+    and the agent's actions.
+    """
+
+    def __init__(self, rom: str, frame_skip: int, full_action_space: bool, fire_reset: bool) -> None:
+        self._ale = ale_py.ALEInterface()
+        self._ale.setFloat("repeat_action_probability", 0.0)
+        path = ale_py.roms.get_rom_path(rom)
+        assert path is not None, "the vector has this game"
+        self._ale.loadROM(path)
+        self._actions = self._ale.getLegalActionSet() if full_action_space else self._ale.getMinimalActionSet()
+        self._fires = fire_reset and ale_py.Action.FIRE in self._actions
+        self._frame_skip = frame_skip
+
+    def begin(self, frames: int) -> None:
+        """Begin a game that is so many frames old."""
+        self._ale.reset_game()
+        if self._fires:
+            self._ale.act(ale_py.Action.FIRE)
+        while self._ale.getEpisodeFrameNumber() < frames:
+            self._ale.act(ale_py.Action.NOOP)
+
+    def act(self, action: int) -> None:
+        """Take a step of the agent."""
+        for _ in range(self._frame_skip):
+            self._ale.act(self._actions[action])
+
+    def screen(self) -> npt.NDArray[np.uint8]:
+        """Return the newest frame, uint8 [210, 160, 3]."""
+        screen: npt.NDArray[np.uint8] = self._ale.getScreenRGB()
+        return screen
 
 
 def whole_games(infos: dict[str, Any]) -> Sequence[Episode]:

@@ -43,6 +43,9 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 def make(arguments: argparse.Namespace) -> Any:
     """Return the games as one vector. Raises command.UsageError if there is no such game."""
     rom, sticky = find(arguments.name)
+    if arguments.protocol == command.NOOP:
+        arguments.life_loss, sticky = False, 0.0
+        arguments.noop_max, arguments.max_frames = command.NOOP_MAX, command.NOOP_FRAMES
     return command.beside(__package__, "games").Games(
         rom,
         arguments.environments,
@@ -53,6 +56,8 @@ def make(arguments: argparse.Namespace) -> Any:
         full_action_space=arguments.full_action_space,
         max_frames=arguments.max_frames,
         threads=arguments.threads,
+        fire_reset=arguments.protocol is None,
+        render=command.watching(arguments) is not None,
     )
 
 
@@ -96,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
         help="truncate games after K frames (108000)",
     )
     add("--threads", type=int, default=0, metavar="K", help="emulator threads (0: one per core or game)")
+    command.add_atari_protocol(result)
     return result
 
 

@@ -15,6 +15,7 @@ from relaax.client import command
 
 SIDE = 84
 FRAME = "RGB_INTERLEAVED"
+FRAMES_PER_SECOND = 60
 
 ACTIONS: tuple[tuple[str, str, int], ...] = (
     ("look left", "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME", -20),
@@ -44,6 +45,8 @@ class Level(gymnasium.Env):
     """
 
     def __init__(self, open_lab: Callable[[], Any], frame_skip: int = 4) -> None:
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND / frame_skip}
+        self.render_mode = "rgb_array"
         self.observation_space = Box(0, 255, (SIDE, SIDE), np.uint8)
         self.action_space = Discrete(len(ACTIONS))
         self._open_lab = open_lab
@@ -51,6 +54,7 @@ class Level(gymnasium.Env):
         self._lab: Any = None
         self._controls: list[npt.NDArray[np.intc]] = []
         self._seen: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE), np.uint8)
+        self._screen: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE, 3), np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -70,13 +74,18 @@ class Level(gymnasium.Env):
             self._seen = self._look()
         return self._seen, reward, terminated, False, {}
 
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Return the newest frame, uint8 [84, 84, 3]."""
+        return self._screen
+
     def close(self) -> None:
         lab, self._lab = self._lab, None
         if lab is not None:
             lab.close()
 
     def _look(self) -> npt.NDArray[np.uint8]:
-        return gray(self._lab.observations()[FRAME])
+        self._screen = np.asarray(self._lab.observations()[FRAME])
+        return gray(self._screen)
 
 
 def open_lab(name: str, renderer: str = "software") -> Any:

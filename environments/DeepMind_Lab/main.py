@@ -53,7 +53,8 @@ def make(arguments: argparse.Namespace) -> Any:
     opener = partial(level.open_lab, arguments.name, arguments.renderer)
     quiet = command.quiet_child()
     makers = [lambda: quiet(level.Level(opener, arguments.frame_skip))] * arguments.environments
-    mode = arguments.vectorization or ("sync" if arguments.environments == 1 else "async")
+    alone = arguments.environments == 1 or command.watching(arguments) is not None
+    mode = arguments.vectorization or ("sync" if alone else "async")
     vector: Any = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[mode]
     return vector(makers, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -69,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--vectorization",
         choices=("sync", "async"),
-        help="all levels in this process, or one process each (sync for one level, otherwise async)",
+        help="all levels in this process, or one process each (sync for one level or to be watched, otherwise async)",
     )
     return result
 

@@ -36,9 +36,12 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     spec = find(arguments)
     atari = is_atari(spec)
     if not atari:
-        for option in ("life_loss", "sticky"):
+        for option in ("life_loss", "sticky", "protocol"):
             if getattr(arguments, option):
                 raise command.UsageError(f"--{option.replace('_', '-')} is for Atari games, which {spec.id} is not")
+    if arguments.protocol == command.NOOP:
+        arguments.life_loss = False
+        arguments.sticky = arguments.sticky or 0.0
     wrapping = command.beside(__package__, "wrapping")
     wrappers = [wrapping.wrapper_of(name, kwargs) for name, kwargs in arguments.wrapper]
     env = make(spec, atari, wrappers, arguments)
@@ -94,8 +97,11 @@ def make(spec: Any, atari: bool, wrappers: Sequence[Any], arguments: argparse.Na
                 raise command.UsageError("--wrapper wraps each environment: use --vectorization sync or async")
             made = gymnasium.make_vec(spec, count, mode, **kwargs)
             return made if observe is None else observe.vector(made)
+        if command.watching(arguments) is not None and "render_mode" not in kwargs:
+            options["render_mode"] = "rgb_array"
         if atari:
-            around, options = _atari(arguments)
+            around, more = _atari(arguments)
+            options |= more
             for name in options.keys() & kwargs.keys():
                 raise command.UsageError(f"--kwarg {name}: the preprocessing of Atari games and --sticky set it")
         around += wrappers
@@ -115,6 +121,8 @@ def _mode(spec: Any, wrapped: bool, kwargs: dict[str, Any], arguments: argparse.
     wrapping = command.beside(__package__, "wrapping")
     if kwargs:
         wrapping.check_environment(spec, kwargs)
+    if command.watching(arguments) is not None and arguments.vectorization is None:
+        return "sync"  # one environment can be rendered without the others
     if arguments.vectorization is not None:
         return str(arguments.vectorization)
     own = spec.vector_entry_point is not None and not spec.additional_wrappers and not wrapped
@@ -141,6 +149,8 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     if arguments.life_loss:
         wrappers.append(command.beside(__package__, "life_loss").LifeLoss)
     options: dict[str, Any] = {"frameskip": 1}
+    if arguments.protocol == command.NOOP:
+        options["max_num_frames_per_episode"] = command.NOOP_FRAMES
     if arguments.sticky is not None:
         options["repeat_action_probability"] = arguments.sticky
     return wrappers, options
@@ -208,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--sticky", type=command.probability, metavar="P", help="Atari: repeat the last action with probability P"
     )
+    command.add_atari_protocol(result)
     return result
 
 

@@ -7,6 +7,9 @@ RANDOM = "random"
 CHECK = "check"
 """Instead of HOST:PORT: no server and no action. The environments are made, and their spaces printed."""
 
+LOCAL = "local"
+"""Instead of HOST:PORT: no server. The agent is in this process, put there by `relaax eval`."""
+
 
 def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of `HOST:PORT`; an IPv6 host stands in brackets.

@@ -18,19 +18,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.address import CHECK, RANDOM, parse_address
+from relaax.client.address import CHECK, LOCAL, RANDOM, parse_address
 from relaax.client.base import CA_VARIABLE, TOKEN_VARIABLE
 from relaax.client.failure import Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
 from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
 from relaax.client.values import UnsupportedSpace
+from relaax.client.watching import Watching
 from relaax.extras import missing, named
 from relaax.number_format import shown
 from relaax.rlx import ErrorCode
 from relaax.tls import client_context
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+NOOP = "noop"
+NOOP_MAX, NOOP_FRAMES = 30, 18_000  # Nair et al. 2015, section 5.1: five minutes of 60 frames a second
 _AGAIN_SECONDS = 2.0
 # That server will never take these spaces: starting again cannot help.
 _WRONG_SPACES = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH)
@@ -85,6 +88,15 @@ def parser(program: str, description: str, name: str) -> argparse.ArgumentParser
         action="append",
         help="send this entry of the environment's infos as the metric client/NAME; repeatable",
     )
+    result.add_argument(
+        "--display", action="store_true", help="show the first environment in a window, at its own pace"
+    )
+    result.add_argument(
+        "--video", type=Path, metavar="DIR", help="write episodes of the first environment to this folder, as MP4"
+    )
+    result.add_argument(
+        "--video-every", type=positive, metavar="K", help="of every K-th episode, from the first on (1)"
+    )
     levels = ("debug", "info", "warning", "error")
     result.add_argument("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
     return result
@@ -125,15 +137,18 @@ def metric(text: str) -> str:
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `relaax.client.run` from the command line, but for the environment. Raises UsageError."""
     try:
-        if arguments.address not in (CHECK, RANDOM):
+        if arguments.address not in (CHECK, LOCAL, RANDOM):
             parse_address(arguments.address)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if arguments.measure is not None and arguments.address != CHECK:
         _require_writable(arguments.measure)
+    if arguments.video_every is not None and arguments.video is None:
+        raise UsageError("--video-every is for --video, which names the folder")
     return {
         "address": arguments.address,
         "measure": arguments.measure,
+        "watching": watching(arguments),
         "seed": arguments.seed,
         "episodes": arguments.episodes,
         "steps": arguments.steps,
@@ -145,6 +160,23 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "tls_ca": _readable(arguments.tls_ca),
         "token": None if arguments.token_file is None else _read_token(arguments.token_file),
     }
+
+
+def watching(arguments: argparse.Namespace) -> Watching | None:
+    """Return what is to be watched; None if nothing is. Then the environments need not give images."""
+    if not (arguments.display or arguments.video) or arguments.address == CHECK:
+        return None
+    return Watching(arguments.display, arguments.video, arguments.video_every or 1)
+
+
+def add_atari_protocol(described: argparse.ArgumentParser) -> None:
+    """Add the option --protocol, for programs that run Atari games."""
+    described.add_argument(
+        "--protocol",
+        choices=(NOOP,),
+        help=f"evaluate as Nair et al. 2015 do with null ops: up to {NOOP_MAX} no-ops at the start and nothing else "
+        f"before the agent acts, whole games, at most {NOOP_FRAMES} frames",
+    )
 
 
 def execute(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relaax.client.address import CHECK, RANDOM
+from relaax.client.address import CHECK, LOCAL, RANDOM
 from relaax.client.alone import step_alone
 from relaax.client.autoreset import autoreset_of
 from relaax.client.base import ClientBase
 from relaax.client.client import Client
-from relaax.client.failure import TrainingFinished
+from relaax.client.failure import Failure, TrainingFinished
 from relaax.client.measuring import Measured
 from relaax.client.random_agent import RandomAgent
 from relaax.client.reports import Reports, reporter
@@ -24,6 +24,10 @@ from relaax.client.values import values_of
 from relaax.client.vector_client import Autoreset, VectorClient
 from relaax.extras import explained
 from relaax.rlx import Episode
+
+if TYPE_CHECKING:  # a client that is not watched and has a server does without
+    from relaax.client.local_agent import Game, LocalClient
+    from relaax.client.watching import Watch, Watching
 
 WholeEpisodes = Callable[[dict[str, Any]], Sequence[Episode]]
 Report = Callable[[dict[str, Any]], None]
@@ -41,6 +45,7 @@ def run(
     metrics: Reports | None = None,
     environment: str | None = None,
     measure: str | Path | None = None,
+    watching: Watching | None = None,
     **settings: Any,
 ) -> RunSummary:
     """Run a gymnasium environment against the RLX server at `address`, until training ends or there was enough of it.
@@ -48,7 +53,8 @@ def run(
     The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
     that asks for episodes or an end (`episodes`, `steps`, `on_episode`), the environment is then stepped alone, as fast
     as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no server either:
-    the environment is made and not even reset, and the summary says its spaces.
+    the environment is made and not even reset, and the summary says its spaces. The address "local" is for `relaax
+    eval`, whose player acts in this process; one environment plays the episodes that it names, each from a seed.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
     this call made it also closes.
@@ -62,6 +68,7 @@ def run(
     sent as a metric; or a function that takes the infos and returns names and numbers. They appear under client/.
     `environment`: the name that the server is told; by default the environment's id.
     `measure`: a file for how fast it goes, JSON lines (see `relaax.client.measuring`).
+    `watching`: what to show or record of the first environment.
     `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
     Raises Failure if the agent's side fails for good, UnsupportedSpace for spaces that cannot be sent, ValueError
@@ -84,11 +91,15 @@ def run(
         start = time.monotonic()
         finished = None
         try:
+            watch = None if watching is None else stack.enter_context(_watch(watching, made, environment))
+            turn = _Turn(whole_episodes, watch)
+            if address == LOCAL:
+                return _play(made, is_vector, turn, settings)
             agent = _agent(made, is_vector, address, seed, settings)
-            report = reporter(metrics, agent.metrics() if isinstance(agent, ClientBase) else None)
+            turn.report = reporter(metrics, agent.metrics() if isinstance(agent, ClientBase) else None)
             if measure is not None:
                 agent = Measured(agent, made.num_envs if is_vector else 1, measure)
-            (_run_vector if is_vector else _run_single)(made, agent, tally, seed, whole_episodes, report)
+            (_run_vector if is_vector else _run_single)(made, agent, tally, seed, turn)
         except TrainingFinished as end:
             finished = end.message
         return RunSummary(tally.episodes, tally.steps, tuple(tally.returns), time.monotonic() - start, finished)
@@ -125,22 +136,82 @@ def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: 
     return VectorClient(address, environments=env.num_envs, autoreset=habit, **spaces, **settings)
 
 
-def _run_single(
-    env: Any, agent: Any, tally: Tally, seed: int | None, whole_episodes: WholeEpisodes | None, report: Report
-) -> None:
+def _watch(watching: Watching, env: Any, name: str) -> Watch:
+    from relaax.client.watching import Watch
+
+    return Watch(watching, env, name)
+
+
+class _Turn:
+    """What is done beside acting, in every step."""
+
+    def __init__(self, whole_episodes: WholeEpisodes | None, watch: Watch | None) -> None:
+        self.report: Report = lambda infos: None
+        self.watch = watch
+        self._whole_episodes = whole_episodes
+
+    def count(self, tally: Tally, infos: dict[str, Any], over: list[Episode]) -> Sequence[Episode]:
+        """Count the episodes that a step ended; return those to send, which the server does not add up itself."""
+        whole: Sequence[Episode] = self._whole_episodes(infos) if self._whole_episodes else ()
+        ended = whole if self._whole_episodes else over
+        tally.count(ended)
+        if self.watch is not None and any(episode.environment == 0 for episode in ended):
+            self.watch.over()
+        return whole
+
+    def see(self) -> None:
+        """Let the first environment be watched as it is now."""
+        if self.watch is not None:
+            self.watch.frame()
+
+
+def _play(env: Any, is_vector: bool, turn: _Turn, settings: Mapping[str, Any]) -> RunSummary:
+    """Play the episodes that the player of `relaax eval` names, each from a seed of its own. Raises Failure."""
+    if is_vector and env.num_envs != 1:
+        raise Failure(f"{env.num_envs} environments: one at a time is evaluated")
+    from relaax.client.local_agent import LocalClient, current_player
+
+    player = current_player()
+    spaces = (
+        (env.single_observation_space, env.single_action_space)
+        if is_vector
+        else (env.observation_space, env.action_space)
+    )
+    agent = LocalClient(player, *spaces, is_vector, settings.get("frame_skip", 1))
+    start, returns, steps = time.monotonic(), [], 0
+    for game in player.games():
+        if turn.watch is not None:
+            turn.watch.begin(game.number)
+        episode, taken = _game(env, agent, is_vector, game, turn)
+        player.ended(game, episode, taken)
+        returns.append(episode.episode_return)
+        steps += taken
+    return RunSummary(len(returns), steps, tuple(returns), time.monotonic() - start)
+
+
+def _game(env: Any, agent: LocalClient, is_vector: bool, game: Game, turn: _Turn) -> tuple[Episode, int]:
+    """Return the whole episode from the game's seed, and the steps that it took."""
+    played: list[Episode] = []
+    tally = Tally(1, episodes=1, on_episode=played.append)
+    (_run_vector if is_vector else _run_single)(env, agent, tally, game.seed, turn)
+    return played[0], tally.steps
+
+
+def _run_single(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
     with agent as client:
         while not tally.enough:
             state, _ = env.reset(seed=seed)
             seed = None  # a generator is seeded once; the same seed again would repeat the episode
+            turn.see()
             action = client.init(state)
             ended = False
             while not ended and not tally.enough:
                 state, reward, terminated, truncated, infos = env.step(action)
-                report(infos)
+                turn.see()
+                turn.report(infos)
                 ended = bool(terminated or truncated)
                 over = tally.step(np.array([reward], np.float64), np.array([ended]), None)
-                whole: Sequence[Episode] = whole_episodes(infos) if whole_episodes else ()
-                tally.count(whole if whole_episodes else over)
+                whole = turn.count(tally, infos, over)
                 if ended:
                     cut = not terminated
                     client.reset(reward, truncated=cut, state=state if cut else None, episodes=whole)
@@ -148,9 +219,7 @@ def _run_single(
                     action = client.send(reward, state, episodes=whole)
 
 
-def _run_vector(
-    env: Any, agent: Any, tally: Tally, seed: int | None, whole_episodes: WholeEpisodes | None, report: Report
-) -> None:
+def _run_vector(env: Any, agent: Any, tally: Tally, seed: int | None, turn: _Turn) -> None:
     mode = autoreset_of(env)
     with agent as client:
         try:
@@ -158,6 +227,7 @@ def _run_vector(
         except ValueError as error:
             _explain(error, env)
             raise
+        turn.see()
         actions = client.init(states)
         first = np.zeros(env.num_envs, np.bool_)
         while not tally.enough:
@@ -166,19 +236,22 @@ def _run_vector(
             except ValueError as error:
                 _explain(error, env)
                 raise
-            report(infos)
+            turn.report(infos)
             terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
             ended = terminated | truncated
             some = np.count_nonzero(ended) > 0
             begins = first if mode == "next_step" and np.count_nonzero(first) else None
             rewards = np.asarray(rewards, np.float64)
             over = tally.step(rewards, ended, begins)
-            whole: Sequence[Episode] = whole_episodes(infos) if whole_episodes else ()
-            tally.count(whole if whole_episodes else over)
+            if mode != "same_step":
+                turn.see()  # the last image of an episode
+            whole = turn.count(tally, infos, over)
             final = infos.get("final_obs")
             if mode == "disabled" and some:
                 final = states
                 states, _ = env.reset(options={"reset_mask": ended})
+            if (mode == "same_step" or (mode == "disabled" and ended[0])) and not tally.enough:
+                turn.see()
             ends = (terminated, truncated) if some else ()  # most steps: none, and nothing to look at again
             actions = client.step(rewards, states, *ends, final_states=final, first=begins, episodes=whole)
             first = ended

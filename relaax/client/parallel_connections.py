@@ -52,6 +52,8 @@ def _summaries(main: Main, arguments: argparse.Namespace) -> list[RunSummary]:
         own = argparse.Namespace(**vars(arguments))
         if own.seed is not None:
             own.seed += index * own.environments
+        if index:
+            own.display, own.video, own.video_every = False, None, None  # one environment is watched
         if own.measure is not None:
             own.measure = measure_file(own.measure, index)
         threads.append(threading.Thread(target=one, args=(own,), name=f"{_NAME}{index}", daemon=True))

@@ -1,0 +1,97 @@
+"""An agent within the process that plays one episode after another, each from a seed of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from relaax import rlx
+from relaax.client.address import LOCAL
+from relaax.client.failure import Failure
+from relaax.client.values import values_of
+
+
+class Game(NamedTuple):
+    """An episode to play: its number, counted from 0, and the seed of the environment's reset."""
+
+    number: int
+    seed: int
+
+
+class Player(Protocol):
+    """What acts in an environment whose address is `local`. Values are those of the spaces of `relaax.rlx`."""
+
+    def meet(self, observation_space: rlx.Space, action_space: rlx.Space, frame_skip: int) -> None:
+        """Take note of the environment. Raises Failure if it cannot be played."""
+
+    def games(self) -> Iterator[Game]:
+        """Return the episodes to play, until there are enough."""
+
+    def act(self, observation: Any, first: bool) -> Any:
+        """Return the action for an observation. `first`: it begins an episode."""
+
+    def ended(self, game: Game, episode: rlx.Episode, steps: int) -> None:
+        """Note the whole episode that a game was. `steps`: those that its environment took, no-ops not counted."""
+
+
+_player: ContextVar[Player | None] = ContextVar("player", default=None)
+
+
+@contextlib.contextmanager
+def playing(player: Player) -> Iterator[None]:
+    """Let `player` act wherever the address `local` is given in this block."""
+    token = _player.set(player)
+    try:
+        yield
+    finally:
+        _player.reset(token)
+
+
+def current_player() -> Player:
+    """Return the player of the block around. Raises Failure if there is none."""
+    player = _player.get()
+    if player is None:
+        raise Failure(f"the address {LOCAL!r} is for programs that `relaax eval` starts; name an RLX server, HOST:PORT")
+    return player
+
+
+class LocalClient:
+    """Has the methods of `Client` and, for one environment, of `VectorClient` that act. A player answers."""
+
+    def __init__(self, player: Player, observation_space: Any, action_space: Any, is_vector: bool, frame_skip: int):
+        self._player = player
+        self._observe, self._act_values = values_of(observation_space), values_of(action_space)
+        self._axes = 1 if is_vector else 0
+        player.meet(self._observe.space, self._act_values.space, frame_skip)
+
+    def __enter__(self) -> LocalClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        pass
+
+    def init(self, states: Any) -> Any:
+        """Return the first action."""
+        return self._act(states, True)
+
+    def step(self, rewards: Any, states: Any, *ends: Any, **more: Any) -> Any:
+        """Return the next action, in a batch of one."""
+        return self._act(states, False)
+
+    def send(self, reward: float, state: Any, **more: Any) -> Any:
+        """Return the next action."""
+        return self._act(state, False)
+
+    def reset(self, reward: float, **more: Any) -> None:
+        """End the episode; nothing is learned from it."""
+
+    def _act(self, states: Any, first: bool) -> Any:
+        leaves = self._observe.leaves(states, self._axes)
+        observation = self._observe.space.unflatten([leaf[0] if self._axes else leaf for leaf in leaves])
+        action = self._act_values.space.flatten(self._player.act(observation, first))
+        return self._act_values.take((np.asarray(leaf)[None] for leaf in action), not self._axes)
