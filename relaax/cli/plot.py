@@ -6,22 +6,28 @@ import csv
 import glob
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import typer
 
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
 
+Array = npt.NDArray[np.float64]
+POINTS = 500
+QUARTILES_FROM = 5
 Curve = list[tuple[int, float, float]]
 """Tuples of global step, seconds since the run's first value, and value."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlottedRun:
-    """A run to draw; the runs of a group share a color and a legend entry."""
+    """A run to draw; the runs of a group are drawn as one median and its interval."""
 
     name: str
     curve: Curve
@@ -40,14 +46,17 @@ def plot(
     target: Annotated[float | None, typer.Option(help="Draw a dashed line at this value.")] = None,
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATTERN", help="Runs of one color and name, as in 'LSTM=runs/lstm-*'; repeatable."),
+        typer.Option(
+            metavar="NAME=PATTERN",
+            help="Runs to draw as their median and interval, as in 'LSTM=runs/lstm-*'; repeatable.",
+        ),
     ] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Draw a dotted line at this value, with a name; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Draw a dotted line at this value, with its name; repeatable."),
     ] = None,
 ) -> None:
-    """Draw one scalar of one or more runs."""
+    """Draw one scalar of one or more runs; runs of a group as median and interval. Readable in black and white, too."""
     if x not in ("steps", "minutes"):
         _refuse(f"--x {x}: 'steps' or 'minutes' is expected")
     heights = dict(_height(text) for text in reference or [])
@@ -149,25 +158,59 @@ def draw(
         _refuse("matplotlib is not installed; pip install 'relaax[plot]'")
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
-    colours: dict[str, str] = {}
+    axes.set_xmargin(0.02)
+    bundles: dict[str, list[PlottedRun]] = {}
     for run in runs:
-        steps, seconds, values = zip(*run.curve, strict=True)
-        name = run.group or run.name
-        # A leading underscore keeps a line out of the legend: a group has one entry.
-        label = f"_{run.name}" if name in colours else name
-        colour = colours.setdefault(name, f"C{len(colours) % 10}")
-        xs = steps if x == "steps" else [second / 60 for second in seconds]
-        axes.plot(xs, values, label=label, color=colour, linewidth=1.0 if run.group else 1.5)
+        bundles.setdefault(run.group or run.name, []).append(run)
+    for number, (name, bundle) in enumerate(bundles.items()):
+        lines = [_xy(run.curve, x) for run in bundle]
+        colour, look = f"C{number % 10}", _look(number)
+        if len(bundle) == 1:
+            axes.plot(*lines[0], label=name, color=colour, **look)
+            continue
+        xs, median, low, high = band(lines)
+        interval = "quartiles" if len(bundle) >= QUARTILES_FROM else "range"
+        axes.plot(xs, median, label=f"{name} (median and {interval} of {len(bundle)})", color=colour, **look)
+        axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0.5)
     if target is not None:
         axes.axhline(target, linestyle="--", color="grey", linewidth=1)
-    for index, (name, height) in enumerate((references or {}).items()):
-        colour = f"C{(len(colours) + index) % 10}"
-        axes.axhline(height, linestyle=":", color=colour, linewidth=1.5, label=f"{name} ({height:g})")
+    for name, height in (references or {}).items():
+        axes.axhline(height, linestyle=":", color="black", linewidth=1)
+        words = f"{name} ({height:g})"  # beside its line: in a legend all would look alike
+        axes.annotate(words, (1, height), (-2, 2), axes.get_yaxis_transform(), "offset points", ha="right", fontsize=8)
     axes.set_xlabel("environment steps" if x == "steps" else "minutes")
     axes.set_ylabel(scalar)
     axes.grid(alpha=0.3)
     if title:
         axes.set_title(title)
-    if len(runs) > 1 or references or any(run.group for run in runs):
+    if len(bundles) > 1 or any(run.group for run in runs):
         axes.legend()
     return figure
+
+
+def band(lines: Sequence[tuple[Array, Array]]) -> tuple[Array, Array, Array, Array]:
+    """Return x, median, lower and upper bound of several curves, at points that all of them have reached.
+
+    Between its own points a curve is a straight line. The bounds are the quartiles, of fewer than five curves the
+    smallest and the largest value. Raises ValueError if the curves have no x in common.
+    """
+    start, end = max(xs[0] for xs, _ in lines), min(xs[-1] for xs, _ in lines)
+    if start > end:
+        raise ValueError(f"runs of a group have no x in common: one begins at {start:g}, another ends at {end:g}")
+    xs = np.linspace(start, end, POINTS)
+    values = np.stack([np.interp(xs, *line) for line in lines])
+    outer = (25, 75) if len(lines) >= QUARTILES_FROM else (0, 100)
+    low, median, high = np.percentile(values, (outer[0], 50, outer[1]), axis=0)
+    return xs, median, low, high
+
+
+def _xy(curve: Curve, x: str) -> tuple[Array, Array]:
+    steps, seconds, values = (np.asarray(column, np.float64) for column in zip(*curve, strict=True))
+    return steps if x == "steps" else seconds / 60, values
+
+
+def _look(number: int) -> dict[str, Any]:
+    """Return a line style that differs from those of the others without its color, too."""
+    style = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))[number % 4]
+    marker = ("", "o", "s", "^", "D", "v", "x")[number // 4 % 7]
+    return {"linestyle": style, "marker": marker, "markevery": 0.1, "markersize": 4, "linewidth": 1.5}

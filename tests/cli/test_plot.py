@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import matplotlib.colors
+import numpy as np
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -13,16 +13,16 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.cli.plot import PlottedRun, draw
+from relaax.cli.plot import PlottedRun, band, draw
 
 SCALAR = "episode/mean_return_100"
 CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
 
 
-def a_run(folder: Path, *values: float) -> Path:
+def a_run(folder: Path, *values: float, first: int = 0) -> Path:
     """A run directory with one value every 100 steps and 30 seconds."""
     writer = EventFileWriter(str(folder / "metrics"))
-    for index, value in enumerate(values):
+    for index, value in enumerate(values, first):
         summary = Summary(value=[Summary.Value(tag=SCALAR, simple_value=value)])
         writer.add_event(Event(wall_time=1000.0 + 30 * index, step=100 * index, summary=summary))
     writer.close()
@@ -71,13 +71,29 @@ def test_runs_of_one_name_in_two_places_are_both_there(tmp_path):
     assert names == ["seed-1", str(second)]
 
 
-def test_a_group_has_one_colour_and_one_entry_in_the_legend():
-    runs = [PlottedRun(f"{name}/{seed}", CURVE, name) for name in ("LSTM", "feed-forward") for seed in range(3)]
-    (axes,) = draw(runs, SCALAR, references={"paper": 2.0}).axes
-    colours = [matplotlib.colors.to_hex(line.get_color()) for line in axes.get_lines()]
-    assert len(set(colours[:3])) == len(set(colours[3:6])) == 1
-    assert len(set(colours)) == 3
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["LSTM", "feed-forward", "paper (2)"]
+def test_a_group_is_its_median_and_interval():
+    def runs(name: str, count: int) -> list[PlottedRun]:
+        return [PlottedRun(f"{name}/{i}", [(0, 0.0, 1.0 * i), (10 * (i + 1), 60.0, 3.0)], name) for i in range(count)]
+
+    (axes,) = draw([*runs("LSTM", 3), *runs("feed-forward", 5)], SCALAR, references={"paper": 2.0}).axes
+    lstm, feed_forward, _ = axes.get_lines()
+    assert lstm.get_linestyle() != feed_forward.get_linestyle(), "told apart without colours"
+    assert list(lstm.get_xdata())[::499] == [0, 10], "as far as all have come"
+    assert lstm.get_ydata()[0] == 1.0  # of 0, 1 and 2
+    assert lstm.get_ydata()[-1] == pytest.approx(2.0 + 1 / 3)  # of 3, 2 and 2 1/3, between their own points
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "LSTM (median and range of 3)",
+        "feed-forward (median and quartiles of 5)",
+    ]
+    assert "paper (2)" in [text.get_text() for text in axes.texts]
+
+
+def test_the_interval_is_the_range_of_few_runs_and_the_quartiles_of_many():
+    ends = np.array([0.0, 1.0])
+    few = [(ends, np.full(2, value)) for value in (1.0, 2.0, 6.0)]
+    assert [values[0] for values in band(few)[1:]] == [2.0, 1.0, 6.0]
+    many = [(ends, np.full(2, value)) for value in (0.0, 1.0, 2.0, 3.0, 100.0)]
+    assert [values[0] for values in band(many)[1:]] == [2.0, 1.0, 3.0]
 
 
 def test_references_are_dotted_the_target_is_dashed():
@@ -89,7 +105,8 @@ def test_references_are_dotted_the_target_is_dashed():
     assert list(curve.get_ydata()) == [1.0, 3.0]
     assert (target.get_linestyle(), list(target.get_ydata())) == ("--", [4.0, 4.0])
     assert [(line.get_linestyle(), line.get_ydata()[0]) for line in references] == [(":", 2.5), (":", -1)]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["one", "A2C (2.5)", "random (-1)"]
+    assert [text.get_text() for text in axes.texts] == ["A2C (2.5)", "random (-1)"]
+    assert axes.get_legend() is None, "each line says its name itself"
     assert axes.get_xlabel() == "minutes"
 
 
@@ -111,10 +128,16 @@ def test_one_run_alone_needs_no_legend():
         (["{folder}/nothing"], "/nothing: no such folder"),
         (["{run}", "--scalar", "loss/polic"], f"has no scalar loss/polic; it has {SCALAR}"),
         (["{run}", "-o", "{folder}/plot.doc"], "doc"),
+        (
+            ["--group", "late={folder}/of-*"],
+            "no x in common: one begins at 500, another ends at 0",
+        ),
     ],
 )
 def test_what_cannot_be_drawn_is_told_in_a_sentence(tmp_path, arguments, said):
     run = a_run(tmp_path / "run", 1.0)
+    a_run(tmp_path / "of-1", 1.0)
+    a_run(tmp_path / "of-2", 1.0, first=5)
     done = plot(*(text.format(run=run, folder=tmp_path) for text in arguments))
     assert done.exit_code == 2
     (sentence,) = done.stderr.splitlines()
