@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentBase, AgentContext, Leaves, Mask, Pulled, StepResult
+from relaax.algorithm_base import (
+    AgentBase,
+    AgentContext,
+    LargestOutput,
+    Leaves,
+    Mask,
+    PolicyGraph,
+    Pulled,
+    ScaledOutput,
+    StepResult,
+)
 from relaax.algorithm_base.network import history
 from relaax.algorithm_base.normalization import Normalization
 from relaax.algorithm_base.observations import ObservationEncoder
@@ -47,7 +57,7 @@ class ActorCritic(AgentBase):
     def __init__(self, config: Config, context: AgentContext, policy: Distribution) -> None:
         super().__init__(config, context)
         n = context.environments
-        spec = actor_critic(config, context.observation_space, policy)
+        self._spec = spec = actor_critic(config, context.observation_space, policy)
         self._policy = policy
         frames = history(config.history_len, context.observation_space)
         self._encoder = ObservationEncoder(context.observation_space, n, frames)
@@ -100,6 +110,22 @@ class ActorCritic(AgentBase):
         with np.errstate(all="ignore"):  # what is not finite is found where it is pushed to
             weights = np.exp(np.minimum(now - then, 0.0)).astype(np.float32)
         self._experience.look_again(outputs["value"][:, 0], weights)
+
+    def policy_graph(self) -> PolicyGraph:
+        mean, std = self._normalization.observation_mean_and_std
+        return PolicyGraph(
+            self._spec,
+            self.context.parameters.pull().parameters,
+            tuple(self._policy.heads),
+            self._greedy(),
+            self._encoder.history,
+            mean,
+            std,
+        )
+
+    @abstractmethod
+    def _greedy(self) -> LargestOutput | ScaledOutput:
+        """Return how the most probable action follows from the outputs."""
 
     @abstractmethod
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:

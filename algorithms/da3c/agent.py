@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, Discrete, Leaves, Space
+from relaax.algorithm_base import AgentContext, Discrete, LargestOutput, Leaves, Space
 from relaax.nn.distributions import Categorical
 
 from .actor_critic import ActorCritic
@@ -28,6 +28,9 @@ class Agent(ActorCritic):
             return f"da3c cannot handle the action space {action_space}; it handles Discrete"
         sentence = observation_refusal(config, observation_space, Categorical(action_space.n))
         return f"da3c cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+
+    def _greedy(self) -> LargestOutput:
+        return LargestOutput("policy", self._first_action)
 
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
         return [actions + self._first_action]  # int64 already, as they are sampled

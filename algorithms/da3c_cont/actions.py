@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import Box, Leaves, Space, space_size
+from relaax.algorithm_base import Box, Leaves, ScaledOutput, Space, space_size
 from relaax.nn.distributions import Gaussian
 
 from .config import Config
@@ -48,6 +48,10 @@ class ActionMap:
             leaves.append(mapped[:, start:end].reshape(-1, *box.shape).astype(box.dtype))
             start = end
         return leaves
+
+    def of_output(self, head: str) -> ScaledOutput:
+        """Return the same map of a head's outputs, as data."""
+        return ScaledOutput(head, self._centre, self._radius, self._low, self._high)
 
 
 def action_refusal(space: Space) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, Leaves, Space
+from relaax.algorithm_base import AgentContext, Leaves, ScaledOutput, Space
 from relaax.algorithm_base.rollout import Experience
 from relaax.nn.specification import NetworkSpec
 
@@ -31,6 +31,9 @@ class Agent(ActorCritic):
             return f"da3c_cont cannot handle the action space {action_space}; {sentence}"
         sentence = observation_refusal(config, observation_space, gaussian(config, action_space))
         return f"da3c_cont cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+
+    def _greedy(self) -> ScaledOutput:
+        return self._map.of_output("mean")
 
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
         return self._map(actions)

@@ -12,6 +12,7 @@ from relaax.algorithm_base.optimizer_config import (
     RMSPropConfig,
 )
 from relaax.algorithm_base.parameter_server import ParameterServerBase
+from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph, ScaledOutput
 from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.configuration import Fixed, Free, Section
@@ -48,6 +49,7 @@ __all__ = [
     "Fixed",
     "FlatVector",
     "Free",
+    "LargestOutput",
     "Leaves",
     "MAX_PARAMETERS",
     "MAX_STATISTICS",
@@ -58,11 +60,13 @@ __all__ = [
     "MultiDiscrete",
     "OptimizerConfig",
     "ParameterServerBase",
+    "PolicyGraph",
     "Pulled",
     "Pushed",
     "RMSPropConfig",
     "Registered",
     "Registration",
+    "ScaledOutput",
     "Schedule",
     "Section",
     "Space",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from relaax.algorithm_base.step import Leaves, StepResult
 
 if TYPE_CHECKING:
+    from relaax.algorithm_base.policy_graph import PolicyGraph
     from relaax.parameters.interfaces import MetricsRecorder, Parameters
     from relaax.rlx import Space
 
@@ -89,6 +90,10 @@ class AgentBase(ABC):
         and statistics as they were when it acted, and what it fetches here serves from the next `step` on. What it
         raises here ends the connection when the client asks for the next actions.
         """
+
+    def policy_graph(self) -> PolicyGraph | None:
+        """Return what is computed to act, for `relaax checkpoints export FILE.onnx`; None if that cannot be told."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - nothing to do is a good default
         """The connection has ended."""

@@ -71,6 +71,11 @@ class Statistic:
         standardized: Array = (x - self._moments.mean) / self._std
         return standardized
 
+    @property
+    def mean_and_std(self) -> tuple[Array, Array]:
+        """float64 [D] each; the standard deviation of what never varied is 1."""
+        return self._moments.mean, self._std
+
     def _use(self, moments: Moments) -> None:
         self._moments = moments
         std = np.sqrt(moments.variance)
@@ -128,6 +133,11 @@ class Normalization:
             return inputs
         normalized = self._observation.standardized(inputs)
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
+
+    @property
+    def observation_mean_and_std(self) -> tuple[Array, Array] | tuple[None, None]:
+        """What `observations` uses, float64 [D] each; None if it changes nothing."""
+        return self._observation.mean_and_std if self._observation else (None, None)
 
     def rewards(self, step: StepResult) -> Array:
         """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""

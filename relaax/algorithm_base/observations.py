@@ -35,6 +35,7 @@ class ObservationEncoder:
         self._history = (
             FrameStack(environments, self._elements[0].shape, np.uint8, history) if is_image(space) else None
         )
+        self.history = history
         self.shape = input_shape(space, history)
 
     @property

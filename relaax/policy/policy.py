@@ -15,6 +15,7 @@ from relaax.algorithm_base import (
     ConfigBase,
     Discrete,
     Leaves,
+    PolicyGraph,
     Pulled,
     Space,
     StepResult,
@@ -89,9 +90,23 @@ class Policy:
         self._begun = True
         return self._answer(actions, single)
 
-    def reset(self) -> None:
-        """Begin an episode in every environment with the next observations, whose number may change."""
+    def reset(self, seed: int | None = None) -> None:
+        """Begin an episode in every environment with the next observations, whose number may change.
+
+        `seed`: that of actions which are sampled from then on; by default they go on as before.
+        """
         self._begun = False
+        if seed is not None:
+            self._seed, self._agent = seed, None
+
+    def graph(self) -> PolicyGraph:
+        """Return what is computed to act. Raises PolicyError if the algorithm does not tell."""
+        graph = self._agent_for(1).policy_graph()
+        if graph is None:
+            raise PolicyError(
+                f"the algorithm {self.algorithm} does not say what it computes: its Agent needs policy_graph()"
+            )
+        return graph
 
     def __repr__(self) -> str:
         return (

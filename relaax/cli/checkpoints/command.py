@@ -6,7 +6,8 @@ import contextlib
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -157,7 +158,12 @@ def remove(
 @checkpoints.command()
 def export(
     location: LocationArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as pong.safetensors.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The file to write, such as pong.safetensors, or pong.onnx.")
+    ],
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="PATH", help="For .onnx: the algorithm, if it does not come with RELAAX.")
+    ] = None,
     checkpoint_id: Annotated[str | None, typer.Option("--id", help="Its id; by default the newest.")] = None,
     best: Annotated[bool, typer.Option("--best", help="The one with the highest mean return.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
@@ -167,7 +173,9 @@ def export(
 ) -> None:
     """Write the parameters to a safetensors file, with which `relaax.policy.load(FILE)` acts without the service.
 
-    It holds parameters, statistics, the configuration without secrets, spaces and the algorithm's name.
+    It holds parameters, statistics, the configuration without secrets, spaces and the algorithm's name. A FILE that
+    ends with .onnx holds the network and its normalisation, for programs without Python: the page Checkpoints says
+    its inputs and outputs.
     """
     from relaax.checkpoint import CheckpointManager
     from relaax.cli.checkpoints import catalogue
@@ -182,8 +190,11 @@ def export(
         ids = [] if checkpoint_id is None else [checkpoint_id]
         (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
         checkpoint = CheckpointManager(store).load(entry.checkpoint_id)
+        content = exporting.policy_of(checkpoint)
+        if file.suffix == ".onnx":
+            content = [_onnx(content, algorithm)]
         try:
-            write_whole(file, exporting.policy_of(checkpoint))
+            write_whole(file, content)
         except OSError as error:
             _give_up(f"{file} cannot be written: {error.strerror or error}", 1)
         described = exporting.description_of(checkpoint)
@@ -195,17 +206,29 @@ def export(
         print(f"{file}: {algorithm} at global step {described.global_step:,}, of checkpoint {entry.checkpoint_id}")
 
 
+def _onnx(policy: Sequence[memoryview], algorithm: str | None) -> memoryview:
+    """Return the ONNX model of a policy file's contents. Raises PolicyError, and ModuleNotFoundError without onnx."""
+    from relaax.policy import load
+    from relaax.policy.onnx_export import onnx_of
+
+    with tempfile.TemporaryDirectory(prefix="relaax-export-") as folder:
+        file = Path(folder) / "policy.safetensors"
+        write_whole(file, policy)
+        return memoryview(onnx_of(load(file, algorithm=algorithm)))
+
+
 @contextlib.contextmanager
 def _sentences() -> Iterator[None]:
     """Turn errors that the user can act on into a one-line message, and exit."""
     from relaax.checkpoint import Damaged, StoreError
     from relaax.checkpoint.lease import LeaseLost
     from relaax.cli.checkpoints.catalogue import CatalogueError
+    from relaax.policy import PolicyError
 
     logging.basicConfig(level="WARNING", format="relaax checkpoints: %(message)s", stream=sys.stderr)
     try:
         yield
-    except (CatalogueError, ConfigurationError) as error:
+    except (CatalogueError, ConfigurationError, PolicyError) as error:
         _give_up(str(error), 2)
     except Damaged as error:
         _give_up(f"damaged: {error}", 1)

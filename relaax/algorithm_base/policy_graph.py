@@ -1,0 +1,50 @@
+"""What an agent computes to act, as data: for programs that write it down in a form of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.nn.specification import NetworkSpec
+
+Vector = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LargestOutput:
+    """An action that is the index of the largest output of a head, and `start`: int64 [N]."""
+
+    head: str
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledOutput:
+    """Actions of real numbers: centre + radius * a head's outputs, cut to low and high; float64 [D] each."""
+
+    head: str
+    centre: Vector
+    radius: Vector
+    low: Vector
+    high: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGraph:
+    """From observations to the action that is taken greedily.
+
+    Observations are encoded as by `ObservationEncoder`, with `history` frames of an image. If there is a `mean`, inputs
+    become (x - mean) / std, float64 [D] each, cut to plus and minus `Normalization`'s limit. Then come the network and
+    the action; `heads` are the outputs that describe the policy.
+    """
+
+    network: NetworkSpec
+    parameters: npt.NDArray[np.float32]
+    heads: tuple[str, ...]
+    action: LargestOutput | ScaledOutput
+    history: int = 1
+    mean: Vector | None = None
+    std: Vector | None = None

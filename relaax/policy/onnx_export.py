@@ -1,0 +1,229 @@
+"""Write a policy as ONNX: for programs that act without Python, such as a game engine or a robot.
+
+Inputs, each with N environments: `observation`, or `observation.0`, `observation.1`, ... if the space has parts; with
+more than one frame of an image, `first` bool [N] and `frames` uint8 [N, *frame, history]; with an LSTM, `first` and
+`memory` float32 [N, 2 C]. Outputs: `action` or `action.0`, ...; the heads' outputs, such as `policy`; `next_frames` and
+`next_memory`, which are the inputs of the next step. `frames` and `memory` may hold anything if `first` is true.
+Normalisation is inside. The action is the greedy one; a program that wants to draw it has the heads' outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import Box, Discrete, LargestOutput, Space
+from relaax.algorithm_base.normalization import LIMIT
+from relaax.algorithm_base.observations import is_image, looks_like_image
+from relaax.algorithm_base.policy_graph import PolicyGraph
+from relaax.extras import explained
+from relaax.policy.policy import Policy
+
+OPSET = 17
+_BATCH = "N"
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def onnx_of(policy: Policy) -> bytes:
+    """Return the model. Raises PolicyError if the algorithm does not say what it computes."""
+    with explained("onnx"):
+        import onnx
+
+    graph = policy.graph()
+    builder = _Builder(graph, policy.observation_space, policy.action_space)
+    builder.build()
+    helper = onnx.helper
+    made = helper.make_graph(builder.nodes, "policy", builder.inputs, builder.outputs, builder.constants)
+    model = helper.make_model(made, producer_name="relaax", opset_imports=[helper.make_opsetid("", OPSET)])
+    model.ir_version = 8  # of the same year as the opset: engines with older readers take it
+    description = policy.description
+    facts = {
+        "algorithm": policy.algorithm,
+        "checkpoint": description.checkpoint,
+        "global_step": description.global_step,
+        "mean_return": description.mean_return,
+    }
+    helper.set_model_props(model, {"relaax": json.dumps(facts)})
+    onnx.checker.check_model(model, full_check=True)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+class _Builder:
+    """Adds one node after the other. Every method takes and returns names of values."""
+
+    def __init__(self, graph: PolicyGraph, observation_space: Space, action_space: Space) -> None:
+        import onnx
+
+        self._helper, self._onnx = onnx.helper, onnx
+        self._graph, self._observation_space, self._action_space = graph, observation_space, action_space
+        self._weights = graph.network.layout().views(graph.parameters)
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        self._first: str | None = None
+        self._count = 0
+
+    def build(self) -> None:
+        """Add everything, from observations to actions."""
+        x = self._encoded()
+        if self._graph.mean is not None and self._graph.std is not None:
+            x = self._standardized(x, self._graph.mean, self._graph.std)
+        heads = {}
+        for trunk, names in self._graph.network.trunks().items():
+            wanted = [name for name in names if name in self._graph.heads]
+            if wanted:
+                features = self._features(trunk, x)
+                for name in wanted:
+                    heads[name] = self._output(
+                        self._dense(features, name), name, np.float32, (self._graph.network.heads[name],)
+                    )
+        self._act(heads)
+
+    def _encoded(self) -> str:
+        """Return the network's inputs: images float32 [N, H, W, C] from 0 to 1, anything else float32 [N, D]."""
+        elements = list(self._observation_space.elements())
+        names = ["observation"] if len(elements) == 1 else [f"observation.{i}" for i in range(len(elements))]
+        leaves = [self._input(name, part.dtype, part.shape) for name, part in zip(names, elements, strict=True)]
+        if is_image(self._observation_space):
+            return self._image(leaves[0], elements[0])
+        parts = [self._flat(leaf, element) for leaf, element in zip(leaves, elements, strict=True)]
+        return parts[0] if len(parts) == 1 else self._node("Concat", *parts, axis=1)
+
+    def _flat(self, leaf: str, element: Any) -> str:
+        if isinstance(element, Discrete):
+            choices = self._constant(np.arange(element.start, element.start + element.n))
+            return self._cast(self._node("Equal", self._reshape(leaf, [-1, 1]), choices), np.float32)
+        if element.dtype == np.float64:  # of which float32 holds a part only
+            leaf = self._node("Clip", leaf, self._constant(np.float64(-_LARGEST)), self._constant(np.float64(_LARGEST)))
+        flat = self._reshape(self._cast(leaf, np.float32), [-1, math.prod(element.shape)])
+        is_picture = looks_like_image(element) and element.dtype == np.uint8
+        return self._node("Div", flat, self._constant(np.float32(255))) if is_picture else flat
+
+    def _image(self, frame: str, element: Space) -> str:
+        assert isinstance(element, Box)
+        if element.dtype == np.bool_:
+            frame = self._node("Mul", self._cast(frame, np.uint8), self._constant(np.uint8(255)))
+        history, newest = self._graph.history, self._node("Unsqueeze", frame, self._constant(np.array([-1])))
+        stack = newest
+        if history > 1:
+            frames = self._input("frames", np.uint8, (*element.shape, history))
+            ones = [1] * (len(element.shape) + 1)
+            filled = self._node("Tile", newest, self._constant(np.array([*ones, history])))
+            starts, ends, axes = (self._constant(np.array([value])) for value in (1, history, len(ones)))
+            shifted = self._node("Concat", self._node("Slice", frames, starts, ends, axes), newest, axis=-1)
+            stack = self._node("Where", self._reshape(self._begins(), [-1, *ones]), filled, shifted)
+            stack = self._output(stack, "next_frames", np.uint8, (*element.shape, history))
+        pixels = self._reshape(stack, [-1, *self._graph.network.inputs])
+        return self._node("Div", self._cast(pixels, np.float32), self._constant(np.float32(255)))
+
+    def _standardized(self, x: str, mean: npt.NDArray[Any], std: npt.NDArray[Any]) -> str:
+        x = self._node("Sub", self._cast(x, np.float64), self._constant(np.asarray(mean, np.float64)))
+        x = self._node("Div", x, self._constant(np.asarray(std, np.float64)))
+        x = self._node("Clip", x, self._constant(np.float64(-LIMIT)), self._constant(np.float64(LIMIT)))
+        return self._cast(x, np.float32)
+
+    def _features(self, trunk: str, x: str) -> str:
+        """Return what comes out of a trunk, float32 [N, width]."""
+        spec = self._graph.network
+        activation = {"relu": "Relu", "tanh": "Tanh"}[spec.activation]
+        if spec.convolutions:
+            x = self._node("Transpose", x, perm=[0, 3, 1, 2])  # ONNX has the channels first
+            for index, layer in enumerate(spec.convolutions):
+                kernel = self._constant(self._weights[f"{trunk}conv{index}/kernel"].transpose(3, 2, 0, 1))
+                bias = self._constant(self._weights[f"{trunk}conv{index}/bias"])
+                x = self._node(activation, self._node("Conv", x, kernel, bias, strides=[layer.stride] * 2))
+            x = self._node("Transpose", x, perm=[0, 2, 3, 1])
+            x = self._node("Flatten", x, axis=1)
+        for index in range(len(spec.dense)):
+            x = self._node(activation, self._dense(x, f"{trunk}dense{index}"))
+        return self._lstm(trunk, x) if spec.lstm else x
+
+    def _lstm(self, trunk: str, x: str) -> str:
+        """Return h after a step, as `relaax.nn.numpy_actor.lstm_numpy` computes it."""
+        cells = self._graph.network.lstm
+        memory = self._input("memory", np.float32, (2 * cells,))
+        begins = self._reshape(self._begins(), [-1, 1])
+        memory = self._node("Where", begins, self._constant(np.float32(0)), memory)
+        h, c = self._split(memory, [cells, cells])
+        gates = self._split(self._dense(self._node("Concat", x, h, axis=1), f"{trunk}lstm"), [cells] * 4)
+        i, f, o = (self._node("Sigmoid", gates[index]) for index in (0, 1, 3))
+        kept = self._node("Mul", f, c)
+        c = self._node("Add", kept, self._node("Mul", i, self._node("Tanh", gates[2])))
+        h = self._node("Mul", o, self._node("Tanh", c))
+        self._output(self._node("Concat", h, c, axis=1), "next_memory", np.float32, (2 * cells,))
+        return h
+
+    def _act(self, heads: dict[str, str]) -> None:
+        action = self._graph.action
+        if isinstance(action, LargestOutput):
+            index = self._node("ArgMax", heads[action.head], axis=1, keepdims=0)
+            index = self._node("Add", index, self._constant(np.int64(action.start)))
+            self._output(index, "action", np.int64, ())
+            return
+        wanted = self._node("Mul", self._cast(heads[action.head], np.float64), self._constant(action.radius))
+        wanted = self._node("Add", wanted, self._constant(action.centre))
+        wanted = self._node("Max", wanted, self._constant(np.asarray(action.low, np.float64)))
+        wanted = self._node("Min", wanted, self._constant(np.asarray(action.high, np.float64)))
+        elements = list(self._action_space.elements())
+        sizes = [math.prod(element.shape) for element in elements]
+        parts = [wanted] if len(elements) == 1 else self._split(wanted, sizes)
+        for number, (part, element) in enumerate(zip(parts, elements, strict=True)):
+            name = "action" if len(elements) == 1 else f"action.{number}"
+            shaped = self._reshape(self._cast(part, element.dtype), [-1, *element.shape])
+            self._output(shaped, name, element.dtype, element.shape)
+
+    def _begins(self) -> str:
+        if self._first is None:
+            self._first = self._input("first", np.bool_, ())
+        return self._first
+
+    def _dense(self, x: str, layer: str) -> str:
+        kernel, bias = self._constant(self._weights[f"{layer}/kernel"]), self._constant(self._weights[f"{layer}/bias"])
+        return self._node("Gemm", x, kernel, bias)
+
+    def _split(self, x: str, sizes: list[int]) -> list[str]:
+        names = [self._name("split") for _ in sizes]
+        node = self._helper.make_node("Split", [x, self._constant(np.array(sizes))], names, axis=1)
+        self.nodes.append(node)
+        return names
+
+    def _cast(self, x: str, dtype: npt.DTypeLike) -> str:
+        return self._node("Cast", x, to=self._type(dtype))
+
+    def _reshape(self, x: str, shape: list[int]) -> str:
+        return self._node("Reshape", x, self._constant(np.array(shape)))
+
+    def _node(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        name = self._name(operator.lower())
+        self.nodes.append(self._helper.make_node(operator, list(inputs), [name], **attributes))
+        return name
+
+    def _constant(self, value: Any) -> str:
+        name = self._name("constant")
+        self.constants.append(
+            self._onnx.numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name)
+        )
+        return name
+
+    def _input(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> str:
+        self.inputs.append(self._helper.make_tensor_value_info(name, self._type(dtype), [_BATCH, *shape]))
+        return name
+
+    def _output(self, x: str, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> str:
+        self.nodes.append(self._helper.make_node("Identity", [x], [name]))
+        self.outputs.append(self._helper.make_tensor_value_info(name, self._type(dtype), [_BATCH, *shape]))
+        return name
+
+    def _type(self, dtype: npt.DTypeLike) -> int:
+        code: int = self._helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return code
+
+    def _name(self, what: str) -> str:
+        self._count += 1
+        return f"{what}_{self._count}"

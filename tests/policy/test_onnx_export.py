@@ -1,0 +1,133 @@
+"""A policy as ONNX acts as the policy itself does, with all that stands before its network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import pytest
+
+import relaax.policy
+from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple
+from relaax.policy import PolicyError
+from relaax.policy.onnx_export import onnx_of
+from support.policy_files import bundled, write
+
+N, STEPS = 3, 25
+VECTOR, IMAGE, COLORED = Box(shape=(3,)), Box(0, 255, (36, 36), np.uint8), Box(0, 255, (36, 36, 3), np.uint8)
+PIXELS = Box(False, True, (10, 10, 4), np.bool_)
+PARTS = Dict({"a": Discrete(4, 2), "b": Box(shape=(2,), dtype=np.float64), "c": Box(0, 255, (16, 20), np.uint8)})
+LSTM = {"lstm": True, "network": {"lstm_size": 8, "dense": [16]}}
+
+
+def leaves(space: Space, rng: np.random.Generator) -> list[npt.NDArray[Any]]:
+    drawn = []
+    for element in space.elements():
+        shape = (N, *element.shape)
+        if isinstance(element, Discrete):
+            drawn.append(rng.integers(element.start, element.start + element.n, shape))
+        elif element.dtype.kind == "f":
+            drawn.append(rng.normal(2, 9, shape).astype(element.dtype))
+        else:
+            drawn.append(rng.integers(0, 2 if element.dtype == np.bool_ else 256, shape).astype(element.dtype))
+    return drawn
+
+
+class Session:
+    """An ONNX model that is given back what it says of the next step."""
+
+    def __init__(self, model: bytes) -> None:
+        self._session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        self.inputs = {value.name: value for value in self._session.get_inputs()}
+        self.outputs = [value.name for value in self._session.get_outputs()]
+        # Anything serves before the first episode.
+        self._state = {
+            name: np.full([N, *value.shape[1:]], 99, np.uint8 if name == "frames" else np.float32)
+            for name, value in self.inputs.items()
+            if name in ("frames", "memory")
+        }
+
+    def step(self, observations: list[npt.NDArray[Any]], first: npt.NDArray[np.bool_]) -> dict[str, npt.NDArray[Any]]:
+        names = [name for name in self.inputs if name.startswith("observation")]
+        given = {**dict(zip(names, observations, strict=True)), **self._state}
+        if "first" in self.inputs:
+            given["first"] = first
+        found = dict(zip(self.outputs, self._session.run(None, given), strict=True))
+        self._state = {name: found[f"next_{name}"] for name in self._state}
+        return found
+
+
+@pytest.mark.parametrize(
+    ("name", "observation", "action", "keys"),
+    [
+        ("da3c", VECTOR, Discrete(3, 2), {"normalize_observations": True}),
+        ("da3c", VECTOR, Discrete(3), LSTM),
+        ("da3c", VECTOR, Discrete(3), {"lstm": True, "network": {"lstm_size": 8, "separate": True}}),
+        ("da3c", IMAGE, Discrete(4), {}),
+        ("da3c", IMAGE, Discrete(4), LSTM),
+        ("da3c", COLORED, Discrete(4), {"history_len": 2, "network": {"activation": "tanh"}}),
+        ("da3c", PIXELS, Discrete(6), {}),
+        (
+            "da3c",
+            PARTS,
+            Discrete(3),
+            {"normalize_observations": True, "network": {"dense": [8], "flatten_images": True}},
+        ),
+        ("da3c_cont", VECTOR, Box(-2, 2, (2,)), {"normalize_observations": True, "lstm": False}),
+        ("da3c_cont", VECTOR, Box(np.array([-1, -np.inf]), np.array([3, 0.1]), (2,)), {"lstm": False}),
+        ("da3c_cont", VECTOR, Tuple([Box(-1, 1, (2, 2)), Box(0, 5, (1,), np.float64)]), LSTM),
+    ],
+    ids=["vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools", "parts", "real", "half", "tuple"],
+)
+def test_the_model_acts_as_the_policy(
+    tmp_path: Path, name: str, observation: Space, action: Space, keys: dict[str, Any]
+) -> None:
+    path, *_ = write(tmp_path, bundled(name), observation, action, **keys)
+    policy = relaax.policy.load(path, greedy=True)
+    session = Session(onnx_of(policy))
+    rng = np.random.default_rng(3)
+    taken = []
+    for step in range(STEPS):
+        seen = leaves(observation, rng)
+        first = (rng.random(N) < 0.2) | (step == 0)
+        wanted = action.flatten(policy.act(observation.unflatten(seen), first))
+        found = session.step(seen, first)
+        actions = [found[output] for output in session.outputs if output.startswith("action")]
+        for ours, theirs in zip(wanted, actions, strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
+        taken.append(wanted[0])
+    assert len(np.unique(np.stack(taken))) > 1, "always the same action shows nothing"
+
+
+def test_what_it_asks_for_and_answers(tmp_path: Path) -> None:
+    path, *_ = write(tmp_path, bundled("da3c"), IMAGE, Discrete(4), **LSTM, history_len=3)
+    model = onnx_of(relaax.policy.load(path))
+    session = Session(model)
+    assert list(session.inputs) == ["observation", "frames", "first", "memory"]
+    assert session.inputs["frames"].shape == ["N", 36, 36, 3]
+    assert session.inputs["memory"].shape == ["N", 16]
+    assert sorted(session.outputs) == ["action", "next_frames", "next_memory", "policy"]
+    (described,) = (entry.value for entry in onnx.load_from_string(model).metadata_props if entry.key == "relaax")
+    assert json.loads(described) == {
+        "algorithm": "da3c",
+        "checkpoint": "00000004-120",
+        "global_step": 120,
+        "mean_return": None,
+    }
+
+
+def test_an_algorithm_that_does_not_tell_what_it_computes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = bundled("da3c")
+    path, *_ = write(tmp_path, algorithm, VECTOR, Discrete(2))
+    policy = relaax.policy.load(path)
+    monkeypatch.setattr(type(policy._agent), "policy_graph", lambda self: None)
+    with pytest.raises(PolicyError, match=r"da3c does not say what it computes: its Agent needs policy_graph\(\)"):
+        onnx_of(policy)
