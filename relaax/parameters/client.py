@@ -120,6 +120,8 @@ class ParameterClient(ParameterClientBase):
             role=pb.Role.Name(registration.purpose.number),
             frame_skip=registration.frame_skip,
             environment=registration.environment,
+            host=registration.host,
+            server=registration.server,
         )
         first = self._for_a_while(self._register_with_all, request)
         return Registered(first.parameters, tuple(first.actors), first.global_step)

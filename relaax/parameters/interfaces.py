@@ -43,7 +43,8 @@ class TrainingEnded(Exception):
 class Registration:
     """The description that a worker, or another process, gives of itself.
 
-    `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`).
+    `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`). `host` is the environment's, `server` the
+    RLX server's HOST:PORT.
     """
 
     fingerprint: str
@@ -52,6 +53,8 @@ class Registration:
     purpose: Purpose = TRAIN
     frame_skip: int = 1
     environment: str = ""
+    host: str = ""
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class TrainingStatus:
     mean_return_100: float | None = None
     best_mean_return_100: float | None = None
     workers: int = 0
+    exploit_workers: int = 0
     workers_by_shared_memory: int = 0
     mean_staleness: float = 0.0
     staleness_p95: float = 0.0

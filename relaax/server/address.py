@@ -130,5 +130,13 @@ def name_of(listener: socket.socket) -> str:
     return _name(*listener.getsockname()[:2])
 
 
+def served_at(connection: socket.socket) -> str:
+    """Return HOST:PORT of the server that a connection came to, by this host's name: for people who look at it."""
+    try:
+        return _name(socket.gethostname(), connection.getsockname()[1])
+    except OSError:  # the client has gone already
+        return socket.gethostname()
+
+
 def _name(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

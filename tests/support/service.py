@@ -81,7 +81,7 @@ class Service:
 
     def wait_for_nobody(self) -> Any:
         """The status once every worker has left."""
-        wait_until(lambda: self.status.workers == 0, "every worker has left")
+        wait_until(lambda: not (self.status.workers or self.status.exploit_workers), "every worker has left")
         return self.status
 
 

@@ -98,8 +98,14 @@ def _numbers(values: Iterable[int]) -> str:
 def _line(progress: Progress) -> str:
     return (
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
-        f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {progress.workers} workers"
+        f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {_workers(progress)} workers"
     )
+
+
+def _workers(progress: Progress) -> str:
+    """Return the number of training workers; those that only act stand apart."""
+    more = f" + {progress.exploit_workers} exploit" if progress.exploit_workers else ""
+    return f"{progress.workers}{more}"
 
 
 def _checkpoint(progress: Progress) -> str:
@@ -152,7 +158,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
     rows = [
         ("steps", f"{progress.global_step:,}", "steps/s", f"{progress.steps_per_second:,.0f}"),
         ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
-        ("workers", str(progress.workers), "best so far", _number(progress.best_mean_return_100)),
+        ("workers", _workers(progress), "best so far", _number(progress.best_mean_return_100)),
         ("updates", f"{progress.updates:,}", "staleness", f"{progress.mean_staleness:.1f} versions"),
         (
             "answer to a step",

@@ -15,7 +15,7 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
-from relaax.parameters.purposes import Purpose
+from relaax.parameters.purposes import EXPLOIT, TRAIN, Purpose
 from relaax.parameters.segments import Segments
 from relaax.parameters.status import TrainingStatus
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
@@ -32,7 +32,7 @@ from relaax.server.parameter_server.persistence import (
     shard_arrays,
 )
 from relaax.server.parameter_server.rates import Rates
-from relaax.server.parameter_server.registry import RegisteredWorker, Registry
+from relaax.server.parameter_server.registry import UNKNOWN_ORIGIN, RegisteredWorker, Registry, WorkerOrigin
 from relaax.server.parameter_server.shard import Applied, Push
 from relaax.server.parameter_server.shard_position import ShardPosition
 
@@ -153,7 +153,14 @@ class ParameterServerCore:
                 self.metrics.forget(worker_id)
 
     def register(
-        self, worker_id: str, fingerprint: str, session: str, environments: int, purpose: Purpose, frame_skip: int
+        self,
+        worker_id: str,
+        fingerprint: str,
+        session: str,
+        environments: int,
+        purpose: Purpose,
+        frame_skip: int,
+        origin: WorkerOrigin = UNKNOWN_ORIGIN,
     ) -> tuple[Model, RegisteredWorker]:
         """Register a worker. Raises ModelRefused if its configuration differs from the model's."""
         with self._lock:
@@ -167,7 +174,7 @@ class ParameterServerCore:
         if model.fingerprint != fingerprint:
             self._refuse_difference(fingerprint, model.fingerprint)
         self.sweep()
-        return model, self.registry.register(worker_id, session, environments, purpose, frame_skip)
+        return model, self.registry.register(worker_id, session, environments, purpose, frame_skip, origin)
 
     def push(self, push: Push) -> Applied | None:
         """Apply an update of a registered worker. Returns None, and does nothing, if training has ended.
@@ -219,7 +226,7 @@ class ParameterServerCore:
         model = self._model
         if model is None:
             return 0, {}
-        counters, workers = model.shard.counters, self.registry.connected
+        counters, workers = model.shard.counters, self.registry.count(TRAIN)
         scalars = {**self.metrics.drain(), **self.figures.scalars()}
         rates = self._rates({"steps": counters.env_steps, "updates": counters.version})
         if scalars or any(rates.values()) or workers != self._workers_written:
@@ -249,7 +256,8 @@ class ParameterServerCore:
             episodes=episodes,
             mean_return_100=mean,
             best_mean_return_100=best,
-            workers=self.registry.connected,
+            workers=self.registry.count(TRAIN),
+            exploit_workers=self.registry.count(EXPLOIT),
             mean_staleness=staleness,
             staleness_p95=self.metrics.staleness_p95(),
             learning_rate=model.spec.schedule(self.global_step) if model else 0.0,

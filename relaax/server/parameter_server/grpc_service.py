@@ -74,6 +74,11 @@ class GrpcService:
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
         return self._service.status()
 
+    def ListWorkers(  # noqa: N802
+        self, request: pb.ListWorkersRequest, context: grpc.ServicerContext
+    ) -> pb.ListWorkersResponse:
+        return self._service.workers()
+
 
 @contextlib.contextmanager
 def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:

@@ -64,7 +64,8 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("episodes_total", "whole episodes of the training", lambda v: v.status.episodes),
     Family("mean_return", "mean return of the last 100 episodes", lambda v: v.status.mean_return_100),
     Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
-    Family("workers", "workers heard of in the last minute", lambda v: v.status.workers),
+    Family("workers", "training workers heard of in the last minute", lambda v: v.status.workers),
+    Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),
     Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
     Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
     Family(
@@ -145,6 +146,7 @@ def status_server(
             "incarnation": status.incarnation,
             "global_step": status.global_step,
             "workers": status.workers,
+            "exploit_workers": status.exploit_workers,
             "finished": status.finished,
         }
 

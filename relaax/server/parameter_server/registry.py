@@ -6,11 +6,24 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from relaax.parameters.purposes import Purpose
+from relaax.server.parameter_server.activity import WorkerActivity
 from relaax.server.parameter_server.actors import ActorTable, Indices
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrigin:
+    """Where a worker's connection comes from: the environment's name and host, and the RLX server, HOST:PORT."""
+
+    environment: str = ""
+    host: str = ""
+    server: str = ""
+
+
+UNKNOWN_ORIGIN = WorkerOrigin()
 
 
 @dataclass(slots=True)
@@ -28,6 +41,9 @@ class RegisteredWorker:
     """The session has come with this worker, which has only registered so far."""
     is_lost: bool = False
     """Its connection has ended without a goodbye, and it has not been heard since."""
+    origin: WorkerOrigin = UNKNOWN_ORIGIN
+    since: float = 0.0
+    activity: WorkerActivity = field(default_factory=WorkerActivity)
 
 
 class Registry:
@@ -57,7 +73,13 @@ class Registry:
         self._actors_lock = threading.Lock()  # of the two above, never taken within the other
 
     def register(
-        self, worker_id: str, session: str, environments: int, purpose: Purpose, frame_skip: int
+        self,
+        worker_id: str,
+        session: str,
+        environments: int,
+        purpose: Purpose,
+        frame_skip: int,
+        origin: WorkerOrigin = UNKNOWN_ORIGIN,
     ) -> RegisteredWorker:
         """Register a worker; registering it again changes nothing. A worker without a session is its own."""
         with self._lock:
@@ -72,7 +94,9 @@ class Registry:
             speakers = self._speakers.setdefault(session, set())
             before = speakers - {worker_id}
             speakers.add(worker_id)
-        newcomer = RegisteredWorker(worker_id, actors, purpose, frame_skip, session=session, is_new=is_new)
+        newcomer = RegisteredWorker(
+            worker_id, actors, purpose, frame_skip, session=session, is_new=is_new, origin=origin, since=self._clock()
+        )
         with self._lock:
             worker = self._workers.setdefault(worker_id, newcomer)  # it may say the same twice at the same time
             self._touch(worker)
@@ -137,12 +161,20 @@ class Registry:
             self._depart(worker)
         return [worker.worker_id for worker in gone]
 
-    @property
-    def connected(self) -> int:
-        """The number of workers heard of lately."""
+    def connected(self) -> list[RegisteredWorker]:
+        """Return the workers heard of lately, in the order in which they came."""
         with self._lock:
             limit = self._clock() - self._silence
-            return sum(worker.heard > limit and not worker.is_lost for worker in self._workers.values())
+            here = [worker for worker in self._workers.values() if worker.heard > limit and not worker.is_lost]
+        return sorted(here, key=lambda worker: worker.since)
+
+    def count(self, purpose: Purpose | None = None) -> int:
+        """Return the number of workers heard of lately, of one purpose or of all."""
+        return sum(purpose in (None, worker.purpose) for worker in self.connected())
+
+    def age(self, worker: RegisteredWorker) -> float:
+        """Return the seconds since a worker registered."""
+        return self._clock() - worker.since
 
     def actors_as_json(self) -> dict[str, list[list[int]]]:
         """Return the actor table for a checkpoint."""

@@ -58,8 +58,8 @@ def check_registration(request: pb.RegisterRequest) -> None:
         wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"
     elif request.frame_skip > MAX_FRAME_SKIP:
         wrong = f"frame_skip must be at most {MAX_FRAME_SKIP}, not {request.frame_skip}"
-    elif max(len(request.session_id), len(request.environment)) > MAX_TEXT:
-        wrong = f"session_id and environment may have {MAX_TEXT} characters"
+    elif max(map(len, (request.session_id, request.environment, request.host, request.server))) > MAX_TEXT:
+        wrong = f"session_id, environment, host and server may have {MAX_TEXT} characters"
     elif len(request.fingerprint) > MESSAGE_OVERHEAD:
         wrong = f"a fingerprint of {len(request.fingerprint)} characters; {MESSAGE_OVERHEAD} are the most"
     if wrong:

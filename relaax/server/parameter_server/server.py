@@ -143,7 +143,7 @@ class Server:
         begun = time.monotonic()
         safe = self._save_last()
         while time.monotonic() - begun < self._timing.grace:
-            if time.monotonic() - begun >= self._timing.linger and self._core.registry.connected == 0:
+            if time.monotonic() - begun >= self._timing.linger and self._core.registry.count() == 0:
                 break
             if self._ends.get(timeout=0.05) is not None:
                 break  # somebody wants it to end now

@@ -24,7 +24,7 @@ from relaax.server.parameter_server.errors import (
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.model_access import ModelUnavailable
-from relaax.server.parameter_server.registry import RegisteredWorker
+from relaax.server.parameter_server.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.requests import (
     MAX_TEXT,
     check_asked,
@@ -97,6 +97,28 @@ class ParameterService:
         connected = self._offers.connected() if self._offers else 0
         return replace(self._core.status(), workers_by_shared_memory=connected).to_message()
 
+    def workers(self) -> pb.ListWorkersResponse:
+        registry = self._core.registry
+        return pb.ListWorkersResponse(
+            workers=[
+                pb.WorkerDescription(
+                    worker_id=worker.worker_id,
+                    role=pb.Role.Name(worker.purpose.number),
+                    environment=worker.origin.environment,
+                    host=worker.origin.host,
+                    server=worker.origin.server,
+                    environments=len(worker.actors),
+                    actor=worker.actors[0],
+                    seconds=registry.age(worker),
+                    env_steps=worker.activity.env_steps,
+                    episodes=worker.activity.episodes,
+                    mean_return_100=worker.activity.mean_return,
+                    act_ms_p50=worker.activity.act_ms,
+                )
+                for worker in registry.connected()
+            ]
+        )
+
     @contextlib.contextmanager
     def _passing(self, update: bool = False) -> Iterator[None]:
         """Keep the model from being replaced while inside. Raises TryAgain if it cannot be used now."""
@@ -116,6 +138,7 @@ class ParameterService:
                 request.environments,
                 purpose,
                 request.frame_skip or 1,
+                WorkerOrigin(request.environment, request.host, request.server),
             )
         except ModelRefused as error:
             raise NotAllowedNow(str(error)) from None
@@ -236,6 +259,7 @@ class ParameterService:
         self._core.metrics.episodes((episode.episode_return, episode.length) for episode in report.episodes)
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
+        worker.activity.take_in(report, env_steps)
         self._core.figures.take_in(worker.worker_id, worker.actors[0], env_steps, report)
 
 

@@ -28,16 +28,16 @@ def test_a_silent_worker_is_not_connected_and_after_long_forgotten() -> None:
     clock.now = 50
     assert registry.hear("a") is not None
     clock.now = 70
-    assert registry.connected == 1
+    assert registry.count() == 1
     assert registry.forgotten() == []
     assert registry.hear("b") is not None
-    assert registry.connected == 2
+    assert registry.count() == 2
     clock.now = 3660
     assert registry.forgotten() == ["a"]
     assert registry.hear("a") is None
     assert registry.leave("b") is not None
     assert registry.leave("b") is None
-    assert registry.connected == 0
+    assert registry.count() == 0
 
 
 def test_one_that_came_first_and_is_heard_of_keeps_nobody_from_being_forgotten() -> None:
@@ -149,9 +149,9 @@ def test_a_worker_whose_session_has_come_back_is_not_connected_until_it_is_heard
     registry = Registry()
     for name, session in (("a", "s"), ("other", "t"), ("b", "s")):
         registry.register(name, session, 1, TRAIN, 1)
-    assert registry.connected == 2
+    assert registry.count() == 2
     assert registry.hear("a") is not None, "it was not killed: two connections may say one session"
-    assert registry.connected == 3
+    assert registry.count() == 3
 
 
 def test_a_worker_that_is_lost_is_not_connected_until_it_is_heard_again() -> None:
@@ -160,6 +160,6 @@ def test_a_worker_that_is_lost_is_not_connected_until_it_is_heard_again() -> Non
         registry.register(name, "", 1, TRAIN, 1)
     registry.lost("a")
     registry.lost("nobody")
-    assert registry.connected == 1
+    assert registry.count() == 1
     assert registry.hear("a") is not None
-    assert registry.connected == 2
+    assert registry.count() == 2
