@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from relaax.checkpoint.local import LocalStore
 from relaax.checkpoint.store import Store, StoreError
@@ -22,11 +23,18 @@ def s3_location(text: str) -> tuple[str, str] | None:
 
 
 def open_location(text: str, aws_keys: str | None = None, aws_endpoint: str | None = None) -> Store:
-    """Open the store at `s3://BUCKET/KEY` or in a folder. Sends no request yet. Raises StoreError and
-    ConfigurationError.
+    """Open the store at `s3://BUCKET/KEY`, in a folder, or in the run directory that a folder is. Sends no request yet.
+
+    Raises StoreError and ConfigurationError.
     """
     s3 = s3_location(text)
-    return LocalStore(text) if s3 is None else open_store(s3, aws_keys, aws_endpoint)
+    return LocalStore(checkpoints_of(Path(text))) if s3 is None else open_store(s3, aws_keys, aws_endpoint)
+
+
+def checkpoints_of(folder: Path) -> Path:
+    """Return the folder of checkpoints in a run directory, and any other folder as it is."""
+    inner = folder / "checkpoints"
+    return inner if inner.is_dir() or (folder / "configuration.yaml").is_file() else folder
 
 
 def open_store(

@@ -183,6 +183,18 @@ class RlxServerSection(Section):
     parameter_server: Addresses = Field(
         ["localhost:7000"], description="Address of the parameter server; of all shards, shard 0 first."
     )
+    exploit: bool = Field(False, description="Refuse clients that train the model: only those that act are served.")
+    checkpoint: str | None = Field(
+        None,
+        description="Location of checkpoints to serve from instead of a parameter server, for clients that only act: a "
+        "folder, a run directory or s3://BUCKET/KEY. Newer checkpoints are taken as they are published.",
+    )
+    aws_keys: str | None = Field(
+        None,
+        description="YAML file with `access` and `secret` for checkpoints in S3; otherwise the credentials that boto3 "
+        "finds.",
+    )
+    aws_endpoint: str | None = Field(None, description="URL of an S3-compatible store other than Amazon's.")
     parameter_server_token_file: str | None = Field(
         None,
         description="File with the parameter server's token; otherwise the environment variable "
@@ -241,6 +253,11 @@ class RlxServerSection(Section):
         256.0, ge=0, description="Megabytes that must remain available after a new worker has started."
     )
     max_frame_megabytes: float = Field(64.0, gt=0, le=1024, description="Maximum size of a client's message.")
+
+    @property
+    def only_acts(self) -> bool:
+        """Whether clients that train are refused."""
+        return self.exploit or self.checkpoint is not None
 
     @pydantic.model_validator(mode="after")
     def _a_wire_to_be_precise_on(self) -> RlxServerSection:

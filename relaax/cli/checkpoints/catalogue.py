@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, Store, StoreError, manifest_key
-from relaax.checkpoint.location import open_location
+from relaax.checkpoint.location import checkpoints_of, open_location
 from relaax.configuration import unknown
 
 
@@ -46,9 +46,7 @@ def opened(location: str, aws_keys: str | None, aws_endpoint: str | None, new: b
             raise CatalogueError(str(error)) from None
     if "://" in location or not location.strip():
         raise CatalogueError(f"{location!r} is not a location: use a folder, a run directory or s3://BUCKET/KEY")
-    folder = Path(location)
-    if (folder / "checkpoints").is_dir() or (folder / "configuration.yaml").is_file():  # a run directory
-        folder /= "checkpoints"
+    folder = checkpoints_of(Path(location))
     if folder.exists() and not folder.is_dir():
         raise CatalogueError(f"{location} is not a folder")
     if not folder.exists() and not new:

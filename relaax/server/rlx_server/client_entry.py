@@ -7,7 +7,7 @@ import logging
 import ssl
 import time
 
-from relaax.rlx import Hello, RemoteProtocolError
+from relaax.rlx import Hello, Mode, RemoteProtocolError
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.authentication import SPEAKS_TLS, Authentication, Identity
 from relaax.server.rlx_server.disconnects import PeerGone, PeerSilent, ServerStopping
@@ -18,12 +18,25 @@ from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant, 
 _log = logging.getLogger(__name__)
 
 OVERLOAD_RETRY_SECONDS = 5.0
+ONLY_ACTS = (
+    "this server is for clients that act and teach nothing: connect in exploit mode (--exploit, mode='exploit'), or to "
+    "a server that trains"
+)
 
 
 class ClientEntrance:
     """The admission of one connection. Raises what `Peer.receive` does."""
 
-    def __init__(self, peer: Peer, authentication: Authentication, reports: WorkerReports, lifeline: int) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        authentication: Authentication,
+        reports: WorkerReports,
+        lifeline: int,
+        only_acts: bool = False,
+    ) -> None:
+        """`only_acts`: clients that would train are refused."""
+        self._only_acts = only_acts
         self._peer, self._authentication, self._reports, self._lifeline = peer, authentication, reports, lifeline
         self._no_room: str | None = None
 
@@ -54,6 +67,10 @@ class ClientEntrance:
 
         Raises ServerStopping.
         """
+        if self._only_acts and hello.mode != Mode.EXPLOIT:
+            _log.info("refused %s of %s: it would train", hello.environment, called(hello, who))
+            self._peer.refuse(ErrorCode.INVALID_VALUE, ONLY_ACTS)
+            return None
         no_room = no_room or self._no_room
         if no_room is not None:
             self._peer.refuse(ErrorCode.OVERLOADED, no_room, OVERLOAD_RETRY_SECONDS)

@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 # Read by the libraries below on import: one thread, so that forking is safe, and no log besides the server's.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -25,7 +26,6 @@ from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
 from relaax.server.options import (
     CheckConfigOption,
-    ConfigOption,
     PrintConfigOption,
     SetOption,
     VersionOption,
@@ -55,11 +55,17 @@ app = command_app()
 @key_options(
     RLX_SERVER,
     "bind", "parameter_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format", "timeout",
-    "device", "allow_anonymous",
+    "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
 )  # fmt: skip
 def serve(
-    config: ConfigOption,
     keys: dict[str, Any],
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="The YAML file of the experiment, or the name of a bundled one; not needed if --checkpoint is a run "
+            "directory, which has it."
+        ),
+    ] = None,
     set_: SetOption = None,
     print_config: PrintConfigOption = False,
     check_config: CheckConfigOption = False,
@@ -70,6 +76,7 @@ def serve(
     The command line overrides environment variables (RELAAX_RLX_SERVER__BIND=...), which override the file.
     """
     try:
+        config = config or _configuration_beside(keys[f"{RLX_SERVER.section}.checkpoint"])
         configuration = configured(config, [*(set_ or []), *overrides_of(keys)])
         if print_config or check_config:
             show(config, whole(configuration), print_config)
@@ -116,6 +123,17 @@ def serve(
         raise typer.Exit(1) from None
     _log.info("ended %s", f"by {signal.Signals(ended_by).name}" if ended_by else "with the training")
     raise typer.Exit(130 if ended_by == signal.SIGINT else 0)
+
+
+def _configuration_beside(checkpoint: str | None) -> str:
+    """Return the configuration of the run directory that --checkpoint names. Raises ConfigurationError."""
+    file = Path(checkpoint or "") / "configuration.yaml"
+    if checkpoint is None or not file.is_file():
+        raise ConfigurationError(
+            "--config is missing: the YAML file of the experiment, or the name of a bundled one. Only --checkpoint "
+            "with a run directory, which has one, does without"
+        )
+    return str(file)
 
 
 def _spawner(

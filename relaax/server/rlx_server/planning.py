@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax.algorithm_base import ConfigBase, load_algorithm
+from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.extras import missing
 from relaax.server.command_configuration import check_bridge
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.rlx_server.worker import WorkerPlan
@@ -30,10 +32,27 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     algorithm = load_algorithm(path, folder)
     config = algorithm.configure(section)
     check_bridge(settings, config)
-    servers = targets(settings)
+    source = parameter_source(settings, config)
     device = device_of(settings, config)
     algorithm.prepare(config, device)
-    return WorkerPlan(settings, algorithm, config, device, lambda: make_client(settings, servers))
+    return WorkerPlan(settings, algorithm, config, device, source)
+
+
+def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:
+    """Return what makes a worker's client: of the parameter server, or of checkpoints. Raises ConfigurationError."""
+    if settings.checkpoint is None:
+        servers = targets(settings)
+        return lambda: make_client(settings, servers)
+    from relaax.checkpoint.location import open_location
+    from relaax.server.rlx_server.checkpoint_client import CheckpointClient  # before the fork: workers share it
+
+    location = settings.checkpoint
+    try:
+        open_location(location, settings.aws_keys, settings.aws_endpoint)
+    except (StoreError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"relaax-rlx-server.checkpoint: {missing(error) or error}") from None
+    # A worker opens a store of its own: connections to S3 do not survive a fork.
+    return lambda: CheckpointClient(open_location(location, settings.aws_keys, settings.aws_endpoint), config)
 
 
 def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:

@@ -55,6 +55,7 @@ from relaax.rlx import (
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
+from relaax.server.address import served_at
 from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication
 from relaax.server.rlx_server.claims import REVOKED
 from relaax.server.rlx_server.client_entry import ClientEntrance, called
@@ -128,7 +129,8 @@ class Worker:
         )
         self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
         self._reports = reports
-        self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline)
+        self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline, settings.only_acts)
+        self._server = served_at(sock)
         self._meter: Meter
         self._environments = 0
         self._works = False
@@ -239,6 +241,8 @@ class Worker:
                 purpose=EXPLOIT if exploit else TRAIN,
                 frame_skip=hello.frame_skip,
                 environment=hello.environment,
+                host=hello.host,
+                server=self._server,
             ),
         )
         _log.info("%s of %s: actors [%s]", hello.environment or "an environment", guest, ranges(registered.actors))

@@ -1,0 +1,189 @@
+"""Serving from checkpoints alone: the newest one, what follows it, and nobody who trains."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Discrete, fingerprint
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.client import Box as ClientBox
+from relaax.client import Client, Failure
+from relaax.client import Discrete as ClientDiscrete
+from relaax.parameters.interfaces import (
+    ParameterServerError,
+    ParameterServerUnavailable,
+    Registration,
+)
+from relaax.server.rlx_server.checkpoint_client import LOOK_SECONDS, CheckpointClient
+from support.policy_files import bundled
+from support.processes import Processes, wait_until
+from support.programs import program
+from support.s3_server import keys_file, s3_server
+from support.service import RELAAX, RLX_SERVER
+
+SPACES = {"observation_space": ClientBox(shape=(3,)), "action_space": ClientDiscrete(2)}
+KEYS = {"network": {"dense": [4]}, "normalize_rewards": None}
+
+
+class Checkpoints:
+    """A folder in which a checkpoint always takes the action that its bias prefers."""
+
+    def __init__(self, folder: Path, **keys: object) -> None:
+        algorithm = bundled("da3c")
+        config = algorithm.configure({"path": "da3c", **KEYS, **keys})
+        self.config = config
+        self.fingerprint = fingerprint("da3c", config, Box(shape=(3,)), Discrete(2))
+        self.size = len(algorithm.ParameterServer(config, Box(shape=(3,)), Discrete(2)).initial_parameters(0))
+        self.manager = CheckpointManager(LocalStore(folder))
+
+    def save(self, global_step: int, prefers: int) -> str:
+        """One of two shards, whose policy's biases say what is preferred."""
+        from relaax.algorithm_base.network import NetworkConfig, network_for
+
+        spec = network_for(
+            NetworkConfig(dense=[4]), Box(shape=(3,)), {"policy": 2, "value": 1}, None, groups=(("policy",), ("value",))
+        )
+        vector = np.zeros(self.size, np.float32)
+        spec.layout().views(vector)["policy/bias"][prefers] = 5.0
+        middle = self.size // 2
+        parts = {"shard-0": {"parameters": vector[:middle]}, "shard-1": {"parameters": vector[middle:]}}
+        manifest = {
+            "fingerprint": json.loads(self.fingerprint),
+            "shards": [
+                {"part": "shard-0", "start": 0, "end": middle},
+                {"part": "shard-1", "start": middle, "end": self.size},
+            ],
+        }
+        return self.manager.save(global_step, parts, manifest).checkpoint_id
+
+
+def registration(checkpoints: Checkpoints, session: str = "a") -> Registration:
+    return Registration(checkpoints.fingerprint, session, environments=2)
+
+
+def test_the_newest_is_taken_and_followed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    now = 0.0
+    client = CheckpointClient(LocalStore(tmp_path), checkpoints.config, clock=lambda: now)
+    with pytest.raises(ParameterServerUnavailable, match="there is no checkpoint in .* that can be used"):
+        client.register(registration(checkpoints))
+    checkpoints.save(100, 0)
+    now += LOOK_SECONDS
+    registered = client.register(registration(checkpoints))
+    assert (registered.parameters, registered.global_step) == (checkpoints.size, 100)
+    other = CheckpointClient(LocalStore(tmp_path), checkpoints.config)
+    assert not set(registered.actors) & set(other.register(registration(checkpoints, "b")).actors)
+    first = client.pull()
+    newer = checkpoints.save(200, 1)
+    assert client.pull() is first, "it does not look all the time"
+    now += LOOK_SECONDS
+    second = client.pull()
+    assert (second.global_step, second.version, client.global_step) == (200, first.version + 1, 200)
+    assert (second.parameters != first.parameters).any()
+    # What was damaged or deleted since leaves what there is.
+    checkpoints.save(300, 0)
+    (damaged,) = (path for path in tmp_path.iterdir() if path.name.startswith("00000003"))
+    (damaged / "shard-1.safetensors").write_bytes(b"nothing")
+    shutil.rmtree(tmp_path / newer)
+    now += LOOK_SECONDS
+    assert client.pull().global_step in (200, 100)
+    with pytest.raises(ParameterServerError, match="do not learn"):
+        client.push(None, 5)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(100, 0)
+    other = Checkpoints(tmp_path, lstm=True)
+    with pytest.raises(ParameterServerError, match="algorithm.lstm is false in the checkpoint, true in"):
+        CheckpointClient(LocalStore(tmp_path), other.config).register(registration(other))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[Path, Checkpoints]]:
+    """A run directory with one checkpoint, which prefers action 1."""
+    folder = tmp_path / "run"
+    checkpoints = Checkpoints(folder / "checkpoints")
+    checkpoints.save(100, 1)
+    section = {"bind": "127.0.0.1:0", "heartbeat": 1}
+    document = {"relaax-rlx-server": section, "algorithm": {"path": "da3c", **KEYS}}
+    (folder / "configuration.yaml").write_text(json.dumps(document), encoding="utf-8")
+    yield folder, checkpoints
+
+
+def acted(address: str) -> list[int]:
+    with Client(address, mode="exploit", retry_seconds=20.0, **SPACES) as client:
+        return [client.init(np.zeros(3, np.float32)), client.send(0.0, np.ones(3, np.float32))]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_server_of_checkpoints_acts_and_trains_nobody(
+    tmp_path: Path, run: tuple[Path, Checkpoints], start: str
+) -> None:
+    folder, checkpoints = run
+    with Processes(tmp_path) as processes:
+        server, address = processes.start_server(
+            *RLX_SERVER, "--exploit", "--checkpoint", folder, "--set", f"rlx-server.worker_start={start}"
+        )
+        assert acted(address) == [1, 1]
+        checkpoints.save(200, 0)
+        assert acted(address) == [0, 0], "whoever connects gets the newest"
+        with pytest.raises(Failure, match="for clients that act and teach nothing: connect in exploit mode"):
+            Client(address, retry_seconds=0, **SPACES).init(np.zeros(3, np.float32))
+        assert server.stop(signal.SIGTERM) == 0, server.report()
+    assert checkpoints.manager.published() == ["00000002-200", "00000001-100"]
+
+
+def test_a_connection_follows_what_is_published(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
+    folder, checkpoints = run
+    with Processes(tmp_path) as processes:
+        _, address = processes.start_server(*RLX_SERVER, "--checkpoint", folder)
+        with Client(address, mode="exploit", **SPACES) as client:
+            state = np.zeros(3, np.float32)
+            assert client.init(state) == 1
+            checkpoints.save(200, 0)
+            wait_until(lambda: client.send(0.0, state) == 0, "the newer one acts", interval=0.2)
+
+
+def test_from_s3(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
+    folder, _ = run
+    with s3_server(tmp_path) as s3, Processes(tmp_path) as processes:
+        place = f"s3://{s3.bucket()}/poles"
+        options = ("--aws-endpoint", f"http://{s3.address}", "--aws-keys", keys_file(tmp_path))
+        copied = processes.start(*RELAAX, "checkpoints", "copy", folder, place, *options)
+        assert copied.wait(60) == 0, copied.report()
+        _, address = processes.start_server(
+            *RLX_SERVER, "--config", folder / "configuration.yaml", "--checkpoint", place, *options
+        )
+        assert acted(address) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--exploit"], "--config is missing"),
+        (["--checkpoint", "nowhere"], "--config is missing"),
+        (["--config", "da3c_gym_cartpole", "--checkpoint", "s3://bucket"], "s3://BUCKET/KEY is needed"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    with Processes(tmp_path) as processes:
+        process = processes.start(*RLX_SERVER, *arguments, cwd=tmp_path)
+        assert process.wait(60) == 2, process.report()
+        assert sentence in process.stderr
+        assert "Traceback" not in process.stderr
+
+
+def test_a_program_of_environments_can_be_played_with_it(tmp_path: Path, run: tuple[Path, Checkpoints]) -> None:
+    folder, _ = run
+    with Processes(tmp_path) as processes:
+        _, address = processes.start_server(*RLX_SERVER, "--checkpoint", folder)
+        done = program("OpenAI_Gym", address, "CartPole-v1", "1", "--exploit", "--episodes", "1")
+        assert done.returncode == 2, "these are other spaces"
+        assert "is of another model" in done.stderr
