@@ -16,6 +16,9 @@ from relaax.server.options import VersionOption, command_app
 # too: they import slow libraries (TensorFlow, gRPC) only when they run.
 COMMANDS = {
     "run": "relaax.cli.run.command:run",
+    "eval": "relaax.cli.evaluate.command:evaluate",
+    "suite": "relaax.cli.suite.command:suite",
+    "top": "relaax.cli.top:top",
     "plot": "relaax.cli.plot:plot",
     "bench": "relaax.cli.bench.command:bench",
     "new": "relaax.cli.new.command:new",

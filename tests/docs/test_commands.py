@@ -55,6 +55,7 @@ EXPECTED = {
         "settings": "drawn into",
         "mine": "target_reached",
     },
+    "docs/evaluation.md": {"four": "drawn into plot.png", "atari": "human-normalised", "plot": "drawn into curve.png"},
     "docs/environments.md": {"one": "return", "gymnasium": "steps=1000", "lives": "minutes", "slow": "answers in"},
     "docs/operating.md": {"health": '"version"'},
     "docs/seeds.md": {"one": "the same"},
@@ -211,7 +212,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
         borrow(install(wheel, folder))
     else:
         run(request.param, "-m", "venv", "venv", cwd=folder)
-        run("venv/bin/pip", "install", f"{wheel}[server,gym,plot]", cwd=folder)
+        run("venv/bin/pip", "install", f"{wheel}[server,gym,plot,watch]", cwd=folder)
     return folder / "venv"
 
 

@@ -1,0 +1,46 @@
+"""How an evaluation begins and ends its episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relaax.bundled import bundled_folder
+from relaax.cli.run.plan import Plan
+from relaax.client.command import NOOP, NOOP_FRAMES, NOOP_MAX
+from relaax.configuration import ConfigurationError
+from relaax.evaluation import scores
+
+NONE, HUMAN_STARTS = "none", "human-starts"
+PROTOCOLS = (NOOP, NONE, HUMAN_STARTS)
+
+
+def atari_game(plan: Plan) -> str | None:
+    """Return the Atari game that a plan's environment is, as the tables name it; None for any other environment."""
+    family = plan.environment_main.parent
+    if family == bundled_folder("environments") / "ALE":
+        return scores.game_of(plan.environment_name) or plan.environment_name
+    by_id = plan.environment_name.startswith("ALE/") or "NoFrameskip" in plan.environment_name
+    return scores.game_of(plan.environment_name) if by_id else None
+
+
+def chosen(name: str | None, sticky: float | None, game: str | None) -> tuple[list[str], dict[str, Any]]:
+    """Return the options for the environment's program, and what the protocol is, for the result.
+
+    By default it is null ops for Atari games, and none for others. Raises ConfigurationError.
+    """
+    if name is None:
+        name = NONE if game is None else NOOP
+    if name == HUMAN_STARTS:
+        raise ConfigurationError(
+            "--protocol human-starts: the starting points of Nair et al. 2015, taken from games of a human, were never "
+            "published, so nobody else can play from them; their published scores are shown beside those of null ops, "
+            "--protocol noop"
+        )
+    if game is None and (name == NOOP or sticky is not None):
+        option = "--protocol noop" if name == NOOP else "--sticky"
+        raise ConfigurationError(f"{option} is for Atari games, which this environment is not")
+    options = [] if sticky is None else ["--sticky", str(sticky)]
+    if name == NOOP:
+        facts = {"noop_max": NOOP_MAX, "max_frames": NOOP_FRAMES, "sticky": sticky or 0.0, "whole_games": True}
+        return ["--protocol", NOOP, *options], {"name": NOOP, **facts}
+    return options, {"name": NONE} | ({} if sticky is None else {"sticky": sticky})

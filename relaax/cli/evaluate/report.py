@@ -1,0 +1,77 @@
+"""Show what an evaluation found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from relaax.evaluation import scores
+from relaax.number_format import shown
+
+NOT_COMPARABLE = "human starts: not comparable with null-op scores"
+
+
+def comparisons(game: str | None, mean: float, is_noop: bool) -> dict[str, Any]:
+    """Return what is published of an Atari game, and the human-normalised score in percent, for null ops alone."""
+    published = scores.noop_starts().get(game or "")
+    if game is None or published is None:
+        return {}
+    found: dict[str, Any] = {"published": {"noop": dict(published)}}
+    if is_noop:
+        found["human_normalized"] = scores.human_normalized(mean, game)
+    if game in scores.human_starts():
+        found["published"]["human_starts"] = dict(scores.human_starts()[game])
+    return found
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the result for a person."""
+    print(headline(result))
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in _rows(result):
+        table.add_row(name, value)
+    Console().print(table, highlight=False)
+    published = result.get("published", {})
+    if "noop" in published:
+        print(f"published, null-op starts: {_list(published['noop'])}")
+    if "human_starts" in published:
+        print(f"published, {NOT_COMPARABLE}: {_list(published['human_starts'])}")
+
+
+def headline(result: dict[str, Any]) -> str:
+    """Return what was evaluated, and how."""
+    if result["checkpoint"] is None:
+        who = "a random agent"
+    else:
+        who = f"checkpoint {result['checkpoint']} at global step {result['global_step']:,}, "
+        who += "greedy" if result["greedy"] else "sampled"
+    protocol = result["protocol"]
+    how = f", sticky actions {protocol['sticky']:g}" if protocol.get("sticky") else ""
+    if protocol["name"] == "noop":
+        how = f", null-op starts up to {protocol['noop_max']}, at most {protocol['max_frames']:,} frames{how}"
+    return f"{result['environment']}: {who}{how}, seed {result['seed']}"
+
+
+def _rows(result: dict[str, Any]) -> list[tuple[str, str]]:
+    low, high = result["interval_95"]
+    rows = [
+        ("episodes", f"{result['episodes']:,}"),
+        ("mean return", shown(result["mean"])),
+        ("95 % interval of the mean", f"{shown(low)} to {shown(high)}"),
+        ("standard deviation", shown(result["std"])),
+        ("median", shown(result["median"])),
+        ("smallest, largest", f"{shown(result['min'])}, {shown(result['max'])}"),
+        ("steps, frames", f"{result['steps']:,}, {result['frames']:,}"),
+    ]
+    if result.get("human_normalized") is not None:
+        rows.insert(3, ("human-normalised", f"{result['human_normalized']:,.1f} %"))
+    return rows
+
+
+def _list(published: dict[str, float]) -> str:
+    return ", ".join(f"{agent} {shown(score)}" for agent, score in published.items())

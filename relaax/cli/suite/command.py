@@ -1,0 +1,206 @@
+"""The command `relaax suite`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from relaax.configuration import ConfigurationError
+
+if TYPE_CHECKING:
+    from relaax.cli.suite.record import SuitePlan, SuiteRecord
+
+
+def suite(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a bundled one: da3c_ale_pong.")],
+    environments: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Environments, as relaax-run.name: pong boxing breakout.")
+    ],
+    seeds: Annotated[
+        str, typer.Option(metavar="N|A,B,...", help="So many seeds, from 0 on; or these, as in 7,8 or 7,.")
+    ] = "1",
+    max_steps: Annotated[float | None, typer.Option(help="Train each for so many environment steps.")] = None,
+    max_time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Train each for so long, interruptions not counted: 5m, 2h.")
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each evaluation.")] = 30,
+    protocol: Annotated[str | None, typer.Option(metavar="noop|none", help="As for `relaax eval`.")] = None,
+    sticky: Annotated[float | None, typer.Option(min=0, max=1, help="As for `relaax eval`.")] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="Evaluate the checkpoint with the highest mean return, not the newest.")
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Trainings at a time; by default as many as cores suffice for."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--dir", help="Folder of the suite; by default runs/suite-CONFIG.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older suite is moved aside.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in `relaax run`.")
+    ] = None,
+) -> None:
+    """Train one configuration in several environments and seeds, evaluate each, and make one table of it.
+
+    The table has medians over the seeds and, for Atari, human-normalised scores beside those of the papers, as their
+    Tables 1. It is printed, and written as table.md and table.csv. Ctrl-C ends what runs with a checkpoint; the same
+    command goes on, and further environments and seeds may be added. A target_return of the configuration is not looked
+    at: unless --max-steps or --max-time says less, each trains up to max_global_step.
+
+    Exit code 0: all is done; 1: some failed, and the same command tries them again; 2: this cannot be done; 130:
+    interrupted.
+    """
+    from relaax.cli.evaluate.command import cores
+    from relaax.cli.run.process import StartError
+    from relaax.cli.suite.record import opened
+
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    logging.basicConfig(level="WARNING", format="relaax suite: %(message)s", stream=sys.stderr)
+    try:
+        wanted = _plan(config, environments, seeds, set_ or [], max_steps, max_time, episodes, protocol, sticky, best)
+        clients = _checked(wanted)
+        place = folder or Path("runs") / f"suite-{Path(config).stem}"
+        if fresh and place.exists():
+            aside = place.with_name(f"{place.name}.{time.strftime('%Y%m%d-%H%M%S')}")
+            shutil.move(place, aside)
+            print(f"the previous suite is now {aside}")
+        place.mkdir(parents=True, exist_ok=True)
+        record = opened(place, wanted)
+        at_once = jobs or max(1, cores() // clients)
+        code = _run(record, place, at_once, max(1, cores() // at_once))
+    except (ConfigurationError, StartError) as error:
+        _give_up(str(error), 2)
+    except OSError as error:
+        _give_up(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)
+    except KeyboardInterrupt:  # before anything was started
+        raise typer.Exit(130) from None
+    raise typer.Exit(code)
+
+
+def _plan(
+    config: str,
+    environments: list[str],
+    seeds: str,
+    overrides: list[str],
+    max_steps: float | None,
+    max_time: str | None,
+    episodes: int,
+    protocol: str | None,
+    sticky: float | None,
+    best: bool,
+) -> SuitePlan:
+    """Return the plan. Raises ConfigurationError."""
+    from relaax.cli.suite.record import SuitePlan
+    from relaax.configuration.sections import RunSection
+    from relaax.configuration.validation import validate_section
+
+    evaluation = ["--best"] if best else []
+    evaluation += [] if protocol is None else ["--protocol", protocol]
+    evaluation += [] if sticky is None else ["--sticky", str(sticky)]
+    limits = {} if max_time is None else {"max_time": max_time}
+    seconds = validate_section(RunSection, limits, "relaax-run").max_time
+    once = list(dict.fromkeys(environments))
+    return SuitePlan(config, once, _seeds(seeds), overrides, max_steps, seconds, episodes, evaluation)
+
+
+def _seeds(text: str) -> list[int]:
+    if re.fullmatch(r"\d+", text) and int(text) > 0:
+        return list(range(int(text)))
+    if re.fullmatch(r"\d+(,\d+)*,?", text) and text != "0":
+        return list(dict.fromkeys(int(part) for part in text.strip(",").split(",")))
+    raise ConfigurationError(f"--seeds {text}: give how many, such as 3, or which, such as 7,8; one alone is 7,")
+
+
+def _checked(wanted: SuitePlan) -> int:
+    """Make one of each environment; return the clients of a training. Raises ConfigurationError and StartError."""
+    from relaax.cli.evaluate import protocols
+    from relaax.cli.run.environment_check import EnvironmentCheck
+    from relaax.cli.run.plan import make_plan
+
+    clients = 1
+    for environment in wanted.environments:
+        plan = make_plan(wanted.config, [*wanted.overrides, f"run.name={environment}"])
+        with EnvironmentCheck(plan) as check:
+            check.wait()
+        options = dict(zip(wanted.evaluation, wanted.evaluation[1:], strict=False))
+        sticky = float(options["--sticky"]) if "--sticky" in options else None
+        protocols.chosen(options.get("--protocol"), sticky, protocols.atari_game(plan))
+        clients = plan.run.clients
+    return clients
+
+
+@dataclass(slots=True)
+class _Interruption:
+    """Ends the jobs at SIGINT, SIGTERM or SIGHUP."""
+
+    runner: Any
+    happened: bool = False
+
+    def __post_init__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        if not self.happened:
+            print("ending what runs; the same command goes on from there", flush=True)
+        self.happened = True
+        self.runner.stopping.set()
+
+
+def _run(record: SuiteRecord, folder: Path, at_once: int, share: int) -> int:
+    """Do what is to be done, and print the table; return the exit code. Raises ConfigurationError."""
+    from relaax.cli.suite.jobs import JobRunner
+
+    names = [name for name in record.plan.names() if record.jobs[name].result is None]
+    count = len(record.plan.names())
+    print(f"{count} trainings, {len(names)} to be done, {at_once} at a time; logs and results in {folder}", flush=True)
+    start = time.monotonic()
+    runner = JobRunner(record, folder, share, lambda text: _say(record, start, text))
+    interruption = _Interruption(runner)
+    record.save()
+    failures = runner.run(names, at_once)
+    for failure in failures:
+        print(f"relaax suite: {failure}", file=sys.stderr)
+    _tabulate(record, folder)
+    return 130 if interruption.happened else 1 if failures else 0
+
+
+def _say(record: SuiteRecord, start: float, text: str) -> None:
+    done = sum(job.result is not None for job in record.jobs.values())
+    print(f"{time.monotonic() - start:7.0f} s  {done} of {len(record.jobs)} done  {text}", flush=True)
+
+
+def _tabulate(record: SuiteRecord, folder: Path) -> None:
+    """Write and print the tables of what is there."""
+    from relaax.atomic_file import write_whole
+    from relaax.cli.suite.table import csv_of, tables
+
+    results: dict[str, dict[int, Any]] = {}
+    for name, (environment, seed) in record.plan.names().items():
+        result = record.jobs[name].result
+        if result is not None:
+            results.setdefault(environment, {})[seed] = result
+    if not results:
+        return
+    made = tables(results)
+    text = "\n".join(table.markdown() for table in made)
+    write_whole(folder / "table.md", [text.encode()])
+    write_whole(folder / "table.csv", [csv_of(made[0]).encode()])
+    print(f"\n{text}\n{folder / 'table.md'}, {folder / 'table.csv'}")
+
+
+def _give_up(sentence: str, code: int) -> NoReturn:
+    print(f"relaax suite: {sentence}", file=sys.stderr)
+    raise typer.Exit(code) from None

@@ -1,0 +1,1 @@
+"""Evaluate what was learned: play episodes from given seeds, teach nothing, and compare with published scores."""

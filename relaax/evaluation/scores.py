@@ -1,0 +1,59 @@
+"""Published scores of Atari games, from the tables in environments/ALE."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from collections.abc import Mapping
+
+from relaax.bundled import bundled_folder
+
+RANDOM, HUMAN = "random", "human"
+_ATARI_ID = re.compile(r"(?:ALE/)?(\w+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
+_SPELLINGS = {"montezumasrevenge": "montezumarevenge", "upanddown": "upndown"}
+
+Table = Mapping[str, Mapping[str, float]]
+
+
+@functools.cache
+def noop_starts() -> Table:
+    """Return scores with null-op starts: game -> agent -> score. Games are named by their letters alone."""
+    return _read("scores_noop.csv")
+
+
+@functools.cache
+def human_starts() -> Table:
+    """Return scores with human starts, which compare with no null-op score: game -> agent -> score."""
+    return _read("scores_human_starts.csv")
+
+
+def game_of(environment: str) -> str | None:
+    """Return the tables' name of an Atari game, by its rom (ms_pacman) or id (ALE/MsPacman-v5); None for others."""
+    match = _ATARI_ID.fullmatch(environment)
+    name = _letters(match[1]) if match else ""
+    return name if name in noop_starts() else None
+
+
+def human_normalized(score: float, game: str) -> float | None:
+    """Return 100 (score - random) / (human - random), in percent (Mnih et al. 2015); None for an unknown game."""
+    published = noop_starts().get(game)
+    if published is None:
+        return None
+    low, high = published[RANDOM], published[HUMAN]
+    return 100 * (score - low) / (high - low)
+
+
+def _letters(name: str) -> str:
+    letters = re.sub("[^a-z]", "", name.lower())
+    return _SPELLINGS.get(letters, letters)
+
+
+def _read(name: str) -> Table:
+    """Return a table. A line that begins with # is about its sources."""
+    with (bundled_folder("environments") / "ALE" / name).open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return {
+            _letters(row["game"]): {agent: float(cell) for agent, cell in row.items() if agent != "game" and cell}
+            for row in rows
+        }

@@ -1,0 +1,264 @@
+"""`relaax eval`: the same numbers from the same seed, by a published protocol, for whatever names a policy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import numpy as np
+import pytest
+from ale_py import roms
+
+from environments.ALE import games
+from environments.ALE import main as ale
+from relaax.algorithm_base import Box, Discrete
+from relaax.atomic_file import write_whole
+from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.client import Episode
+from relaax.client.address import LOCAL
+from relaax.client.local_agent import Game, playing
+from relaax.policy import exporting
+from relaax.policy.file import PARAMETERS, read
+from support.films import film
+from support.policy_files import bundled, write
+
+CARTPOLE = Box(np.array([-4.8, -np.inf, -0.42, -np.inf]), np.array([4.8, np.inf, 0.42, np.inf]), (4,))
+CONFIG = """
+relaax-run: {environment: OpenAI_Gym, name: CartPole-v1}
+algorithm: {path: da3c, normalize_rewards: null}
+"""
+
+
+def relaax(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("relaax")), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=cwd,
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def evaluated(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(relaax("eval", *arguments, "--json", "-", cwd=cwd).stdout)
+    return result
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a configuration, its run directory of two checkpoints, and the policy of the first."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "poles.yaml").write_text(CONFIG, encoding="utf-8")
+    run = folder / "runs" / "poles"
+    run.mkdir(parents=True)
+    (run / "configuration.yaml").write_text(CONFIG, encoding="utf-8")
+    nameless = folder / "nameless"
+    nameless.mkdir()
+    path, *_ = write(nameless, bundled("da3c"), CARTPOLE, Discrete(2), normalize_rewards=None)
+    found = read(path)
+    manager = CheckpointManager(LocalStore(run / "checkpoints"))
+    for global_step, mean_return in ((120, 30.0), (240, 20.0)):
+        parameters = found.parameters * np.float32(1 if global_step == 120 else -1)
+        manifest = {
+            "fingerprint": dict(found.description.fingerprint),
+            "configuration": {"relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1"}},
+            "mean_return": mean_return,
+            "shards": [{"part": "shard-0", "start": 0, "end": len(parameters)}],
+        }
+        manager.save(global_step, {"shard-0": {PARAMETERS: parameters}}, manifest)
+    write_whole(folder / "policy.safetensors", exporting.policy_of(manager.load("00000001-120")))
+    return folder
+
+
+def test_a_seed_gives_the_same_numbers_whatever_is_named_and_however_many_play(place: Path) -> None:
+    options = ("--episodes", "6", "--sample", "--seed", "3")
+    by_configuration = evaluated("poles.yaml", "--best", *options, "--jobs", "3", cwd=place)
+    assert by_configuration["checkpoint"] == "00000001-120"
+    assert by_configuration["global_step"] == 120
+    assert not by_configuration["greedy"]
+    for named in (
+        ("runs/poles", "--id", "00000001-120"),
+        ("runs/poles/checkpoints", "--best"),
+        ("policy.safetensors",),
+    ):
+        again = evaluated(*named, *options, "--jobs", "1", cwd=place)
+        assert (again["returns"], again["interval_95"]) == (
+            by_configuration["returns"],
+            by_configuration["interval_95"],
+        )
+    assert by_configuration["lengths"] == by_configuration["returns"], "a step of CartPole is rewarded by 1"
+    assert by_configuration["steps"] == by_configuration["frames"] == sum(by_configuration["lengths"])
+    other = evaluated("poles.yaml", "--best", "--episodes", "6", "--sample", "--seed", "4", cwd=place)
+    assert other["returns"] != by_configuration["returns"]
+
+
+def test_the_newest_checkpoint_is_played_greedily_unless_another_is_asked_for(place: Path) -> None:
+    newest = evaluated("poles.yaml", "--episodes", "2", cwd=place)
+    assert (newest["checkpoint"], newest["greedy"], newest["protocol"]) == ("00000002-240", True, {"name": "none"})
+    assert newest["training_mean_return"] == 20.0
+    assert "human_normalized" not in newest
+
+
+def test_a_person_gets_a_table_and_a_file(place: Path) -> None:
+    said = relaax("eval", "poles.yaml", "--episodes", "2", "--json", "result.json", cwd=place).stdout
+    assert "CartPole-v1: checkpoint 00000002-240 at global step 240, greedy, seed 0" in said
+    assert "95 % interval of the mean" in said
+    assert json.loads((place / "result.json").read_text())["episodes"] == 2
+
+
+def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> None:
+    result = evaluated("poles.yaml", "--episodes", "4", "--video", tmp_path / "v", "--video-every", "2", cwd=place)
+    assert sorted(path.name for path in (tmp_path / "v").iterdir()) == [
+        "cartpole-v1-000000.mp4",
+        "cartpole-v1-000002.mp4",
+    ]
+    images, fps = film(tmp_path / "v" / "cartpole-v1-000002.mp4")
+    assert fps == 50
+    assert len(images) == result["lengths"][2], "the first state, and that after each step but the last"
+    assert images[0].shape == (400, 600, 3)
+    assert any((image != images[0]).any() for image in images)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["nothing"], 2, "unknown configuration 'nothing'"),
+        (["da3c_gym_acrobot"], 2, "there is no run of da3c_gym_acrobot in runs/da3c_gym_acrobot: train first"),
+        (["poles.yaml", "--protocol", "nop"], 2, "--protocol: unknown protocol 'nop'; did you mean 'noop'?"),
+        (["poles.yaml", "--protocol", "noop"], 2, "--protocol noop is for Atari games"),
+        (["poles.yaml", "--sticky", "0.25"], 2, "--sticky is for Atari games"),
+        (["da3c_ale_pong", "--random", "--protocol", "human-starts"], 2, "were never published"),
+        (["poles.yaml", "--random", "--best"], 2, "--random uses no checkpoint"),
+        (["poles.yaml", "--id", "00000009-1"], 2, "unknown checkpoint '00000009-1'"),
+        (["poles.yaml", "--video-every", "3"], 2, "--video-every is for --video"),
+        (["poles.yaml", "--json", "no/such/file.json"], 2, "--json no/such/file.json: its folder does not exist"),
+        (["nameless/policy.safetensors"], 2, "name its configuration with --config FILE"),
+        (["policy.safetensors", "--config", "da3c_gym_acrobot"], 2, "and the policy was trained on Box(float32, [4])"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_in_a_sentence(
+    place: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    said = relaax("eval", *arguments, cwd=place, code=code).stderr
+    assert said.startswith("relaax eval: ")
+    assert sentence in said.replace("\n", " ")
+
+
+def test_a_program_that_fails_says_why(place: Path) -> None:
+    said = relaax("eval", "poles.yaml", "--set", "run.name=NoSuchPole-v1", cwd=place, code=2).stderr
+    assert "NoSuchPole" in said
+    (place / "broken.py").write_text("raise SystemExit(7)\n", encoding="utf-8")
+    said = relaax("eval", "poles.yaml", "--set", "run.environment=broken.py", cwd=place, code=1).stderr
+    assert "the environment's program ended with code 7" in said
+
+
+class Recorded(games.Games):
+    """Games that note what was done in them: no-ops, actions, rewards and frames."""
+
+    noops: int
+    frames: int
+    actions: list[int]
+    rewards: list[float]
+
+    def reset(self, **options: Any) -> Any:
+        observations, infos = super().reset(**options)
+        Recorded.noops, Recorded.actions, Recorded.rewards = int(infos["episode_frame_number"][0]), [], []
+        return observations, infos
+
+    def step(self, actions: Any) -> Any:
+        outcome = super().step(actions)
+        Recorded.actions.append(int(actions[0]))
+        Recorded.rewards.append(float(outcome[1][0]))
+        return outcome
+
+
+class Fixed:
+    """A player of one game, by a function of the number of the step."""
+
+    def __init__(self, act: Any) -> None:
+        self._act, self._step, self.episode = act, -1, Episode(0, 0.0, 0)
+
+    def meet(self, observation_space: Any, action_space: Any, frame_skip: int) -> None:
+        self._actions = action_space.n
+
+    def games(self) -> Iterator[Game]:
+        yield Game(0, 11)
+
+    def act(self, observation: Any, first: bool) -> int:
+        self._step += 1
+        return int(self._act(self._step)) % self._actions
+
+    def ended(self, game: Game, episode: Episode, steps: int) -> None:
+        self.episode = episode
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, rom: str, act: Any, *options: str) -> Episode:
+    monkeypatch.setattr(games, "Games", Recorded)
+    player = Fixed(act)
+    with playing(player):
+        ale.main(ale.parser().parse_args([LOCAL, rom, "--threads", "1", *options]))
+    return player.episode
+
+
+def plain(rom: str) -> ale_py.ALEInterface:
+    emulator = ale_py.ALEInterface()
+    emulator.setFloat("repeat_action_probability", 0.0)
+    path = roms.get_rom_path(rom)
+    assert path is not None
+    emulator.loadROM(path)
+    emulator.reset_game()
+    return emulator
+
+
+@pytest.mark.parametrize("rom", ["boxing", "breakout"])
+def test_a_game_of_null_ops_is_the_same_on_a_plain_emulator(monkeypatch: pytest.MonkeyPatch, rom: str) -> None:
+    """So many no-ops, the actions for four frames each, nothing else, whole games: the score is the same."""
+    drawn = np.random.default_rng(5).integers(18, size=5000)
+    episode = recorded(monkeypatch, rom, lambda step: drawn[step], "--protocol", "noop", "--life-loss")
+    assert 1 <= Recorded.noops <= 30
+    emulator = plain(rom)
+    for _ in range(Recorded.noops):
+        emulator.act(ale_py.Action.NOOP)
+    actions = emulator.getMinimalActionSet()
+    score = 0.0
+    for action, reward in zip(Recorded.actions, Recorded.rewards, strict=True):
+        assert not emulator.game_over()
+        here = sum(emulator.act(actions[action]) for _ in range(4) if not emulator.game_over())
+        assert here == reward
+        score += here
+    assert emulator.game_over()
+    assert (episode.episode_return, episode.length) == (score, len(Recorded.actions))
+
+
+def test_a_game_ends_after_so_many_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody serves the ball: without a limit the game would last for ever."""
+    episode = recorded(monkeypatch, "breakout", lambda step: 0, "--protocol", "noop")
+    assert (episode.length, episode.episode_return) == (4500, 0.0), "18,000 frames from the first action on"
+
+
+def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp_path: Path) -> None:
+    result = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "2", cwd=tmp_path)
+    assert result["protocol"] == {
+        **{"name": "noop", "noop_max": 30, "max_frames": 18_000, "sticky": 0.0, "whole_games": True}
+    }
+    assert (result["checkpoint"], result["greedy"]) == (None, None)
+    assert result["frames"] == 4 * result["steps"]
+    assert result["human_normalized"] == pytest.approx(100 * (result["mean"] - 1.7) / (30.5 - 1.7))
+    assert result["published"]["noop"]["dqn"] == 401.2
+    assert result["published"]["human_starts"]["a3c_ff_1_day"] == 551.6
+    again = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "1", cwd=tmp_path)
+    assert again["returns"] == result["returns"]
+    sticky = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--sticky", "0.25", cwd=tmp_path)
+    assert sticky["protocol"]["sticky"] == 0.25
+    said = relaax("eval", "da3c_ale_breakout", "--random", "--episodes", "1", cwd=tmp_path).stdout
+    assert "null-op starts up to 30, at most 18,000 frames" in said
+    assert "published, human starts: not comparable with null-op scores: dqn 303.9" in said

@@ -1,0 +1,154 @@
+"""`relaax suite`: several environments and seeds, interrupted and gone on with, in one table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.cli.suite.jobs import JobRunner
+from relaax.cli.suite.record import SuitePlan, opened
+from relaax.cli.suite.table import csv_of, tables
+from relaax.configuration import ConfigurationError
+
+RELAAX = str(Path(sys.executable).with_name("relaax"))
+PLAN = SuitePlan("da3c_ale_pong", ["pong", "ALE/Boxing-v5"], [0, 7], [], 1000.0, None, 30, [])
+
+
+def result(mean: float, protocol: str = "noop") -> dict[str, Any]:
+    return {"mean": mean, "protocol": {"name": protocol}}
+
+
+def test_the_table_has_medians_and_the_papers_beside_them() -> None:
+    found = {"pong": {0: result(-20.7), 1: result(14.6), 2: result(0.0)}, "boxing": {0: result(12.1), 2: result(0.1)}}
+    ours, human = tables(found)
+    header, *rows = csv.reader(csv_of(ours).splitlines())
+    cells = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert list(cells) == ["pong", "boxing", "mean, human-normalised %", "median, human-normalised %"]
+    assert cells["pong"]["relaax, median"] == "0.0"
+    assert float(cells["pong"]["relaax, %"]) == pytest.approx(100 * 20.7 / 35.3)
+    assert [cells["boxing"][f"seed {seed}"] for seed in range(3)] == ["12.1", "", "0.1"]
+    assert float(cells["boxing"]["relaax, %"]) == pytest.approx(50)
+    dqn = [100 * (18.9 + 20.7) / 35.3, 100 * (71.8 - 0.1) / 12.0]
+    assert float(cells["mean, human-normalised %"]["dqn"]) == pytest.approx(sum(dqn) / 2)
+    assert float(cells["mean, human-normalised %"]["relaax, %"]) == pytest.approx((100 * 20.7 / 35.3 + 50) / 2)
+    assert "not comparable with null-op scores" in human.title
+    assert human.rows["boxing"][human.columns.index("a3c_ff_4_days")] == 59.8
+    assert "| pong | -20.7 | 14.6 | 0 | 58.6 | -20.7 | 14.6 | 0 | 18.9 |" in ours.markdown()
+
+
+def test_other_environments_have_their_means_alone() -> None:
+    (table,) = tables({"CartPole-v1": {0: result(100.0, "none"), 1: result(300.0, "none")}})
+    assert table.rows == {"CartPole-v1": [200.0, 100.0, 300.0]}
+    assert list(table.columns) == ["median", "seed 0", "seed 1"]
+
+
+def test_what_is_done_is_kept_and_counted_once(tmp_path: Path) -> None:
+    record = opened(tmp_path, PLAN)
+    assert list(record.jobs) == ["pong-seed-0", "pong-seed-7", "ALE-Boxing-v5-seed-0", "ALE-Boxing-v5-seed-7"]
+    summary = {"checkpoint": "a", "seconds": 30.0, "status": "interrupted"}
+    record.count("pong-seed-7", {})
+    record.count("pong-seed-7", summary)
+    record.count("pong-seed-7", summary)
+    assert (record.jobs["pong-seed-7"].seconds, record.jobs["pong-seed-7"].trained) == (30.0, False)
+    record.count("pong-seed-7", {"checkpoint": "b", "seconds": 12.0, "status": "max_time"})
+    record.jobs["pong-seed-7"].result = result(1.0)
+    record.save()
+    more = replace(PLAN, environments=["pong", "boxing", "ALE/Boxing-v5"])
+    again = opened(tmp_path, more)
+    assert again.jobs["pong-seed-7"] == record.jobs["pong-seed-7"]
+    assert (again.jobs["pong-seed-7"].seconds, again.jobs["pong-seed-7"].trained) == (42.0, True)
+    assert again.jobs["boxing-seed-0"].result is None
+    with pytest.raises(ConfigurationError, match=r"other max steps: 1000.0, not 2000.0; --dir names another folder"):
+        opened(tmp_path, replace(PLAN, max_steps=2000.0))
+    with pytest.raises(ConfigurationError, match=r"other environments: pong, ALE/Boxing-v5, not pong;"):
+        opened(tmp_path, replace(PLAN, environments=["pong"]))
+    (tmp_path / "suite.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        opened(tmp_path, PLAN)
+
+
+def test_a_job_that_fails_leaves_the_others(tmp_path: Path) -> None:
+    plan = replace(PLAN, config="da3c_gym_cartpole", environments=["CartPole-v1"], max_steps=500.0, episodes=2)
+    record = opened(tmp_path, replace(plan, evaluation=["--id", "00000009-1"]))
+    said: list[str] = []
+    record.jobs["CartPole-v1-seed-0"].trained = True  # and nothing is there
+    (tmp_path / "CartPole-v1-seed-0").write_text("no folder", encoding="utf-8")
+    record.jobs["CartPole-v1-seed-7"].result = result(1.0)
+    with pytest.raises(ConfigurationError, match="relaax eval: "):
+        JobRunner(record, tmp_path, 1, said.append).run(["CartPole-v1-seed-0"], 1)
+    assert record.jobs["CartPole-v1-seed-7"].result == result(1.0)
+
+
+def suite(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [RELAAX, "suite", "da3c_gym_cartpole", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, error = process.communicate(timeout=300)
+    return process.returncode, out, error
+
+
+def test_an_interrupted_suite_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    arguments = ("CartPole-v1", "Acrobot-v1", "--max-steps", "1500", "--episodes", "2", "--dir", "table")
+    first = suite(tmp_path, *arguments)
+    assert first.stdout is not None
+    said = ""
+    while "CartPole-v1-seed-0: mean return" not in said:  # the second training is about to begin
+        line = first.stdout.readline()
+        assert line, f"it ended early: {said}"
+        said += line
+    threading.Timer(1.0, first.send_signal, [signal.SIGINT]).start()
+    code, out, error = finished(first)
+    assert code == 130, error
+    assert "ending what runs; the same command goes on from there" in out
+    record = json.loads((tmp_path / "table" / "suite.json").read_text())
+    before = record["jobs"]["CartPole-v1-seed-0"]
+    assert before["result"]["episodes"] == 2
+    assert record["jobs"]["Acrobot-v1-seed-0"]["result"] is None
+
+    code, out, error = finished(suite(tmp_path, *arguments))
+    assert code == 0, error
+    assert "2 trainings, 1 to be done" in out
+    record = json.loads((tmp_path / "table" / "suite.json").read_text())
+    assert record["jobs"]["CartPole-v1-seed-0"] == before
+    with (tmp_path / "table" / "table.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert [row[0] for row in rows] == ["environment", "CartPole-v1", "Acrobot-v1"]
+    assert float(rows[2][1]) == record["jobs"]["Acrobot-v1-seed-0"]["result"]["mean"]
+    assert "| CartPole-v1 |" in (tmp_path / "table" / "table.md").read_text()
+    assert json.loads((tmp_path / "table" / "Acrobot-v1-seed-0" / "summary.json").read_text())["env_steps"] >= 1500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["CartPol-v1"], "gymnasium has no environment 'CartPol-v1'; the nearest is 'CartPole-v1'"),
+        (["CartPole-v1", "--seeds", "0"], "--seeds 0: give how many, such as 3, or which, such as 7,8"),
+        (["CartPole-v1", "--max-time", "soon"], "a time is a number of seconds, or has units"),
+        (["CartPole-v1", "--protocol", "noop"], "--protocol noop is for Atari games"),
+        (["CartPole-v1", "--set", "algorithm.entropy=1"], "unknown key"),
+    ],
+)
+def test_what_cannot_be_done_is_told_before_anything_begins(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    code, _, error = finished(suite(tmp_path, *arguments))
+    assert code == 2
+    assert sentence in error
+    assert not list(tmp_path.iterdir())
