@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from relaax.checkpoint.checkpoint import manifest_key, verify_part
+from relaax.checkpoint.evaluation import evaluation_key
 from relaax.checkpoint.flat_vectors import length
 from relaax.checkpoint.lease import Lease
 from relaax.checkpoint.manifest import Damaged, decode_manifest
@@ -48,6 +49,9 @@ def copy(source: Store, target: Store, checkpoint_id: str, lease: Lease, advance
             except Damaged as damage:
                 raise StoreError(f"{target.location}: {damage}") from None
         lease.check()
+        with contextlib.suppress(NotFound, NoValue):
+            target.put(evaluation_key(checkpoint_id), source.get(evaluation_key(checkpoint_id)))
+            written.append(evaluation_key(checkpoint_id))
         written.insert(0, key)  # it may arrive although the store fails: then it goes first
         target.put_if(key, value, None)
     except Conflict:

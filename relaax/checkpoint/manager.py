@@ -17,6 +17,7 @@ from relaax.checkpoint.checkpoint import (
     not_finite,
     verify_part,
 )
+from relaax.checkpoint.evaluation import evaluations, ranked, under_way
 from relaax.checkpoint.ids import ASIDE, age, is_id, owner, sequence, set_aside
 from relaax.checkpoint.lease import Lease, LeaseLost
 from relaax.checkpoint.manifest import (
@@ -316,7 +317,9 @@ class CheckpointManager:
             return
         returns = self._mean_returns(found)
         good = [checkpoint_id for checkpoint_id in found if checkpoint_id in returns]
-        keep = {*good[: self._keep], *self._best(returns), *(set(found) - set(good)), *set_aside(keys)}
+        evaluated = evaluations(self.store, keys, good)
+        best = ranked(returns, evaluated)[: self._keep_best]
+        keep = {*good[: self._keep], *best, *under_way(evaluated), *(set(found) - set(good)), *set_aside(keys)}
         owners = {one for one in map(owner, keys) if is_id(one) and age(one) <= age(found[0])}
         self._leftovers.update(key for key in keys if owner(key) in owners - keep)
         self._delete_leftovers()
@@ -329,10 +332,6 @@ class CheckpointManager:
             if is_id(owner(key)) and owner(key) not in kept:
                 _log.info("removing %s: its checkpoint was never finished", key)
                 self.store.delete(key)
-
-    def _best(self, returns: Mapping[str, float | None]) -> list[str]:
-        known = {checkpoint_id: value for checkpoint_id, value in returns.items() if value is not None}
-        return sorted(known, key=lambda checkpoint_id: known[checkpoint_id], reverse=True)[: self._keep_best]
 
     def _mean_returns(self, found: Iterable[str]) -> dict[str, float | None]:
         """Return the mean returns of the readable ones. Damaged ones are set aside."""

@@ -126,6 +126,8 @@ def read_curve(folder: Path, scalar: str) -> Curve:
     events = event_accumulator.EventAccumulator(str(folder), size_guidance={event_accumulator.SCALARS: 0})
     events.Reload()
     names = sorted(events.Tags()["scalars"])
+    if scalar not in names and (folder / "evaluation").is_dir():
+        return read_curve(folder / "evaluation", scalar)
     if scalar not in names:
         _refuse(f"{folder} has no scalar {scalar}; it has {', '.join(names) or 'none'}")
     values = events.Scalars(scalar)

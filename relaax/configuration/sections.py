@@ -296,6 +296,16 @@ class RunSection(Section):
     )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run succeeds.")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="Environment steps between two evaluations: the newest checkpoint is then played greedily, beside "
+        "training, and the best checkpoint is the best by evaluation. Unset, none is evaluated.",
+    )
+    eval_episodes: int = Field(10, ge=1, description="Episodes of each evaluation.")
+    target_evaluation: float | None = Field(
+        None, description="Mean return of an evaluation at which the run succeeds; with eval_every."
+    )
     max_steps: int | None = Field(None, ge=1, description="Environment steps after which the run stops.")
     max_time: Duration | None = Field(
         None,
@@ -308,3 +318,9 @@ class RunSection(Section):
         gt=0,
         description="Seconds from SIGTERM to SIGKILL for clients when the run stops.",
     )
+
+    @pydantic.model_validator(mode="after")
+    def _evaluations_to_wait_for(self) -> RunSection:
+        if self.target_evaluation is not None and self.eval_every is None:
+            raise ValueError("target_evaluation waits for evaluations: set eval_every, or omit target_evaluation")
+        return self

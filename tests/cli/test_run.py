@@ -29,6 +29,7 @@ SUMMARY_KEYS = {
     "run_dir",
     "lost_steps",
     "error",
+    "evaluation",
 }
 
 

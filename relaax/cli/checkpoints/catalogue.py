@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, Store, StoreError, manifest_key
+from relaax.checkpoint.evaluation import Evaluation, evaluations, ranked
 from relaax.checkpoint.location import checkpoints_of, open_location
 from relaax.configuration import unknown
 
@@ -29,6 +30,7 @@ class Entry:
     global_step: int | None = None
     updates: int | None = None
     mean_return: float | None = None
+    evaluation: float | None = None
     shards: int | None = None
     size: int | None = None
     set_aside: bool = False
@@ -81,6 +83,7 @@ def _entry(manager: CheckpointManager, checkpoint_id: str, keys: set[str]) -> En
             manifest["global_step"],
             manifest.get("updates"),
             manifest.get("mean_return"),
+            found.mean if (found := evaluations(manager.store, keys, [checkpoint_id]).get(checkpoint_id)) else None,
             len(manifest.get("shards", parts)),
             sum(part["bytes"] for part in parts.values()),
         )
@@ -94,9 +97,14 @@ def newest(found: Sequence[Entry]) -> Entry | None:
 
 
 def best(found: Sequence[Entry]) -> Entry | None:
-    """Return the checkpoint with the highest mean return, the newest of equals; None if none has one."""
-    good = [entry for entry in found if entry.damaged is None and entry.mean_return is not None]
-    return max(good, key=lambda entry: entry.mean_return or 0.0, default=None)
+    """Return the best checkpoint by evaluation, if none was evaluated by mean return; None if none has any.
+
+    Of equals it is the newest.
+    """
+    good = {entry.checkpoint_id: entry for entry in found if entry.damaged is None}
+    means = {one: Evaluation(0, 0.0, entry.evaluation) for one, entry in good.items()}
+    best_first = ranked({one: entry.mean_return for one, entry in good.items()}, means)
+    return good[best_first[0]] if best_first else None
 
 
 def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool) -> list[Entry]:

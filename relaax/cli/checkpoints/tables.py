@@ -33,7 +33,7 @@ def show(location: str, found: Sequence[Entry]) -> None:
     table = Table(title=location, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("id", no_wrap=True)
     table.add_column("saved", no_wrap=True)
-    for name in ("global step", "updates", "mean return", "shards", "size"):
+    for name in ("global step", "updates", "mean return", "evaluation", "shards", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     ends = {"newest": newest(found), "best": best(found)}
@@ -66,9 +66,9 @@ def progress(what: str, wanted: Sequence[Entry]) -> Iterator[Callable[[int], Non
 
 def _cells(entry: Entry) -> list[str]:
     saved = "" if entry.time is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.time))
-    mean = "" if entry.mean_return is None else shown(entry.mean_return)
+    means = ["" if value is None else shown(value) for value in (entry.mean_return, entry.evaluation)]
     counts = ["" if count is None else f"{count:,}" for count in (entry.global_step, entry.updates)]
-    return [saved, *counts, mean, "" if entry.shards is None else str(entry.shards), _size(entry.size)]
+    return [saved, *counts, *means, "" if entry.shards is None else str(entry.shards), _size(entry.size)]
 
 
 def _size(count: int | None) -> str:

@@ -39,6 +39,18 @@ def run(
     target_return: Annotated[
         float | None, typer.Option(help="Stop successfully at this mean return of the last 100 episodes.")
     ] = None,
+    eval_every: Annotated[
+        float | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Evaluate the newest checkpoint greedily after every so many steps, beside training; the best "
+            "checkpoint is then the best by evaluation.",
+        ),
+    ] = None,
+    eval_episodes: Annotated[int | None, typer.Option(help="Episodes of each evaluation.")] = None,
+    target_evaluation: Annotated[
+        float | None, typer.Option(help="Stop successfully at this mean return of an evaluation.")
+    ] = None,
     seed: SeedOption = None,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older run is moved aside.")] = False,
@@ -68,6 +80,9 @@ def run(
         "run.max_steps": max_steps,
         "run.max_time": max_time,
         "run.target_return": target_return,
+        "run.eval_every": eval_every,
+        "run.eval_episodes": eval_episodes,
+        "run.target_evaluation": target_evaluation,
         "algorithm.seed": seed,
     }
     overrides = [*(set_ or []), *overrides_of(given)]

@@ -12,6 +12,7 @@ from typing import Any
 
 from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError, manifest_key
 from relaax.cli.run.environment_check import EnvironmentCheck
+from relaax.cli.run.evaluations import Evaluations
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process, StartError
@@ -75,6 +76,7 @@ def experiment(
         supervisor = Supervisor(plan, directory, tokens)
         interrupted = SignalWatch(supervisor)
         reader = ProgressReader(tokens.status)
+        evaluated = Evaluations(plan, directory)
         try:
             view.step("starting the servers (the first time on a machine they compile their kernels)")
             supervisor.start_servers()
@@ -82,13 +84,14 @@ def experiment(
             view.step(f"starting {plan.run.clients} environment program{'s' * (plan.run.clients > 1)}")
             supervisor.start_clients()
             view.say(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
-            status = _watch(plan, supervisor, reader, interrupted, view)
+            status = _watch(plan, supervisor, reader, interrupted, view, evaluated)
         except StartError as error:
             status = "interrupted" if interrupted.event.is_set() else "failed"
             refused = error.refused
             if status == "failed" and not refused:
                 _log.error("%s", error)
         decided = reader.latest
+        evaluated.close()
         supervisor.stop_training()
         if supervisor.parameter_server.exit_code() is None:
             final = reader.poll(supervisor.parameter_server_address)
@@ -99,7 +102,7 @@ def experiment(
             _log.warning("retrying the last checkpoint for up to a minute: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
         reader.close()
-    result = _summary(plan, directory, status, decided, final)
+    result = {**_summary(plan, directory, status, decided, final), "evaluation": evaluated.latest}
     lost = _lost(result, final, supervisor.parameter_server, fresh) if reader.heard else None
     if lost is not None:
         _log.error("%s", lost)
@@ -121,7 +124,8 @@ def experiment(
 
 
 def _exit_code(plan: Plan, status: str) -> int:
-    missed = status in ("max_steps", "max_time") and plan.target_return is not None
+    targets = plan.target_return, plan.run.target_evaluation
+    missed = status in ("max_steps", "max_time") and any(target is not None for target in targets)
     return MISSED_TARGET if missed else EXIT_CODES[status]
 
 
@@ -154,13 +158,21 @@ def _ending(code: int) -> str:
 
 
 def _watch(
-    plan: Plan, supervisor: Supervisor, reader: ProgressReader, interrupted: SignalWatch, view: ProgressView
+    plan: Plan,
+    supervisor: Supervisor,
+    reader: ProgressReader,
+    interrupted: SignalWatch,
+    view: ProgressView,
+    evaluated: Evaluations,
 ) -> str:
     """Watch the run until there is a reason to stop, and return the reason. Raises StartError."""
     while not interrupted.event.wait(POLL_SECONDS):
         progress = reader.poll(supervisor.parameter_server_address)
         view.show(progress)
-        if _reached(plan, progress):
+        sentence = evaluated.poll()
+        if sentence is not None:
+            view.say(sentence)
+        if _reached(plan, progress, evaluated.latest):
             return "target_reached"
         if plan.run.max_steps is not None and progress.global_step >= plan.run.max_steps:
             return "max_steps"
@@ -172,7 +184,10 @@ def _watch(
     return "interrupted"
 
 
-def _reached(plan: Plan, progress: Progress) -> bool:
+def _reached(plan: Plan, progress: Progress, evaluation: float | None) -> bool:
+    wanted = plan.run.target_evaluation
+    if wanted is not None and evaluation is not None and evaluation >= wanted:
+        return True
     mean, target = progress.mean_return_100, plan.target_return
     return target is not None and mean is not None and progress.episodes >= 100 and mean >= target
 
@@ -227,6 +242,8 @@ def _conclusion(result: dict[str, Any], plan: Plan) -> str:
     reached = "no episode has ended" if mean is None else f"mean return of the last 100 episodes {shown(mean)}"
     if plan.target_return is not None:
         reached += f" (target {plan.target_return:g})"
+    if result["evaluation"] is not None:
+        reached += f", last evaluation {shown(result['evaluation'])}"
     lines = [
         f"{result['status']}: {reached}; {result['env_steps']:,} steps in {result['seconds']:.1f} s, "
         f"{result['steps_per_second']:,.0f} steps/s"

@@ -1,0 +1,78 @@
+"""What an evaluation of a checkpoint found, kept beside its manifest: ID/evaluation.json.
+
+Whoever evaluates writes it, at the beginning without a result, so that the checkpoint is not deleted meanwhile; whoever
+deletes old checkpoints and whoever looks for the best reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+from relaax.checkpoint.ids import age
+from relaax.checkpoint.store import NotFound, NoValue, Store, StoreError
+
+EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The mean return of so many episodes, and its 95 % interval; None while they are played.
+
+    `time`: Unix time in seconds, of the end or, if it is not reached, of the beginning.
+    """
+
+    episodes: int
+    time: float
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def evaluation_key(checkpoint_id: str) -> str:
+    """Return the key of a checkpoint's evaluation."""
+    return f"{checkpoint_id}/{EVALUATION}"
+
+
+def write_evaluation(store: Store, checkpoint_id: str, evaluation: Evaluation) -> None:
+    """Write it. Raises StoreError."""
+    store.put(evaluation_key(checkpoint_id), json.dumps(asdict(evaluation), indent=1).encode())
+
+
+def read_evaluation(store: Store, checkpoint_id: str) -> Evaluation | None:
+    """Return it; None if there is none, or none that can be read. Raises StoreError."""
+    try:
+        found = Evaluation(**json.loads(store.get(evaluation_key(checkpoint_id))))
+        numbers = [value for value in (found.mean, found.low, found.high) if value is not None]
+        return found if all(math.isfinite(value) for value in numbers) else None
+    except (NotFound, NoValue, ValueError, TypeError, RecursionError):
+        return None
+
+
+def evaluations(store: Store, keys: Collection[str], ids: Iterable[str]) -> dict[str, Evaluation]:
+    """Return those of the checkpoints `ids`, as far as they can be read now. `keys`: those of the store."""
+    found = {}
+    for checkpoint_id in ids:
+        if evaluation_key(checkpoint_id) in keys:
+            try:
+                evaluation = read_evaluation(store, checkpoint_id)
+            except StoreError:
+                continue
+            if evaluation is not None:
+                found[checkpoint_id] = evaluation
+    return found
+
+
+def ranked(returns: Mapping[str, float | None], evaluated: Mapping[str, Evaluation]) -> list[str]:
+    """Return the ids of checkpoints, the best first: by evaluation if any has been evaluated, else by mean return."""
+    means = {one: evaluation.mean for one, evaluation in evaluated.items() if evaluation.mean is not None}
+    known = means or {one: value for one, value in returns.items() if value is not None}
+    return sorted(known, key=lambda one: (known[one], age(one)), reverse=True)
+
+
+def under_way(evaluated: Mapping[str, Evaluation]) -> set[str]:
+    """Return the newest checkpoint whose evaluation has begun and not ended. Older ones were given up."""
+    begun = [one for one, evaluation in evaluated.items() if evaluation.mean is None]
+    return set(sorted(begun, key=age)[-1:])

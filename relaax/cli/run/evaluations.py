@@ -1,0 +1,154 @@
+"""Evaluate a run's checkpoints while it trains."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError
+from relaax.checkpoint.evaluation import Evaluation, evaluations, write_evaluation
+from relaax.cli.run.plan import Plan
+from relaax.cli.run.process import ending_with_parent, environment_of
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.metrics.without_tensorflow import do_without_tensorflow
+from relaax.number_format import shown
+
+_log = logging.getLogger(__name__)
+
+FOLDER = "evaluation"
+"""Below the metrics: TensorBoard follows one file in each folder, and the training's is another process's."""
+_LOOK_SECONDS = 2.0
+_LINES = 5
+
+
+class Evaluations:
+    """Runs `relaax eval` on the newest checkpoint whenever it is `eval_every` steps beyond the last one evaluated.
+
+    One at a time, with one environment: training needs the cores. A checkpoint's result is written beside it. An
+    evaluation that fails is a warning, and training goes on.
+    """
+
+    def __init__(self, plan: Plan, directory: RunDirectory) -> None:
+        self._every = plan.run.eval_every
+        self._episodes = plan.run.eval_episodes
+        self._seed = plan.seed
+        self._directory = directory
+        self._store = LocalStore(directory.checkpoints)
+        self._manager = CheckpointManager(self._store)
+        self._folder = tempfile.TemporaryDirectory(prefix="relaax-eval-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._of: tuple[str, int] = ("", 0)
+        self._next_look = 0.0
+        self._last_step: int | None = None
+        self._writer: Any = None
+        self.latest: float | None = None
+        """Mean return of the last evaluation of this run."""
+
+    def poll(self) -> str | None:
+        """Begin or end an evaluation if one is due. Return a sentence about one that has ended."""
+        if self._every is None:
+            return None
+        if self._process is not None:
+            code = self._process.poll()
+            return None if code is None else self._ended(code)
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._begin()
+        return None
+
+    def close(self) -> None:
+        """End what is under way, and delete its files."""
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5.0)
+            self._process.kill()
+            self._process.wait()
+        if self._writer is not None:
+            self._writer.close()
+        self._folder.cleanup()
+
+    def _begin(self) -> None:
+        assert self._every is not None
+        try:
+            published = self._manager.published()
+            if not published:
+                return
+            if self._last_step is None:
+                self._last_step = self._evaluated_before(published)
+            newest = published[0]
+            step = int(self._manager.manifest(newest)["global_step"])
+            if step < self._last_step + self._every:
+                return
+            write_evaluation(self._store, newest, Evaluation(self._episodes, time.time()))
+        except (StoreError, Damaged) as error:
+            _log.warning("no checkpoint can be evaluated: %s", error)
+            self._next_look = time.monotonic() + 60.0
+            return
+        self._of, self._last_step = (newest, step), step
+        command = [
+            *(sys.executable, "-m", "relaax.cli.main", "eval", str(self._directory.path), "--id", newest, "--greedy"),
+            *("--episodes", str(self._episodes), "--seed", str(self._seed), "--jobs", "1", "--no-progress"),
+            *("--json", str(self._result)),
+        ]
+        with (self._directory.logs / "evaluation.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ending_with_parent(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment_of({}),
+            )
+
+    @property
+    def _result(self) -> Path:
+        return Path(self._folder.name) / "result.json"
+
+    def _evaluated_before(self, published: list[str]) -> int:
+        """Return the global step of the newest checkpoint that an earlier start evaluated, or 0."""
+        done = evaluations(self._store, self._store.list(), published)
+        newest = next((one for one in published if one in done and done[one].mean is not None), None)
+        return 0 if newest is None else int(self._manager.manifest(newest)["global_step"])
+
+    def _ended(self, code: int) -> str | None:
+        self._process = None
+        checkpoint_id, step = self._of
+        try:
+            result = json.loads(self._result.read_text(encoding="utf-8"))
+            low, high = result["interval_95"]
+            found = Evaluation(result["episodes"], time.time(), result["mean"], low, high)
+            write_evaluation(self._store, checkpoint_id, found)
+            self._result.unlink()
+        except (OSError, ValueError, KeyError, StoreError) as error:
+            log = self._directory.logs / "evaluation.log"
+            _log.warning("the evaluation of checkpoint %s failed (%s): see %s; %s", checkpoint_id, code, log, error)
+            return None
+        self.latest = float(result["mean"])
+        self._write(step, found)
+        between = f"95 % interval {shown(low)} to {shown(high)}"
+        return f"evaluation at step {step:,}: mean return {shown(self.latest)} of {found.episodes} episodes, {between}"
+
+    def _write(self, step: int, found: Evaluation) -> None:
+        """Write TensorBoard scalars."""
+        do_without_tensorflow()
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        try:
+            if self._writer is None:
+                self._writer = EventFileWriter(str(self._directory.metrics / FOLDER))
+            values = {"mean_return": found.mean, "interval_low": found.low, "interval_high": found.high}
+            scalars = [Summary.Value(tag=f"evaluation/{name}", simple_value=value) for name, value in values.items()]
+            self._writer.add_event(Event(wall_time=found.time, step=step, summary=Summary(value=scalars)))
+            self._writer.flush()
+        except OSError as error:
+            _log.warning("the evaluation's curve cannot be written: %s", error)
