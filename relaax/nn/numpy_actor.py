@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.nn.engine import Actor
 from relaax.nn.numpy_convolution import convolution_numpy
-from relaax.nn.specification import NetworkSpec
+from relaax.nn.specification import NetworkSpec, without_mean
 
 Array = npt.NDArray[np.float32]
 
@@ -65,6 +65,7 @@ def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: s
     """`_features` in numpy. Each layer's outputs are new, so the activation may be applied in place."""
     for index, layer in enumerate(spec.convolutions):
         kernel, bias = parameters[f"{trunk}conv{index}/kernel"], parameters[f"{trunk}conv{index}/bias"]
+        kernel = without_mean(kernel) if spec.centered else kernel
         x = _activated(spec, convolution_numpy(x, kernel, bias, layer.stride))
     x = x.reshape(len(x), -1)
     for index in range(len(spec.dense)):

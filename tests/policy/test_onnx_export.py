@@ -72,6 +72,7 @@ class Session:
         ("da3c", IMAGE, Discrete(4), LSTM),
         ("da3c", COLORED, Discrete(4), {"history_len": 2, "network": {"activation": "tanh"}}),
         ("da3c", PIXELS, Discrete(6), {}),
+        ("da3c", IMAGE, Discrete(4), {"network": {"centered": True}}),
         (
             "da3c",
             PARTS,
@@ -82,7 +83,10 @@ class Session:
         ("da3c_cont", VECTOR, Box(np.array([-1, -np.inf]), np.array([3, 0.1]), (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Tuple([Box(-1, 1, (2, 2)), Box(0, 5, (1,), np.float64)]), LSTM),
     ],
-    ids=["vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools", "parts", "real", "half", "tuple"],
+    ids=[
+        *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools", "centered"),
+        *("parts", "real", "half", "tuple"),
+    ],
 )
 def test_the_model_acts_as_the_policy(
     tmp_path: Path, name: str, observation: Space, action: Space, keys: dict[str, Any]

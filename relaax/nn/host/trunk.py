@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.nn.host.convolution import BlockConvolution
 from relaax.nn.host.lstm import Lstm, LstmActivations
-from relaax.nn.specification import NetworkSpec
+from relaax.nn.specification import NetworkSpec, without_mean
 
 Array = npt.NDArray[np.float32]
 
@@ -24,6 +24,7 @@ class Trunk:
     def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...]) -> None:
         self.name = name
         self.scale = 1.0
+        self.centered = spec.centered
         self.convolutions = _convolutions(spec)
         self.dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
         self.heads: dict[str, slice] = {}
@@ -58,7 +59,9 @@ class Trunk:
             self.lstm.set_parameters(views[f"{self.name}lstm/kernel"], views[f"{self.name}lstm/bias"])
         for index, convolution in enumerate(self.convolutions):
             name = f"{self.name}conv{index}"
-            convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], scale if index == 0 else 1.0)
+            kernel = views[f"{name}/kernel"]
+            kernel = without_mean(kernel) if self.centered else kernel
+            convolution.set_parameters(kernel, views[f"{name}/bias"], scale if index == 0 else 1.0)
         for head, columns in self.heads.items():
             self._head_kernel[:, columns] = views[f"{head}/kernel"]
             self._head_bias[columns] = views[f"{head}/bias"]
