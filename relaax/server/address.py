@@ -132,10 +132,12 @@ def name_of(listener: socket.socket) -> str:
 
 def served_at(connection: socket.socket) -> str:
     """Return HOST:PORT of the server that a connection came to, by this host's name: for people who look at it."""
+    host = socket.gethostname()
     try:
-        return _name(socket.gethostname(), connection.getsockname()[1])
+        here = connection.getsockname()
     except OSError:  # the client has gone already
-        return socket.gethostname()
+        return host
+    return _name(host, here[1]) if isinstance(here, tuple) else host
 
 
 def _name(host: str, port: int) -> str:

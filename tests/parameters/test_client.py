@@ -238,7 +238,7 @@ def test_pulls_and_reports_survive_a_new_incarnation_too(way: Way) -> None:
             with running(address=address) as second:
                 bridge.metrics.episode(3.0, 1)
                 bridge.flush()
-                assert (second.core.status().episodes, second.core.status().workers) == (1, 1)
+                assert (second.core.status().episodes, second.core.status().exploit_workers) == (1, 1)
                 assert bridge.pull() is not pulled
 
 

@@ -12,7 +12,9 @@ import pytest
 
 import relaax
 from relaax.cli.run.progress import ProgressReader
+from relaax.cli.top import ServiceWatcher
 from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.channel import Target
 from relaax.server.parameter_server import server as server_module
 from relaax.server.parameter_server.call_counter import CallCounter
 from support.parameter_servers import bridge_to, gradient, registration, running
@@ -64,5 +66,8 @@ def test_what_a_server_sees_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> N
         reader = ProgressReader()
         reader.poll(server.address)
         reader.close()
+        watcher = ServiceWatcher([Target(server.address)])
+        watcher.look()
+        watcher.close()
         assert set(seconds) == METHODS
         assert all(left is not None and left <= LONGEST for times in seconds.values() for left in times), seconds
