@@ -102,7 +102,7 @@ def experiment(
             _log.warning("retrying the last checkpoint for up to a minute: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
         reader.close()
-    result = {**_summary(plan, directory, status, decided, final), "evaluation": evaluated.latest}
+    result = _summary(plan, directory, status, decided, final, evaluated.latest)
     lost = _lost(result, final, supervisor.parameter_server, fresh) if reader.heard else None
     if lost is not None:
         _log.error("%s", lost)
@@ -192,8 +192,16 @@ def _reached(plan: Plan, progress: Progress, evaluation: float | None) -> bool:
     return target is not None and mean is not None and progress.episodes >= 100 and mean >= target
 
 
-def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress, final: Progress) -> dict[str, Any]:
-    """Return the summary: returns as of the decision to stop, counters as of the last checkpoint.
+def _summary(
+    plan: Plan,
+    directory: RunDirectory,
+    status: str,
+    decided: Progress,
+    final: Progress,
+    evaluation: float | None = None,
+) -> dict[str, Any]:
+    """Return the summary: returns as of the decision to stop, counters as of the last checkpoint. `evaluation`: the
+    last mean return of one.
 
     Only the checkpoint knows what was counted after the parameter server was last polled.
     """
@@ -212,6 +220,7 @@ def _summary(plan: Plan, directory: RunDirectory, status: str, decided: Progress
         "episodes": decided.episodes,
         "mean_return_100": decided.mean_return_100,
         "best_mean_return_100": decided.best_mean_return_100,
+        "evaluation": evaluation,
         "seed": plan.seed,
         "checkpoint": checkpoint,
         "run_dir": str(directory.path),
