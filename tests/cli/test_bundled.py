@@ -25,7 +25,14 @@ without_lab = pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not
 def test_each_configuration_has_a_procfile() -> None:
     assert set(CONFIGURATIONS) >= {
         *("da3c_gym_cartpole", "da3c_gym_acrobot", "da3c_gym_lunarlander", "da3c_gym_boxing"),
-        *("da3c_ale_boxing", "da3c_ale_pong", "da3c_lstm_cartpole", "da3c_lstm_boxing", "da3c_lab_demo"),
+        *(
+            "da3c_ale_boxing",
+            "da3c_ale_breakout",
+            "da3c_ale_pong",
+            "da3c_lstm_cartpole",
+            "da3c_lstm_boxing",
+            "da3c_lab_demo",
+        ),
         *("da3cc_gym_pendulum", "da3cc_gym_walker", "da3cc_gym_hopper"),
     }
     for name in CONFIGURATIONS:
@@ -102,5 +109,5 @@ def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
     summary = run.summary
     assert summary["status"] == "max_steps"
     assert summary["updates"] > 0
-    frame_skip = 4 if any(atari in name for atari in ("boxing", "pong")) else 1
+    frame_skip = 4 if any(atari in name for atari in ("boxing", "breakout", "pong")) else 1
     assert summary["frames"] == frame_skip * summary["env_steps"]
