@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,15 @@ class NumpyActor(Actor):
     """Act in plain numpy. Nothing is kept."""
 
     def __init__(self, spec: NetworkSpec) -> None:
-        self._spec = spec
+        self._spec = replace(spec, centered=False)  # the kernels are, once for all steps
         self._layout = spec.layout()
+        # Only a convolution's kernel has four axes.
+        self._to_center = [name for name, shape in self._layout.shapes.items() if spec.centered and len(shape) == 4]
         self._views: dict[str, Array] = {}
 
     def set_parameters(self, parameters: Array) -> None:
-        self._views = self._layout.views(parameters)
+        views = self._layout.views(parameters)
+        self._views = views | {name: without_mean(views[name]) for name in self._to_center}
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
         if inputs.dtype == np.uint8:
