@@ -115,12 +115,15 @@ def _made(env: Any) -> Any:
 
 def _spaces(env: Any, is_vector: bool) -> str:
     """Those of one environment, as they are sent. Raises UnsupportedSpace."""
-    observe, act = (
-        (env.single_observation_space, env.single_action_space)
-        if is_vector
-        else (env.observation_space, env.action_space)
-    )
+    observe, act = _single_spaces(env, is_vector)
     return f"observations {values_of(observe).space}, actions {values_of(act).space}"
+
+
+def _single_spaces(env: Any, is_vector: bool) -> tuple[Any, Any]:
+    """Return the spaces of one environment's observations and actions."""
+    if is_vector:
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
 
 
 def _agent(env: Any, is_vector: bool, address: str, seed: int | None, settings: dict[str, Any]) -> Any:
@@ -172,12 +175,7 @@ def _play(env: Any, is_vector: bool, turn: _Turn, settings: Mapping[str, Any]) -
     from relaax.client.local_agent import LocalClient, current_player
 
     player = current_player()
-    spaces = (
-        (env.single_observation_space, env.single_action_space)
-        if is_vector
-        else (env.observation_space, env.action_space)
-    )
-    agent = LocalClient(player, *spaces, is_vector, settings.get("frame_skip", 1))
+    agent = LocalClient(player, *_single_spaces(env, is_vector), is_vector, settings.get("frame_skip", 1))
     start, returns, steps = time.monotonic(), [], 0
     for game in player.games():
         if turn.watch is not None:

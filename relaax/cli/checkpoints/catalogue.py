@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, Damaged, Store, StoreError, manifest_key
+from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, Store, StoreError, manifest_key
 from relaax.checkpoint.evaluation import Evaluation, evaluations, ranked
 from relaax.checkpoint.location import checkpoints_of, open_location
 from relaax.configuration import unknown
@@ -125,6 +125,13 @@ def chosen(store: Store, ids: Sequence[str], only_newest: bool, only_best: bool)
         if wanted not in by_id:
             raise CatalogueError(f"{store.location}: {unknown('checkpoint', wanted, by_id)}")
     return [by_id[wanted] for wanted in dict.fromkeys(ids)] if ids else found
+
+
+def loaded(store: Store, checkpoint_id: str | None, only_best: bool) -> Checkpoint:
+    """Return the checkpoint of this id, or the best, else the newest. Raises CatalogueError, Damaged and StoreError."""
+    ids = [] if checkpoint_id is None else [checkpoint_id]
+    (entry,) = chosen(store, ids, only_newest=not ids and not only_best, only_best=only_best)
+    return CheckpointManager(store).load(entry.checkpoint_id)
 
 
 def is_gone(store: Store, checkpoint_id: str) -> bool:

@@ -177,7 +177,6 @@ def export(
     ends with .onnx holds the network and its normalisation, for programs without Python: the page Checkpoints says
     its inputs and outputs.
     """
-    from relaax.checkpoint import CheckpointManager
     from relaax.cli.checkpoints import catalogue
     from relaax.policy import exporting
 
@@ -187,9 +186,7 @@ def export(
         if file.exists() and not force:
             raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
-        ids = [] if checkpoint_id is None else [checkpoint_id]
-        (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not best, only_best=best)
-        checkpoint = CheckpointManager(store).load(entry.checkpoint_id)
+        checkpoint = catalogue.loaded(store, checkpoint_id, best)
         content = exporting.policy_of(checkpoint)
         if file.suffix == ".onnx":
             content = [_onnx(content, algorithm)]
@@ -200,10 +197,10 @@ def export(
         described = exporting.description_of(checkpoint)
     algorithm = described.fingerprint.get("algorithm")
     if as_json:
-        facts = {"checkpoint": entry.checkpoint_id, "global_step": described.global_step, "algorithm": algorithm}
+        facts = {"checkpoint": checkpoint.checkpoint_id, "global_step": described.global_step, "algorithm": algorithm}
         print(json.dumps({"file": str(file), **facts}, indent=1))
     else:
-        print(f"{file}: {algorithm} at global step {described.global_step:,}, of checkpoint {entry.checkpoint_id}")
+        print(f"{file}: {algorithm} at global step {described.global_step:,}, of checkpoint {checkpoint.checkpoint_id}")
 
 
 def _onnx(policy: Sequence[memoryview], algorithm: str | None) -> memoryview:

@@ -18,7 +18,7 @@ import typer
 from relaax.configuration import ConfigurationError
 
 if TYPE_CHECKING:
-    from relaax.cli.evaluate.target import Asked, EvaluationTarget
+    from relaax.cli.evaluate.target import EvaluationTarget
     from relaax.evaluation.result import Played
 
 JobsOption = Annotated[
@@ -99,7 +99,7 @@ def evaluate(
             raise ConfigurationError(f"--protocol: {unknown('protocol', protocol, protocols.PROTOCOLS)}")
         _promise(json_)
         asked = Asked(name, config, set_ or [], run_dir, checkpoint_id, best, random, aws_keys, aws_endpoint)
-        target = _checked(find(asked, stack), asked)
+        target = find(asked, stack)
         game = protocols.atari_game(target.plan)
         options, facts = protocols.chosen(protocol, sticky, game)
         if video is not None:
@@ -115,13 +115,6 @@ def evaluate(
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _checked(target: EvaluationTarget, asked: Asked) -> EvaluationTarget:
-    """Refuse options that have no effect. Raises ConfigurationError."""
-    if asked.random and (asked.checkpoint_id is not None or asked.best):
-        raise ConfigurationError("--random uses no checkpoint: leave out --id and --best")
-    return target
 
 
 def _evaluated(

@@ -13,7 +13,6 @@ import yaml
 
 from relaax.atomic_file import write_whole
 from relaax.bundled import bundled_folder, bundled_names
-from relaax.checkpoint import CheckpointManager
 from relaax.cli.checkpoints import catalogue
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import ConfigurationError
@@ -62,6 +61,8 @@ def find(asked: Asked, stack: ExitStack) -> EvaluationTarget:
 
     Raises ConfigurationError, CatalogueError, PolicyError, StoreError and Damaged.
     """
+    if asked.random and (asked.checkpoint_id is not None or asked.best):
+        raise ConfigurationError("--random uses no checkpoint: leave out --id and --best")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relaax-eval-")))
     path = Path(asked.name)
     if path.suffix == _SUFFIX:
@@ -100,9 +101,7 @@ def _target(plan: Plan, source: str, file: Path, described: Description) -> Eval
 def _policy(asked: Asked, location: str, folder: Path) -> Description:
     """Export the checkpoint that is asked for to policy.safetensors in `folder`."""
     store = catalogue.opened(location, asked.aws_keys, asked.aws_endpoint)
-    ids = [] if asked.checkpoint_id is None else [asked.checkpoint_id]
-    (entry,) = catalogue.chosen(store, ids, only_newest=not ids and not asked.best, only_best=asked.best)
-    checkpoint = CheckpointManager(store).load(entry.checkpoint_id)
+    checkpoint = catalogue.loaded(store, asked.checkpoint_id, asked.best)
     write_whole(folder / f"policy{_SUFFIX}", exporting.policy_of(checkpoint))
     return exporting.description_of(checkpoint)
 

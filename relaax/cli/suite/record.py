@@ -72,10 +72,6 @@ class SuiteRecord:
             job.trained = summary["status"] in TRAINED
             self.save()
 
-    def todo(self) -> list[str]:
-        """Return the jobs without a result."""
-        return [name for name, job in self.jobs.items() if job.result is None]
-
 
 def opened(folder: Path, plan: SuitePlan) -> SuiteRecord:
     """Return the record in a folder, new if there is none. Raises ConfigurationError if it is that of another plan.

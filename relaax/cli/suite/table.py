@@ -32,9 +32,8 @@ class ScoreTable:
             f"## {self.title}",
             "",
             "| | " + " | ".join(self.columns) + " |",
-            "|---" * (len(self.columns) + 1) + "|",
+            "|---|" + "---:|" * len(self.columns),
         ]
-        lines[3] = "|---|" + "---:|" * len(self.columns)
         lines += [f"| {name} | " + " | ".join(map(_cell, row)) + " |" for name, row in self.rows.items()]
         return "\n".join(lines) + "\n"
 
