@@ -1,0 +1,50 @@
+"""The values of actions that a network's heads describe, and the derivative by the heads' outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+
+
+class ActionValues:
+    """The value of each of `choices` actions, Q(s, a).
+
+    The head `q` gives them as they are. If `dueling`, the head `value` gives V(s) and the head `advantage` one number
+    A(s, a) for each action, and Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9). The largest
+    advantage is that of the action of the largest value.
+
+    heads: names and widths of the network's heads that describe the values.
+    """
+
+    heads: Mapping[str, int]
+
+    def __init__(self, choices: int, dueling: bool = False) -> None:
+        self.dueling = dueling
+        self.heads = {"value": 1, "advantage": choices} if dueling else {"q": choices}
+
+    def values(self, outputs: Mapping[str, Array]) -> Array:
+        """Compute the values of the actions, float32 [B, choices]. `outputs`: head -> float32 [B, width].
+
+        They are in new memory: what an engine gives its loss are views of what it uses again.
+        """
+        if not self.dueling:
+            return np.array(outputs["q"], np.float32)
+        advantage = outputs["advantage"]
+        values: Array = outputs["value"] + (advantage - advantage.mean(axis=1, keepdims=True))
+        return values
+
+    def gradient(self, by_values: Array) -> dict[str, Array]:
+        """Compute the derivative by the outputs of a loss that is a function of the values, head -> float32 [B, width].
+
+        `by_values`: float32 [B, choices], its derivative by the values. The outputs need not be known: the values are
+        linear in them.
+        """
+        by_values = np.asarray(by_values, np.float32)
+        if not self.dueling:
+            return {"q": by_values}
+        by_advantage: Array = by_values - by_values.mean(axis=1, keepdims=True)
+        return {"value": by_values.sum(axis=1, keepdims=True), "advantage": by_advantage}
