@@ -22,12 +22,15 @@ def orthogonal_parameters(
     `head_gains` are the gains of the heads' kernels: a small one makes a first policy that prefers nothing.
     `head_biases` are the heads' biases if they are not zero. In an LSTM the part of each gate that stands on the
     input is orthogonal, and so is the part that stands on the output before, both of gain 1; the bias of the forget
-    gate is 1, so that it remembers at first (Jozefowicz et al. 2015).
+    gate is 1, so that it remembers at first (Jozefowicz et al. 2015). Of a layer of streams each head's part is
+    orthogonal by itself, as if it were a layer of its own.
     """
     rng = np.random.default_rng(seed)
     layout = spec.layout()
     vector = np.zeros(layout.size, np.float32)
     views = layout.views(vector)
+    last = f"dense{len(spec.dense) - 1}/kernel"
+    streams = {f"{trunk}{last}": len(heads) for trunk, heads in spec.trunks().items()} if spec.streams else {}
     for name, view in views.items():
         if name.endswith("lstm/kernel"):
             for gate in np.split(view, 4, axis=1):
@@ -37,7 +40,8 @@ def orthogonal_parameters(
             view[spec.lstm : 2 * spec.lstm] = 1.0
         elif name.endswith("/kernel"):
             gain = head_gains.get(name.removesuffix("/kernel"), math.sqrt(2.0))
-            view[...] = gain * _orthogonal(rng, view.shape)
+            for part in np.split(view, streams.get(name, 1), axis=-1):
+                part[...] = gain * _orthogonal(rng, part.shape)
     for head, bias in (head_biases or {}).items():
         views[f"{head}/bias"][...] = bias
     return vector

@@ -61,7 +61,8 @@ def forward_numpy(
             x, new_state[:, at_c] = lstm_numpy(x, state[:, at_h], state[:, at_c], kernel, bias)
             new_state[:, at_h] = x
         for head in heads:
-            outputs[head] = x @ parameters[f"{head}/kernel"] + parameters[f"{head}/bias"]
+            own = x[:, spec.stream(heads, head)] if spec.streams else x
+            outputs[head] = own @ parameters[f"{head}/kernel"] + parameters[f"{head}/bias"]
     return outputs, new_state
 
 

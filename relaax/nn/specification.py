@@ -42,6 +42,9 @@ class NetworkSpec:
     `heads` are names and widths of the outputs. `groups` are the heads that share a trunk, which is all that stands
     before the heads; without groups all heads share one. `lstm` is the number of cells, 0 for none. `centered`: a
     convolution uses each filter without its mean (Huang et al. 2017), so that an even background says nothing.
+    `streams`: each head of a trunk has a part of its own of the last dense layer, as wide as `dense` says, so that the
+    layer is as many times as wide as there are heads. With heads for the value and the advantages that is the dueling
+    network (Wang et al. 2016), whose convolutions are shared.
     """
 
     inputs: tuple[int, ...]
@@ -52,6 +55,7 @@ class NetworkSpec:
     groups: tuple[tuple[str, ...], ...] = ()
     lstm: int = 0
     centered: bool = False
+    streams: bool = False
 
     @property
     def state_size(self) -> int:
@@ -61,11 +65,17 @@ class NetworkSpec:
     def layout(self) -> FlatLayout:
         """Return names and shapes of the parameters.
 
-        Raises ValueError if an image is too small for the convolutions, or a head is not in exactly one group.
+        Raises ValueError if an image is too small for the convolutions, a head is not in exactly one group, or there
+        are streams without a dense layer or with an LSTM.
         """
+        if self.streams and (self.lstm or not self.dense):
+            raise ValueError(
+                "streams are parts of the last dense layer, and heads stand on "
+                + ("the LSTM behind it: use one of the two" if self.lstm else "no such layer: give `dense` a width")
+            )
         shapes: dict[str, tuple[int, ...]] = {}
         for trunk, heads in self.trunks().items():
-            width = self._trunk_shapes(trunk, shapes)
+            width = self._trunk_shapes(trunk, heads, shapes)
             for head in heads:
                 shapes[f"{head}/kernel"] = (width, self.heads[head])
                 shapes[f"{head}/bias"] = (self.heads[head],)
@@ -81,7 +91,20 @@ class NetworkSpec:
             return {"": self.groups[0]}
         return {f"{group[0]}/": group for group in self.groups}
 
-    def _trunk_shapes(self, trunk: str, shapes: dict[str, tuple[int, ...]]) -> int:
+    def dense_widths(self, heads: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the widths of the dense layers below these heads, which are those of a trunk."""
+        return (*self.dense[:-1], self.dense[-1] * len(heads)) if self.streams else self.dense
+
+    def stream(self, heads: tuple[str, ...], head: str) -> slice:
+        """Return which features of a trunk with these heads one of them stands on: its own, or without streams all."""
+        if not self.streams:
+            return slice(None)
+        width = self.dense[-1]
+        start = heads.index(head) * width
+        return slice(start, start + width)
+
+    def _trunk_shapes(self, trunk: str, heads: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> int:
+        """Add the shapes of a trunk; return how many features each of its heads stands on."""
         if self.convolutions:
             height, width, channels = self.inputs
             for index, layer in enumerate(self.convolutions):
@@ -94,7 +117,7 @@ class NetworkSpec:
             features = height * width * channels
         else:
             features = math.prod(self.inputs)
-        for index, width in enumerate(self.dense):
+        for index, width in enumerate(self.dense_widths(heads)):
             shapes[f"{trunk}dense{index}/kernel"] = (features, width)
             shapes[f"{trunk}dense{index}/bias"] = (width,)
             features = width
@@ -102,4 +125,4 @@ class NetworkSpec:
             shapes[f"{trunk}lstm/kernel"] = (features + self.lstm, 4 * self.lstm)
             shapes[f"{trunk}lstm/bias"] = (4 * self.lstm,)
             features = self.lstm
-        return features
+        return self.dense[-1] if self.streams else features

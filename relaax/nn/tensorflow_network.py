@@ -44,7 +44,8 @@ def forward(
             x = tf.reshape(x, [-1, spec.lstm])
             states += [h, c]
         for head in heads:
-            y = tf.linalg.matmul(x, parameters[f"{head}/kernel"]) + parameters[f"{head}/bias"]
+            own = x[:, spec.stream(heads, head)] if spec.streams else x
+            y = tf.linalg.matmul(own, parameters[f"{head}/kernel"]) + parameters[f"{head}/bias"]
             outputs[head] = tf.reshape(y, [*sides, spec.heads[head]])
     return outputs, tf.concat(states, axis=1) if states else state
 

@@ -26,7 +26,7 @@ _NULL, _UNIT = np.float32(0), np.float32(1)
 
 
 class Dense:
-    """The layers of a network without convolutions and LSTM.
+    """The layers of a network without convolutions, LSTM and streams.
 
     What it computes of an example stands layer by layer, trunk by trunk, with the heads of a trunk side by side, in one
     flat array: [room, width] of the first layer, then that of the second one, and so on.

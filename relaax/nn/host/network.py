@@ -1,6 +1,6 @@
 """Networks in the host's memory: forward and backward, by BLAS and a few kernels.
 
-Small ones without convolutions and LSTM are left to `dense`, which takes one call for all of it.
+Small ones without convolutions, LSTM and streams are left to `dense`, which takes one call for all of it.
 
 TensorFlow takes 200 microseconds for a call whatever its size, and for the Atari network's gradient more than twice as
 long. Outputs of the layers are kept, so that what was acted on need not be computed again for the gradient.
@@ -62,7 +62,8 @@ class HostNetwork:
         self._layout = spec.layout()
         self._tanh = spec.activation == "tanh"
         self._trunks = [Trunk(spec, name, heads) for name, heads in spec.trunks().items()]
-        self._dense = None if spec.convolutions or spec.lstm else Dense(spec)
+        streams = spec.streams and any(len(trunk.heads) > 1 for trunk in self._trunks)
+        self._dense = None if spec.convolutions or spec.lstm or streams else Dense(spec)
         self._few = FEW_MULTIPLICATIONS // self._dense.multiplications if self._dense else 0
         self._parameters: Array = np.zeros(0, np.float32)
         self._scale = 1.0
@@ -128,7 +129,7 @@ class HostNetwork:
             outputs = activations.outputs[start, stop] = {
                 head: layers[-1][start:stop, columns]
                 for trunk, layers in zip(self._trunks, activations.layers, strict=True)
-                for head, columns in trunk.heads.items()
+                for head, (_, columns) in trunk.heads.items()
             }
         return outputs
 
@@ -237,7 +238,7 @@ class HostNetwork:
         count, convolutions = len(inputs), len(trunk.convolutions)
         last = convolutions + len(trunk.dense_names)  # the layer after the dense ones
         gradient = self._scratch("heads", count, trunk.sizes[-1])
-        for head, columns in trunk.heads.items():
+        for head, (_, columns) in trunk.heads.items():
             gradient[:, columns] = gradients[head]
         kernel, _ = trunk.dense[-1]
         memory = trunk.memory(layers)
@@ -245,8 +246,8 @@ class HostNetwork:
         before = memory.outputs if memory else features
         by_kernel, by_bias = self._scratch("kernel", *kernel.shape), self._by_bias(gradient)
         np.matmul(before.T, gradient, out=by_kernel)
-        for head, columns in trunk.heads.items():
-            _put(by_kernel[:, columns], out[f"{head}/kernel"], further)
+        for head, (rows, columns) in trunk.heads.items():
+            _put(by_kernel[rows, columns], out[f"{head}/kernel"], further)
             _put(by_bias[columns], out[f"{head}/bias"], further)
         if last > 0 or memory:
             gradient = self._by_inputs("heads", gradient, kernel)

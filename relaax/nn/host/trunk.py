@@ -27,17 +27,21 @@ class Trunk:
         self.centered = spec.centered
         self.convolutions = _convolutions(spec)
         self.dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
-        self.heads: dict[str, slice] = {}
+        self.heads: dict[str, tuple[slice, slice]] = {}
+        """Of each head its own rows and columns in the kernel of all heads."""
         width = 0
         for head in heads:
-            self.heads[head] = slice(width, width + spec.heads[head])
+            self.heads[head] = spec.stream(heads, head), slice(width, width + spec.heads[head])
             width += spec.heads[head]
         convolved = [convolution.outputs.size for convolution in self.convolutions]
-        features = [*convolved, *spec.dense][-1] if convolved or spec.dense else math.prod(spec.inputs)
+        dense = spec.dense_widths(heads)
+        features = [*convolved, *dense][-1] if convolved or dense else math.prod(spec.inputs)
         cells = spec.lstm
         self.lstm = Lstm(features, cells) if cells else None
-        self.sizes = [*convolved, *spec.dense, *([4 * cells, cells, cells] if cells else []), width]
+        self.sizes = [*convolved, *dense, *([4 * cells, cells, cells] if cells else []), width]
         features = cells or features
+        # Streams leave zeros in it: for heads of some numbers one product takes, within some microseconds, as long as
+        # one for each head.
         self._head_kernel = np.zeros((features, width), np.float32)
         self._head_bias = np.zeros(width, np.float32)
         self.dense: list[tuple[Array, Array]] = []
@@ -62,8 +66,8 @@ class Trunk:
             kernel = views[f"{name}/kernel"]
             kernel = without_mean(kernel) if self.centered else kernel
             convolution.set_parameters(kernel, views[f"{name}/bias"], scale if index == 0 else 1.0)
-        for head, columns in self.heads.items():
-            self._head_kernel[:, columns] = views[f"{head}/kernel"]
+        for head, (rows, columns) in self.heads.items():
+            self._head_kernel[rows, columns] = views[f"{head}/kernel"]
             self._head_bias[columns] = views[f"{head}/bias"]
         self.dense = [(views[f"{name}/kernel"], views[f"{name}/bias"]) for name in self.dense_names]
         self.dense.append((self._head_kernel, self._head_bias))

@@ -27,10 +27,14 @@ SPECS = {
     "image tanh separate": NetworkSpec((14, 17, 3), HEADS, (9,), TWO, activation="tanh", groups=SEPARATE),
     "image without dense": NetworkSpec((9, 9, 1), HEADS, (), (Convolution(3, 2, 3),)),
     "image without convolutions": NetworkSpec((5, 6, 2), HEADS, (8,)),
+    "streams": NetworkSpec((4,), HEADS, (6, 7), streams=True),
+    "streams, separate": NetworkSpec((4,), HEADS, (6, 3), groups=SEPARATE, streams=True),
+    "streams, image": NetworkSpec((14, 17, 4), HEADS, (20,), TWO, centered=True, streams=True),
+    "streams, image, tanh": NetworkSpec((14, 17, 4), HEADS, (9, 20), TWO, activation="tanh", streams=True),
 }
 
 
-BY_BLAS = ("dense", "tanh", "separate")
+BY_BLAS = ("dense", "tanh", "separate", "streams, separate")
 
 
 @pytest.fixture(params=[*SPECS, *(f"{name} by BLAS" for name in BY_BLAS)])
