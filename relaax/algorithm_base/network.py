@@ -84,11 +84,14 @@ def network_for(
     history_len: int | None,
     lstm: bool = False,
     groups: tuple[tuple[str, ...], ...] = (),
+    streams: bool = False,
 ) -> NetworkSpec:
     """Specify the network that a configuration and an observation space describe.
 
     `heads` are names and widths of the outputs; `groups` those that have a network of their own, if `separate` says so.
     `history_len` is how many frames of an image are stacked, None for the default; `lstm`: whether there is one.
+    `streams`: heads that share convolutions have parts of their own of the last dense layer (see `NetworkSpec`). It is
+    not used without convolutions or a dense layer, with an LSTM, or if heads have networks of their own.
     """
     image = is_image(observation_space)
     convolutions, dense = _default_layers(observation_space)
@@ -99,15 +102,17 @@ def network_for(
     separate = config.separate
     if separate is None:
         separate = not image and not lstm
+    own = groups if separate else ()
     return NetworkSpec(
         inputs=input_shape(observation_space, history(history_len, observation_space)),
         heads=dict(heads),
         dense=dense,
         convolutions=convolutions,
         activation=config.activation or ("relu" if image else "tanh"),
-        groups=groups if separate else (),
+        groups=own,
         lstm=config.lstm_size if lstm else 0,
         centered=config.centered,
+        streams=bool(streams and convolutions and dense) and not lstm and not own,
     )
 
 
@@ -137,13 +142,14 @@ def network_refusal(
     history_len: int | None,
     lstm: bool = False,
     groups: tuple[tuple[str, ...], ...] = (),
+    streams: bool = False,
 ) -> str | None:
     """Say why `network_for` makes no good network for an observation space; None if it does."""
     sentence = input_refusal(observation_space) or _image_refusal(config, observation_space)
     if sentence:
         return sentence
     try:
-        parameters = network_for(config, observation_space, heads, history_len, lstm, groups).layout().size
+        parameters = network_for(config, observation_space, heads, history_len, lstm, groups, streams).layout().size
     except ValueError as error:
         turned = with_channels_last(observation_space)
         hint = "change algorithm.network.convolutions"

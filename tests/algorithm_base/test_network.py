@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Space
+from relaax.algorithm_base.network import NetworkConfig, network_for, network_refusal
+
+HEADS = {"value": 1, "advantage": 4}
+GROUPS = (("value",), ("advantage",))
+IMAGE, VECTOR, TINY = Box(0, 255, (84, 84), np.uint8), Box(shape=(3,)), Box(False, True, (2, 2, 4), np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("space", "keys", "more", "used"),
+    [
+        (IMAGE, {}, {}, True),
+        (IMAGE, {"dense": [32, 512]}, {}, True),
+        (IMAGE, {}, {"groups": GROUPS}, True),
+        (IMAGE, {"separate": True}, {"groups": GROUPS}, False),
+        (IMAGE, {"dense": []}, {}, False),
+        (IMAGE, {"convolutions": []}, {}, False),
+        (IMAGE, {}, {"lstm": True}, False),
+        (VECTOR, {}, {"groups": GROUPS}, False),
+        (VECTOR, {"separate": False}, {"groups": GROUPS}, False),
+        (TINY, {}, {}, False),
+    ],
+)
+def test_streams_are_used_if_heads_share_convolutions(
+    space: Space, keys: dict[str, Any], more: dict[str, Any], used: bool
+) -> None:
+    config = NetworkConfig(**keys)
+    spec, plain = (network_for(config, space, HEADS, None, streams=streams, **more) for streams in (True, False))
+    assert spec.streams is used
+    assert not plain.streams
+    assert network_refusal(config, space, HEADS, None, streams=True, **more) is None
+    if used:
+        last = f"dense{len(spec.dense) - 1}/bias"
+        assert spec.layout().shapes[last] == (2 * spec.dense[-1],)
+    else:
+        assert spec == plain
+
+
+def test_streams_count_among_the_parameters_that_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = network_for(NetworkConfig(), IMAGE, HEADS, None).layout().size
+    monkeypatch.setattr("relaax.algorithm_base.network.MAX_PARAMETERS", size)
+    assert network_refusal(NetworkConfig(), IMAGE, HEADS, None) is None
+    # 2592 x 256 + 256 more; the heads stay as they are.
+    refused = network_refusal(NetworkConfig(), IMAGE, HEADS, None, streams=True)
+    assert refused == (
+        f"the network would have {size + 663_808} parameters, outputs included; at most {size} are handled"
+    )
