@@ -63,6 +63,7 @@ class _Builder:
         self._helper, self._onnx = onnx.helper, onnx
         self._graph, self._observation_space, self._action_space = graph, observation_space, action_space
         self._weights = graph.network.layout().views(graph.parameters)
+        self._activation = {"relu": "Relu", "tanh": "Tanh"}[graph.network.activation]
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.inputs: list[Any] = []
@@ -81,8 +82,9 @@ class _Builder:
             if wanted:
                 features = self._features(trunk, x)
                 for name in wanted:
+                    own = self._stream(trunk, names, name, features) if self._graph.network.streams else features
                     heads[name] = self._output(
-                        self._dense(features, name), name, np.float32, (self._graph.network.heads[name],)
+                        self._dense(own, name), name, np.float32, (self._graph.network.heads[name],)
                     )
         self._act(heads)
 
@@ -130,9 +132,8 @@ class _Builder:
         return self._cast(x, np.float32)
 
     def _features(self, trunk: str, x: str) -> str:
-        """Return what comes out of a trunk, float32 [N, width]."""
-        spec = self._graph.network
-        activation = {"relu": "Relu", "tanh": "Tanh"}[spec.activation]
+        """Return what comes out of a trunk, float32 [N, width]. Streams are left to `_stream`."""
+        spec, activation = self._graph.network, self._activation
         if spec.convolutions:
             x = self._node("Transpose", x, perm=[0, 3, 1, 2])  # ONNX has the channels first
             for index, layer in enumerate(spec.convolutions):
@@ -143,9 +144,15 @@ class _Builder:
                 x = self._node(activation, self._node("Conv", x, kernel, bias, strides=[layer.stride] * 2))
             x = self._node("Transpose", x, perm=[0, 2, 3, 1])
             x = self._node("Flatten", x, axis=1)
-        for index in range(len(spec.dense)):
+        for index in range(len(spec.dense) - spec.streams):
             x = self._node(activation, self._dense(x, f"{trunk}dense{index}"))
         return self._lstm(trunk, x) if spec.lstm else x
+
+    def _stream(self, trunk: str, heads: tuple[str, ...], head: str, x: str) -> str:
+        """Return a head's own part of the last dense layer: that of a head that is not wanted is in no file."""
+        spec = self._graph.network
+        layer = f"{trunk}dense{len(spec.dense) - 1}"
+        return self._node(self._activation, self._dense(x, layer, spec.stream(heads, head)))
 
     def _lstm(self, trunk: str, x: str) -> str:
         """Return h after a step, as `relaax.nn.numpy_actor.lstm_numpy` computes it."""
@@ -186,8 +193,8 @@ class _Builder:
             self._first = self._input("first", np.bool_, ())
         return self._first
 
-    def _dense(self, x: str, layer: str) -> str:
-        kernel, bias = self._constant(self._weights[f"{layer}/kernel"]), self._constant(self._weights[f"{layer}/bias"])
+    def _dense(self, x: str, layer: str, columns: slice = slice(None)) -> str:
+        kernel, bias = (self._constant(self._weights[f"{layer}/{part}"][..., columns]) for part in ("kernel", "bias"))
         return self._node("Gemm", x, kernel, bias)
 
     def _split(self, x: str, sizes: list[int]) -> list[str]:

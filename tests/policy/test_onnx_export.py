@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import onnxruntime
 import pytest
 
 import relaax.policy
-from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple
+from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple, load_algorithm
+from relaax.nn.numpy_actor import NumpyActor
 from relaax.policy import PolicyError
 from relaax.policy.onnx_export import onnx_of
 from support.policy_files import bundled, write
@@ -107,6 +109,45 @@ def test_the_model_acts_as_the_policy(
             np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
         taken.append(wanted[0])
     assert len(np.unique(np.stack(taken))) > 1, "always the same action shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("keys", "outputs"),
+    [
+        ({}, ["advantage"]),
+        ({"both": True, "network": {"activation": "tanh", "centered": True, "dense": [9, 16]}}, ["advantage", "value"]),
+    ],
+)
+def test_the_model_of_a_dueling_network_acts_as_the_policy(
+    tmp_path: Path, keys: dict[str, Any], outputs: list[str]
+) -> None:
+    source = str(Path(__file__).parent.parent / "support" / "dueling_algorithm.py")
+    action = Discrete(4, 2)
+    path, *_ = write(tmp_path, load_algorithm(source, tmp_path), IMAGE, action, **keys)
+    policy = relaax.policy.load(path, algorithm=source)
+    graph, model = policy.graph(), onnx_of(policy)
+    assert graph.network.streams
+    actor = NumpyActor(graph.network)
+    actor.set_parameters(graph.parameters)
+    session = Session(model)
+    assert sorted(session.outputs) == sorted([*outputs, "action", "next_frames"])
+    rng = np.random.default_rng(3)
+    taken = []
+    for step in range(STEPS):
+        seen = leaves(IMAGE, rng)
+        first = (rng.random(N) < 0.2) | (step == 0)
+        wanted = policy.act(IMAGE.unflatten(seen), first)
+        found = session.step(seen, first)
+        expected, _ = actor.act(found["next_frames"], np.zeros((N, 0), np.float32))
+        for head in outputs:
+            largest = np.abs(expected[head]).max()
+            np.testing.assert_allclose(found[head], expected[head], rtol=1e-4, atol=1e-5 * largest)
+        np.testing.assert_array_equal(found["action"], wanted)
+        taken.append(wanted)
+    assert len(np.unique(np.stack(taken))) > 1, "always the same action shows nothing"
+    if "value" not in outputs:  # of streams that are not wanted nothing is written
+        dense, bias = (math.prod(graph.network.layout().shapes[f"dense0/{part}"]) for part in ("kernel", "bias"))
+        assert len(model) < 4 * (len(graph.parameters) - dense / 2 - bias / 2) + 10_000
 
 
 def test_what_it_asks_for_and_answers(tmp_path: Path) -> None:
