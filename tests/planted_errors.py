@@ -207,6 +207,18 @@ ERRORS = (
         "tests/nn/host/test_network.py",
     ),
     planted(
+        "stream-of-another-head",
+        "every head stands on the first stream",
+        [("relaax/nn/specification.py", "heads.index(head) * width", "0")],
+        "tests/nn/test_streams.py",
+    ),
+    planted(
+        "dueling-gradient",
+        "the gradient of advantages keeps the mean that their values are without",
+        [("relaax/nn/action_values.py", "by_values - by_values.mean(axis=1, keepdims=True)", "by_values")],
+        "tests/nn/test_action_values.py",
+    ),
+    planted(
         "shift-of-a-convolution",
         "a convolution adds up the wrong blocks",
         [
