@@ -15,6 +15,7 @@ from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph, ScaledOutput
 from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, StepResult
+from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.configuration import Fixed, Free, Section
 from relaax.parameters.grpc_options import MAX_PARAMETERS, MAX_STATISTICS
 from relaax.parameters.interfaces import (
@@ -71,6 +72,7 @@ __all__ = [
     "Section",
     "Space",
     "StepResult",
+    "TargetInterval",
     "TrainingEnded",
     "Tuple",
     "find_algorithm",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from relaax.algorithm_base.target_interval import TargetInterval
     from relaax.optim.optimizers import OptimizerSpec
     from relaax.rlx import Space
 
@@ -18,7 +19,7 @@ class ParameterServerBase(ABC):
     """A declaration, so that shards need not know the algorithm.
 
     Its life: made once in the parameter server, by the first worker's spaces or those of a checkpoint; asked for
-    `initial_parameters` if no checkpoint gives them, for `optimizer` and `statistics`; then dropped.
+    `initial_parameters` if no checkpoint gives them, for `optimizer`, `statistics` and `target_interval`; then dropped.
     """
 
     def __init__(self, config: Any, observation_space: Space, action_space: Space) -> None:
@@ -42,3 +43,10 @@ class ParameterServerBase(ABC):
         has letters, digits and `_ . - /`. By default there are none.
         """
         return {}
+
+    def target_interval(self) -> TargetInterval | None:
+        """How often the target network becomes a copy of the parameters; None, as by default, if there is none.
+
+        Agents that train find it in `Pulled.target`. It is the initial parameters until it is renewed first.
+        """
+        return None

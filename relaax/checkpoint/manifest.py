@@ -55,7 +55,9 @@ class _Part(_Read):
 
 
 class _Shard(_Read):
-    """A shard: elements [start, end) of the flat vectors, which `part` holds. `ledger`: see `Ledger.as_json`."""
+    """A shard: elements [start, end) of the flat vectors, which `part` holds. `ledger`: see `Ledger.as_json`.
+    `target_generation`: of the array `target`; None without a target network.
+    """
 
     part: Name
     start: Count
@@ -63,6 +65,7 @@ class _Shard(_Read):
     version: Count = 0
     counters: dict[Name, Count] = {}
     ledger: dict[Name, Annotated[list[Count], Field(min_length=3, max_length=3)]] = {}
+    target_generation: Count | None = None
 
 
 class _Returns(_Read):

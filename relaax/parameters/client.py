@@ -39,6 +39,7 @@ from relaax.parameters.received_state import ReceivedState
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.shared_memory import NoSharedMemory, Trouble
 from relaax.parameters.statistics import statistics_to_messages
+from relaax.parameters.target import IncarnationEnded, ReceivedTarget
 from relaax.parameters.wire import Carrier
 
 _log = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ class ParameterClient(ParameterClientBase):
         self._report_id = 0
         self._reported = -_REPORT_INTERVAL
         self._received = ReceivedState(self._links)
+        self._target = ReceivedTarget(self._links, self._call)
         self._global_step = 0
         self._closed = False
 
@@ -110,6 +112,7 @@ class ParameterClient(ParameterClientBase):
 
     def register(self, registration: Registration) -> Registered:
         self._registration = registration
+        self._target.begin(wanted=registration.purpose.changes)
         self._worker_id = uuid.uuid4().hex
         self._report_id = 0
         request = pb.RegisterRequest(
@@ -128,14 +131,13 @@ class ParameterClient(ParameterClientBase):
 
     def pull(self) -> Pulled:
         for _ in range(_MAX_REGISTRATIONS):
-            carriers = self._call([link.pull(self._worker_id, self._incarnation) for link in self._links])
+            carriers = self._call([link.pull(self._asker(), link.version) for link in self._links])
             responses: list[pb.PullResponse] = [carrier.message for carrier in carriers]
-            if any(response.incarnation_ended for response in responses):
-                self._register_again()
-                continue
-            first = responses[0]
-            self._see(first.global_step, first.finished)
-            return self._received.take(carriers)
+            if not any(response.incarnation_ended for response in responses):
+                self._see(responses[0].global_step, responses[0].finished)
+                with contextlib.suppress(IncarnationEnded):
+                    return self._received.take(carriers, self._target.follow(responses, self._asker()))
+            self._register_again()
         raise self._no_end_of_incarnations()
 
     def push(
@@ -183,7 +185,9 @@ class ParameterClient(ParameterClientBase):
                 raise
 
     def _asker(self) -> pb.PullRequest:
-        return pb.PullRequest(worker_id=self._worker_id, incarnation=self._incarnation)
+        return pb.PullRequest(
+            worker_id=self._worker_id, incarnation=self._incarnation, target_generation=self._target.newest
+        )
 
     def gradient_memory(self) -> FlatVector | None:
         memory = self._links[0].memory
@@ -313,18 +317,29 @@ class ParameterClient(ParameterClientBase):
         )
 
     def _pushed(
-        self, carriers: Sequence[PushAnswer], rolled_back: bool, take: Callable[[Sequence[PushAnswer]], Pulled] | None
+        self,
+        carriers: Sequence[PushAnswer],
+        rolled_back: bool,
+        take: Callable[[Sequence[PushAnswer], FlatVector | None], Pulled] | None,
     ) -> Pushed:
         """`take`: reads the parameters from the answers, if they are wanted."""
         responses = [carrier.message for carrier in carriers]
         first = responses[0]
         self._see(first.global_step, first.finished)
-        if rolled_back:
-            pulled = self._received.take(carriers)
-            return Pushed("incarnation", first.global_step, first.version, first.staleness, pulled)
         discarded = next((_DISCARDED[r.discard] for r in responses if r.discard), None)
         staleness = max(response.staleness for response in responses)
-        return Pushed(discarded, first.global_step, first.version, staleness, take(carriers) if take else None)
+        if rolled_back:
+            discarded, staleness, take = "incarnation", first.staleness, self._received.take
+        if take is None:
+            self._target.hear(responses)
+            return Pushed(discarded, first.global_step, first.version, staleness, None)
+        try:
+            pulled = take(carriers, self._target.follow(responses, self._asker()))
+        except IncarnationEnded:  # after the push was counted, which is now rolled back with all the rest
+            self._register_again()
+            pulled = self.pull()
+            return Pushed("incarnation", pulled.global_step, pulled.version, staleness, pulled)
+        return Pushed(discarded, first.global_step, first.version, staleness, pulled)
 
     def _push(
         self, common: pb.PushRequest, gradient: FlatVector | None
@@ -335,7 +350,7 @@ class ParameterClient(ParameterClientBase):
         """
         rolled_back = False
         for _ in range(_MAX_REGISTRATIONS + 1):
-            common.global_step = self._global_step
+            common.global_step, common.target_generation = self._global_step, self._target.newest
             calls = [link.push(self._worker_id, self._incarnation, common, gradient) for link in self._links]
             answers: Sequence[Carrier[pb.PushResponse]] = self._call(calls)
             if all(answer.message.discard != pb.DISCARD_INCARNATION for answer in answers):

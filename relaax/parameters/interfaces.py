@@ -70,22 +70,27 @@ class Registered:
 class Pulled:
     """A consistent copy of the parameters: float32 of shape [parameters], never written to afterwards.
 
-    `statistics` are the merged ones of all workers, as of this pull; none if the algorithm declares none.
+    `statistics` are the merged ones of all workers, as of this pull; none if the algorithm declares none. `frames` are
+    the environment frames of all workers so far: steps x frame skip.
+
+    `target` is the target network, float32 of shape [parameters], read-only, and the same array until it is renewed.
+    None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
     """
 
     parameters: FlatVector
     version: int
     global_step: int
     statistics: Mapping[str, Moments] = field(default_factory=dict)
+    frames: int = 0
+    target: FlatVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
     """The outcome of a push. `discarded` is why the gradient was not applied, else None.
 
-    `pulled` holds the fresh parameters if they were asked for: the same object as before if they and the
-    statistics are the same. After a roll-back of the model (`discarded == "incarnation"`) the client has registered
-    anew and `pulled` is always given.
+    `pulled` holds the fresh parameters if they were asked for, as `Parameters.pull` gives them. After a roll-back of
+    the model (`discarded == "incarnation"`) the client has registered anew and `pulled` is always given.
     """
 
     discarded: str | None
@@ -139,7 +144,9 @@ class Parameters(ABC):
 
     @abstractmethod
     def pull(self) -> Pulled:
-        """Fetch the newest parameters and statistics; the same object as before if both are the same."""
+        """Fetch the newest parameters, statistics, target network and frames; the same object as before if all are the
+        same. If some are, they are the same arrays as before.
+        """
 
     def gradient_memory(self) -> FlatVector | None:
         """Return where the next gradient is best computed, since no copy of it need be sent then.

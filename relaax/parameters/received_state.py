@@ -17,20 +17,21 @@ Answer = Carrier[pb.PushResponse] | Carrier[pb.PullResponse]
 
 
 class ReceivedState:
-    """The newest parameters and statistics; the same object for as long as both are the same."""
+    """The newest parameters, statistics, frames and target network; the same object for as long as all are the same."""
 
     def __init__(self, links: Sequence[ShardClient]) -> None:
         self._links = links
         self.pulled: Pulled | None = None
         """The parameters; None before the first answer, and after a roll-back."""
 
-    def take(self, answers: Sequence[Answer]) -> Pulled:
-        """Join the answers of all shards. Raises ParameterServerError if one is invalid."""
+    def take(self, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
+        """Join the answers of all shards. `target` is the target network, if there is one.
+
+        Raises ParameterServerError if one is invalid.
+        """
         first = answers[0].message
         if self.pulled is not None and all(answer.message.not_modified for answer in answers):
-            if statistics_to_messages(self.pulled.statistics) == list(first.statistics):
-                return self.pulled
-            return self._hold(self.pulled.parameters, self.pulled.version, first)
+            return self._hold(self.pulled.parameters, self.pulled.version, first, target)
         if len(self._links) == 1:
             vector = self._links[0].received(answers[0])
         else:
@@ -42,21 +43,39 @@ class ReceivedState:
                 else:
                     vector[part] = link.received(answer)
             vector.flags.writeable = False
-        return self._hold(vector, first.version, first)
+        return self._hold(vector, first.version, first, target)
 
-    def own(self, parameters: FlatVector, answers: Sequence[Answer]) -> Pulled:
+    def own(self, parameters: FlatVector, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
         """Take the parameters after the worker's own update, with the updates of others until then."""
         for link, answer in zip(self._links, answers, strict=True):
             link.version = answer.message.version
         first = answers[0].message
-        return self._hold(parameters, first.version, first)
+        return self._hold(parameters, first.version, first, target)
 
-    def _hold(self, parameters: FlatVector, version: int, first: pb.PushResponse | pb.PullResponse) -> Pulled:
+    def _hold(
+        self,
+        parameters: FlatVector,
+        version: int,
+        first: pb.PushResponse | pb.PullResponse,
+        target: FlatVector | None,
+    ) -> Pulled:
+        held = self.pulled
         try:
-            statistics = MappingProxyType(statistics_from_messages(first.statistics))
+            if held is not None and statistics_to_messages(held.statistics) == list(first.statistics):
+                statistics = held.statistics
+            else:
+                statistics = MappingProxyType(statistics_from_messages(first.statistics))
         except ValueError as error:
             raise ParameterServerError(
                 f"parameter server {self._links[0].address} sent what is no statistic: {error}"
             ) from None
-        self.pulled = Pulled(parameters, version, first.global_step, statistics)
+        if (
+            held is not None
+            and held.parameters is parameters
+            and held.statistics is statistics
+            and held.target is target
+            and held.frames == first.frames
+        ):
+            return held
+        self.pulled = Pulled(parameters, version, first.global_step, statistics, first.frames, target)
         return self.pulled

@@ -136,6 +136,7 @@ class ShardClient:
             applied=common.applied,
             precision=self._precision,
             have_version=self.version,
+            target_generation=common.target_generation,
         )
         if self.shard == 0:
             request.env_steps = common.env_steps
@@ -147,12 +148,14 @@ class ShardClient:
             part = self._narrowed(part, request.precision)
         return Call(self._method(self._stub.Push), Carrier(request, part), self.target)
 
-    def pull(self, worker_id: str, incarnation: int) -> Call:
-        """Ask for the shard's range, unless the worker has it."""
+    def pull(self, asker: pb.PullRequest, have_version: int | None) -> Call:
+        """Ask for the shard's range of the vector that `asker` names, unless the worker has this version of it.
+
+        `asker` says as well who asks, and which generation of the target network it has heard of.
+        """
         self._try_memory_again()
-        request = pb.PullRequest(
-            worker_id=worker_id, incarnation=incarnation, have_version=self.version, precision=self._precision
-        )
+        request = pb.PullRequest(have_version=have_version, precision=self._precision)
+        request.MergeFrom(asker)
         return Call(self._method(self._stub.Pull), request, self.target)
 
     def report(self, request: pb.ReportRequest) -> Call:
@@ -160,10 +163,15 @@ class ShardClient:
         return Call(self._stub.Report, request, self.target)
 
     def received(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
-        """Return the parameters of the shard's range: read-only float32 [size], a view of the response if it holds
-        float32.
+        """Return the parameters of the shard's range, as `vector` does; the worker has their version now."""
+        vector = self.vector(response)
+        self.version = response.message.version
+        return vector
 
-        Raises ParameterServerError if they are too many or too few.
+    def vector(self, response: Carrier[pb.PushResponse] | Carrier[pb.PullResponse]) -> FlatVector:
+        """Return the vector of the shard's range: read-only float32 [size], a view of the response if it holds float32.
+
+        Raises ParameterServerError if its numbers are too many or too few.
         """
         try:
             vector = widened(response.data, response.message.precision)
@@ -173,7 +181,6 @@ class ShardClient:
             raise ParameterServerError(
                 f"parameter server {self.address} sent {len(vector)} numbers where {self.size} are its"
             )
-        self.version = response.message.version
         return vector
 
     def leave(self, request: pb.LeaveRequest, timeout: float) -> Any:

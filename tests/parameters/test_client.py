@@ -127,7 +127,11 @@ def test_a_push_that_changes_nothing_is_answered_without_parameters(way: Way) ->
         assert bridge.push(None, env_steps=1).pulled is not None  # which the worker did not have
         pulled = bridge.pull()
         for nothing in (gradient(np.nan), None):
-            assert bridge.push(nothing, env_steps=1).pulled is pulled
+            again = bridge.push(nothing, env_steps=1).pulled
+            assert again is not None and again.parameters is pulled.parameters and again.statistics is pulled.statistics
+            assert again.frames == pulled.frames + 1
+            assert bridge.push(nothing, env_steps=0).pulled is again
+            pulled = again
         changed = bridge.push(gradient(1), env_steps=1).pulled
         assert changed is not None
         np.testing.assert_array_equal(changed.parameters, -gradient(1))

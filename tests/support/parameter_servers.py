@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import first_difference
+from relaax.algorithm_base import TargetInterval, first_difference
 from relaax.algorithm_base.schedule import Schedule
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.optim.optimizers import Optimizer, OptimizerSpec, Slots
@@ -70,6 +70,7 @@ class Models:
     max_global_step: int = 10**9
     max_staleness: int | None = None
     statistics: Mapping[str, int] = field(default_factory=dict)
+    target: TargetInterval | None = None
 
     def __call__(self, description: str) -> ModelSpec:
         size = json.loads(description)["observation_space"]["size"]
@@ -80,6 +81,7 @@ class Models:
             self.max_global_step,
             self.max_staleness,
             self.statistics,
+            target=self.target,
         )
 
 

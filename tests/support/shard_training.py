@@ -32,7 +32,15 @@ class ShardInProcess(ParameterClientBase):
     def pull(self) -> Pulled:
         counters, parameters, statistics = self._shard.pull()
         self._version, self._step = counters.version, counters.env_steps
-        return Pulled(parameters, counters.version, counters.env_steps, statistics)
+        target = self._shard.target
+        return Pulled(
+            parameters,
+            counters.version,
+            counters.env_steps,
+            statistics,
+            counters.frames,
+            None if target is None else target.vector,
+        )
 
     def push(
         self,
@@ -73,7 +81,12 @@ def train_through_a_shard(algorithm: Algorithm, section: dict[str, Any], worlds:
     description = fingerprint(algorithm.name, config, *spaces)
     spec = AlgorithmModels(algorithm, config)(description)
     shard = Shard(
-        spec.initial, spec.optimizer, spec.schedule, max_staleness=spec.max_staleness, compensation=spec.compensation
+        spec.initial,
+        spec.optimizer,
+        spec.schedule,
+        max_staleness=spec.max_staleness,
+        compensation=spec.compensation,
+        target=spec.target,
     )
     agents: list[AgentBase] = []
     for number, world in enumerate(worlds):

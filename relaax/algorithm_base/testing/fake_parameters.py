@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.parameters.interfaces import (
     FlatVector,
     MetricsRecorder,
@@ -56,6 +57,9 @@ class FakeParameters(ParameterClientBase, Parameters):
     `pushes`, `scalars`, `episodes`, `pulls` and `flushes` record what was called. `discard` is a queue of reasons for
     which the next gradients are not applied ("incarnation" rolls everything else back, as a real server does), and
     `failures` a queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
+
+    `target` is how often the target network is renewed (`ParameterServerBase.target_interval`): right after the push
+    that completes an interval. A worker pushes `frame_skip` frames with each step.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class FakeParameters(ParameterClientBase, Parameters):
         learning_rate: float = 0.01,
         max_global_step: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
+        target: TargetInterval | None = None,
+        frame_skip: int = 1,
     ) -> None:
         self.metrics = FakeMetrics(self)
         self.pushes: list[RecordedPush] = []
@@ -83,7 +89,11 @@ class FakeParameters(ParameterClientBase, Parameters):
         self._lengths = dict(statistics)
         self._gathered: dict[str, Moments] = {}
         self._merged = self._no_samples()
+        self._interval = target
+        self._frame_skip = frame_skip
+        self._intervals = 0
         self._newest = self._frozen(self._initial, 0)
+        self._renew(first=True)
         self._base: Pulled | None = None
         self._memory: FlatVector = np.full(len(self._initial), np.nan, np.float32)
 
@@ -111,16 +121,20 @@ class FakeParameters(ParameterClientBase, Parameters):
         """New parameters and further samples of statistics, as if other workers had pushed."""
         self._merge(samples)
         self._newest = self._frozen(np.array(parameters, np.float32), self._newest.version + 1)
+        self._renew()
 
     def register(self, registration: Registration) -> Registered:
-        """Actors are numbered from zero. Once, before anything else."""
+        """Actors are numbered from zero, and one that only acts has no target network. Once, before anything else."""
         _demand(self.registration is None, "register was called twice")
         _demand(registration.environments >= 1, "a connection has at least one environment")
         self.registration = registration
+        if not registration.purpose.changes:
+            self._interval = None
+            self._newest = replace(self._newest, target=None)
         return Registered(len(self._initial), tuple(range(registration.environments)), self._global_step)
 
     def pull(self) -> Pulled:
-        """Return the same object as long as parameters and statistics are the same."""
+        """Return the same object as long as parameters, statistics, target network and frames are the same."""
         self._enter("pull")
         self._stop()
         self.pulls += 1
@@ -163,10 +177,14 @@ class FakeParameters(ParameterClientBase, Parameters):
         if discarded == "incarnation":
             self._merged = self._no_samples()
         self._merge(gathered)
+        self._newest = replace(self._newest, frames=self._frames) if env_steps else self._newest
         if discarded == "incarnation":
             self.publish(self._initial)
+            self._renew(first=True)
         elif copy is not None and discarded is None:
             self.publish(self.apply(copy))
+        else:
+            self._renew()
         pulled = self._hand_out() if want_parameters or discarded == "incarnation" else None
         return Pushed(discarded, self._global_step, self._newest.version, staleness, pulled)
 
@@ -215,7 +233,21 @@ class FakeParameters(ParameterClientBase, Parameters):
     def _frozen(self, parameters: FlatVector, version: int) -> Pulled:
         frozen = parameters.copy()
         frozen.flags.writeable = False
-        return Pulled(frozen, version, self._global_step, MappingProxyType(self._merged))
+        target = self._newest.target if version else None
+        return Pulled(frozen, version, self._global_step, MappingProxyType(self._merged), self._frames, target)
+
+    @property
+    def _frames(self) -> int:
+        return self._global_step * self._frame_skip
+
+    def _renew(self, first: bool = False) -> None:
+        """Make the parameters the target network if an interval is complete, or it is the `first` one."""
+        if self._interval is None:
+            return
+        intervals = self._interval.counted(self._frames, self._newest.version) // self._interval.length
+        if first or intervals > self._intervals:
+            self._newest = replace(self._newest, target=self._newest.parameters)
+        self._intervals = intervals
 
 
 class FakeMetrics(MetricsRecorder):

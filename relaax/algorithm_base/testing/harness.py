@@ -30,7 +30,9 @@ def make_agent(
     """Make an agent, with `parameters` or else the initial ones, registered as a worker does it."""
     if parameters is None:
         server = algorithm.ParameterServer(config, observation_space, action_space)
-        parameters = FakeParameters(server.initial_parameters(config.seed), statistics=server.statistics())
+        parameters = FakeParameters(
+            server.initial_parameters(config.seed), statistics=server.statistics(), target=server.target_interval()
+        )
     name = fingerprint(algorithm.name, config, observation_space, action_space)
     registered = parameters.register(
         Registration(name, environments=environments, purpose=EXPLOIT if exploit else TRAIN)

@@ -235,6 +235,8 @@ class ParameterServerCore:
             scalars["learning_rate"] = model.spec.schedule(counters.env_steps)
             scalars.update((f"discarded/{reason}", float(count)) for reason, count in counters.discarded_for.items())
             scalars["discarded/samples"] = float(model.shard.dropped_samples)
+            if (age := model.shard.target_age) is not None:
+                scalars[f"target/age_{age[0]}"] = float(age[1])
             self._workers_written = workers
         return counters.env_steps, scalars
 
@@ -331,9 +333,7 @@ class ParameterServerCore:
             "mean_return": mean,
             "best_mean_return": best,
         }
-        return ModelState(
-            counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, (counters, snapshot.statistics)
-        )
+        return ModelState(counters.env_steps, {self.position.part: shard_arrays(snapshot)}, manifest, snapshot.mark)
 
     def _repeat(self, incarnation: Literal["same", "earlier"], worker_id: str, push_id: int) -> Applied | None:
         model = self._model

@@ -68,6 +68,7 @@ class AlgorithmModels:
             initial = np.asarray(declared.initial_parameters(config.seed), np.float32)
             optimizer = declared.optimizer()
             statistics = check_lengths(declared.statistics())
+            target = declared.target_interval()
         except ValueError as error:  # spaces that the algorithm cannot handle, in its own words
             raise ModelRefused(str(error)) from error
         except MemoryError as error:
@@ -80,6 +81,7 @@ class AlgorithmModels:
             max_staleness=config.staleness_bound,
             statistics=statistics,
             compensation=_compensation(config),
+            target=target,
         )
 
 

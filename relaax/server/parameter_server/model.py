@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.optim.optimizers import OptimizerSpec
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
 
@@ -19,7 +20,9 @@ class ModelRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model before its first update. `initial` is the flat vector, float32 [P]; `statistics` are name to length."""
+    """A model before its first update. `initial` is the flat vector, float32 [P]; `statistics` are name to length;
+    `target` is how often the target network is renewed, if there is one.
+    """
 
     initial: npt.NDArray[np.float32]
     optimizer: OptimizerSpec
@@ -28,6 +31,7 @@ class ModelSpec:
     max_staleness: int | None = None
     statistics: Mapping[str, int] = field(default_factory=dict)
     compensation: DelayCompensation | None = None
+    target: TargetInterval | None = None
 
 
 ModelFactory = Callable[[str], ModelSpec]

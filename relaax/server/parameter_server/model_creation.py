@@ -53,6 +53,7 @@ def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition,
         max_staleness=spec.max_staleness,
         statistics=spec.statistics,
         compensation=spec.compensation,
+        target=spec.target,
         on_device=computes_on_gpu(),
         empty=empty,
     )

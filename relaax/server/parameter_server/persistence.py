@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,18 @@ import numpy.typing as npt
 from relaax.algorithm_base import without_bounds
 from relaax.checkpoint import Arrays, Checkpoint, Damaged
 from relaax.checkpoint.flat_vectors import check_parts, cut, length
+from relaax.optim.vector import FlatVector
 from relaax.parameters.moments import Moments, from_arrays, to_arrays
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.ledger import Ledger
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.resharding import SLOT, recut
-from relaax.server.parameter_server.shard import Shard, Snapshot
+from relaax.server.parameter_server.shard import Shard
 from relaax.server.parameter_server.shard_position import ShardPosition
+from relaax.server.parameter_server.snapshot import Snapshot
+from relaax.server.parameter_server.target import GENERATION, TARGET, TargetCopy, restored_generation
+
+_log = logging.getLogger(__name__)
 
 _NEVER_NEGATIVE = ("mean_square", "square_sum", "updates")
 """Slots of which optimizers take the root, or by powers of which they divide."""
@@ -28,9 +34,13 @@ _MUST_AGREE = ("algorithm", "observation_space", "action_space")
 
 
 def shard_arrays(snapshot: Snapshot) -> Arrays:
-    """Return the arrays of a shard's part: the parameters, each slot of the optimizer, and each statistic's moments."""
+    """Return the arrays of a shard's part: the parameters, each slot of the optimizer, each statistic's moments, and
+    the target network if there is one.
+    """
     arrays: dict[str, npt.NDArray[np.generic]] = {"parameters": snapshot.parameters}
     arrays.update((SLOT + name, slot) for name, slot in snapshot.slots.items())
+    if snapshot.target is not None:
+        arrays[TARGET] = snapshot.target.vector
     return arrays | to_arrays(snapshot.statistics)
 
 
@@ -43,11 +53,13 @@ def describe_shard(position: ShardPosition, shard: Shard, snapshot: Snapshot) ->
         "version": snapshot.counters.version,
         "counters": asdict(snapshot.counters),
         "ledger": dict(snapshot.ledger),
+        **({GENERATION: snapshot.target.generation} if snapshot.target is not None else {}),
     }
 
 
 def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkpoint: Checkpoint) -> None:
-    """Restore parameters, slots, statistics, counters and ledger; `parameters` is the length of the whole vector.
+    """Restore parameters, slots, statistics, target network, counters and ledger; `parameters` is the length of the
+    whole vector.
 
     A checkpoint of another number of shards is cut for this one. Its ledgers are dropped then: which part of a push was
     counted can be said of its own shards only. Raises ModelRefused if it does not fit, and Damaged if it is not
@@ -62,7 +74,7 @@ def restore_shard(shard: Shard, position: ShardPosition, parameters: int, checkp
             snapshot = _snapshot(manifest["shards"][position.index], position.range(parameters), checkpoint)
         else:
             snapshot = _recut_snapshot(position, checkpoint)
-        shard.restore(snapshot)
+        shard.restore(replace(snapshot, target=_target(shard, checkpoint, snapshot.parameters, position.count)))
     except ValueError as error:
         raise ModelRefused(
             f"checkpoint {checkpoint.checkpoint_id} does not fit this configuration: {error}; use another checkpoint "
@@ -113,9 +125,33 @@ def _recut_snapshot(position: ShardPosition, checkpoint: Checkpoint) -> Snapshot
     version = max(shard["version"] for shard in shards)
     if position.index:
         return Snapshot(parameters, slots, Counters(version=version), {})
-    counters = Counters.from_json({**shards[0]["counters"], "version": version})
+    counters = _counters_of_shard_0(shards, position.count)
     first = checkpoint.parts.get(shards[0]["part"], {})
     return Snapshot(parameters, slots, counters, {}, _statistics(first))
+
+
+def _counters_of_shard_0(shards: Sequence[Mapping[str, Any]], count: int) -> Counters:
+    """Return the counters with which the first of `count` shards continues."""
+    counters = dict(shards[0]["counters"])
+    if len(shards) != count:
+        counters["version"] = max(shard["version"] for shard in shards)
+    return Counters.from_json(counters)
+
+
+def _target(shard: Shard, checkpoint: Checkpoint, parameters: FlatVector, count: int) -> TargetCopy | None:
+    """Return the target network of the shard's range, one of `count`; None if the algorithm declares none.
+
+    It is `parameters`, those that are restored, if the parts do not hold one and the same. Raises Damaged.
+    """
+    if shard.target_interval is None:
+        return None
+    shards = checkpoint.manifest["shards"]
+    generation, whole = restored_generation(shards, _counters_of_shard_0(shards, count), shard.target_interval)
+    if not whole:
+        _log.info("checkpoint %s has no target network: it is the parameters now", checkpoint.checkpoint_id)
+        return TargetCopy(generation, parameters)
+    vector = cut(checkpoint, TARGET, shard.start, shard.start + shard.size)
+    return TargetCopy(generation, np.asarray(vector, np.float32))
 
 
 def check_origin(checkpoint: Checkpoint, fingerprint: str) -> None:

@@ -17,11 +17,13 @@ from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
 from relaax.server.parameter_server.errors import InvalidRequest
 from relaax.server.parameter_server.shard import Push
+from relaax.server.parameter_server.target import TARGET
 
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")
 _MAX_ENV_STEPS = 10**9
 _MAX_ENTRIES = 65_536
+_MAX_GENERATION = 1 << 52
 _MARGIN = 1.001  # a sum of numbers up to a bound is a little more than their number times the bound, once rounded
 
 
@@ -44,6 +46,7 @@ def push_of(carrier: Carrier[pb.PushRequest], frame_skip: int) -> Push:
         applied=request.applied,
         want_parameters=request.want_parameters and not request.applied,
         statistics=statistics_from_messages(request.statistics),
+        target_generation=request.target_generation,
     )
 
 
@@ -67,9 +70,29 @@ def check_registration(request: pb.RegisterRequest) -> None:
 
 
 def check_push(request: pb.PushRequest) -> None:
-    """Raise InvalidRequest if the report of a push is invalid or its precision unknown."""
+    """Raise InvalidRequest if the report of a push is invalid, its precision unknown or its generation impossible."""
     check_asked(request.precision)
+    check_generation(request.target_generation)
     check_report(request.report)
+
+
+def check_pull(request: pb.PullRequest) -> None:
+    """Raise InvalidRequest if there can be no such vector, its precision is unknown or its generation impossible."""
+    check_asked(request.precision)
+    check_generation(request.target_generation)
+    if request.vector not in ("", TARGET):
+        raise no_vector(request.vector)
+
+
+def no_vector(name: str) -> InvalidRequest:
+    """Return the refusal of a pull of a vector that the model does not have."""
+    return InvalidRequest(f"there is no vector named {name[:MAX_TEXT]!r}")
+
+
+def check_generation(generation: int) -> None:
+    """Raise InvalidRequest for a generation that no target network reaches."""
+    if generation > _MAX_GENERATION:
+        raise InvalidRequest(f"target_generation {generation} is more than {_MAX_GENERATION}")
 
 
 def check_asked(precision: pb.Precision) -> None:

@@ -26,15 +26,17 @@ from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.model_access import ModelUnavailable
 from relaax.server.parameter_server.registry import RegisteredWorker, WorkerOrigin
 from relaax.server.parameter_server.requests import (
-    MAX_TEXT,
-    check_asked,
+    check_pull,
     check_push,
     check_registration,
     check_report,
+    no_vector,
     push_of,
 )
 from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
 from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
+from relaax.server.parameter_server.snapshot import Statistics
+from relaax.server.parameter_server.target import TARGET
 
 _log = logging.getLogger(__name__)
 
@@ -66,9 +68,7 @@ class ParameterService:
             return self._push(carrier)
 
     def pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
-        check_asked(request.precision)
-        if request.vector:
-            raise InvalidRequest(f"there is no vector named {request.vector[:MAX_TEXT]!r}")
+        check_pull(request)
         with self._passing():
             return self._pull(request)
 
@@ -178,20 +178,30 @@ class ParameterService:
 
     def _pull(self, request: pb.PullRequest) -> Carrier[pb.PullResponse]:
         model = self._core.model
+        if request.vector == TARGET and model is not None and model.shard.target is None:
+            raise no_vector(request.vector)
         worker = self._worker(request.worker_id, request.incarnation)
         if worker is None or model is None:
             return Carrier(pb.PullResponse(incarnation_ended=True))
-        counters, parameters, statistics = model.shard.pull()
-        modified = not request.HasField("have_version") or request.have_version != counters.version
+        target = model.shard.hear(request.target_generation)
+        if request.vector == TARGET and target is not None:
+            counters, vector, version = model.shard.counters, target.vector, target.generation
+            statistics: Statistics = {}
+        else:
+            counters, vector, statistics = model.shard.pull()
+            version = counters.version
+        modified = not request.HasField("have_version") or request.have_version != version
         response = pb.PullResponse(
             not_modified=not modified,
-            version=counters.version,
+            version=version,
             precision=request.precision,
             global_step=counters.env_steps,
             finished=self._core.is_over_for(worker.purpose),
             statistics=statistics_to_messages(statistics),
+            frames=counters.frames,
+            target_generation=None if target is None else target.generation,
         )
-        return Carrier(response, self._narrowed(parameters, request.precision)) if modified else Carrier(response)
+        return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
     def _live(self, request: pb.PullRequest, index: int) -> tuple[pb.LiveVectors, FlatVector]:
         model = self._core.model
@@ -232,8 +242,8 @@ class ParameterService:
         back.
         """
         applied = self._core.repeat_of_earlier(request.worker_id, request.push_id)
-        if applied is not None:
-            return self._answer(applied, request, None)  # versions of another incarnation are others
+        if applied is not None:  # versions and generations of another incarnation are others
+            return self._answer(replace(applied, target_generation=None), request, None)
         return Carrier(pb.PushResponse(discard=pb.DISCARD_INCARNATION, global_step=self._core.global_step))
 
     def _answer(self, applied: Applied, request: pb.PushRequest, have_version: int | None) -> Carrier[pb.PushResponse]:
@@ -248,6 +258,8 @@ class ParameterService:
             statistics=statistics_to_messages(applied.statistics) if wanted else (),
             precision=request.precision,
             not_modified=not_modified,
+            frames=applied.counters.frames,
+            target_generation=applied.target_generation,
         )
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)

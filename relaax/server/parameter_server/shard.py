@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from relaax.algorithm_base.schedule import Schedule
+from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.nn.recycled_memory import Empty, own_memory
 from relaax.optim import host_optimizers
@@ -26,9 +27,9 @@ from relaax.parameters.moments import MAX_STATISTIC_NAME, Moments, NotUsable
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.delay_compensation import Compensator, DelayCompensation
 from relaax.server.parameter_server.ledger import Discard, Ledger, Outcome
+from relaax.server.parameter_server.snapshot import Snapshot, Statistics, mark
 from relaax.server.parameter_server.snapshot_memory import SnapshotMemory
-
-Statistics = Mapping[str, Moments]
+from relaax.server.parameter_server.target import TargetCopy, TargetNetwork
 
 
 class CannotShare(Exception):
@@ -46,6 +47,7 @@ class Push:
     `global_step` is what the worker last saw: the learning rate is annealed by it, so that all shards use the same.
     `statistics` are samples, to be merged with those of other pushes. `withheld`: the worker keeps a gradient back
     because its loss is an outlier. `applied`: the worker has applied it in memory that the shard shares with it.
+    `target_generation`: the newest generation of the target network that it has heard of.
     """
 
     worker: str
@@ -59,12 +61,13 @@ class Push:
     withheld: bool = False
     applied: bool = False
     want_parameters: bool = True
+    target_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The answer to a push. `parameters` are those of `counters.version`, None if they were not wanted; they and
-    `statistics` never change.
+    `statistics` never change. `target_generation` is that of the target network now, None if there is none.
     """
 
     outcome: Outcome
@@ -72,6 +75,7 @@ class Applied:
     counters: Counters
     parameters: FlatVector | None
     statistics: Statistics
+    target_generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +85,6 @@ class Shared:
     vectors: tuple[FlatVector, ...]
     function: str
     numbers: tuple[np.float32, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The whole state of a shard at one moment."""
-
-    parameters: FlatVector
-    slots: Slots
-    counters: Counters
-    ledger: Mapping[str, Any]
-    statistics: Statistics = field(default_factory=dict)
 
 
 _log = logging.getLogger(__name__)
@@ -118,6 +111,7 @@ class Shard:
         max_staleness: int | None = None,
         statistics: Mapping[str, int] = MappingProxyType({}),
         compensation: DelayCompensation | None = None,
+        target: TargetInterval | None = None,
         on_device: bool = False,
         empty: Empty = own_memory,
     ) -> None:
@@ -128,6 +122,8 @@ class Shard:
         self._optimizer: Optimizer[Any] = create(self.size)
         self._compensator = None if compensation is None else Compensator(compensation)
         self._begin(0)
+        # Whose range is the first is shard 0.
+        self._target = None if target is None else TargetNetwork(target, self._parameters, leads=start == 0)
         self._schedule = schedule
         self._max_staleness = max_staleness
         self._counters = Counters()
@@ -168,6 +164,28 @@ class Shard:
             outcome = self._ledger.repeated(worker, push_id)
             assert outcome is not None
             return self._applied(outcome, repeated=True, want_parameters=True)
+
+    @property
+    def target_interval(self) -> TargetInterval | None:
+        """How often the target network is renewed; None if the algorithm declares none."""
+        return None if self._target is None else self._target.interval
+
+    @property
+    def target(self) -> TargetCopy | None:
+        """The target network; None if the algorithm declares none."""
+        return None if self._target is None else self._target.copy
+
+    @property
+    def target_age(self) -> tuple[str, int] | None:
+        """See `TargetNetwork.age`; None without a target network."""
+        return None if self._target is None else self._target.age(self._counters)
+
+    def hear(self, target_generation: int) -> TargetCopy | None:
+        """Renew the target network if this generation is newer, unless this is shard 0. Return it."""
+        with self._lock:
+            if self._target is not None:
+                self._target.hear(target_generation, self._parameters)
+            return self.target
 
     def pull(self) -> tuple[Counters, FlatVector, Statistics]:
         """Return the counters, and the parameters and statistics that belong to them."""
@@ -211,10 +229,10 @@ class Shard:
             self._ledger.forget(worker)
 
     @property
-    def mark(self) -> tuple[Counters, Statistics]:
+    def mark(self) -> object:
         """A value that is the same as long as the shard's state is. Nothing is copied."""
         with self._lock:
-            return self._counters, self._statistics
+            return mark(self._counters, self._statistics, self.target)
 
     def prepare(self) -> None:
         """Allocate the memory of the next snapshot, as much as the shard has itself: taking it then takes no longer
@@ -241,9 +259,10 @@ class Shard:
             begun = time.perf_counter()
             arrays = copies.take(self._arrays())
             counters, ledger, statistics = self._counters, self._ledger.as_json(), self._statistics
+            target = self.target
             seconds = time.perf_counter() - begun
         _log.debug("pushes waited for a snapshot for %.1f ms", seconds * 1e3)
-        return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics)
+        return Snapshot(arrays.pop(_PARAMETERS), arrays, counters, ledger, statistics, target)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot. A statistic that no sample could be merged with starts anew, and the log says so.
@@ -258,9 +277,14 @@ class Shard:
         )
         if ours != theirs:
             raise ValueError(f"the statistics are {ours}, those of the checkpoint {theirs}")
+        target = snapshot.target or TargetCopy(0, snapshot.parameters)
+        if target.vector.shape != (self.size,):
+            raise ValueError(f"the shard has {self.size} parameters, the checkpoint's target {len(target.vector)}")
         slots = {name: slot for name, slot in snapshot.slots.items() if name not in _DROPPED_SLOTS}
         with self._lock:
             self._optimizer.restore(slots)
+            if self._target is not None:
+                self._target.restore(target, snapshot.counters, self._parameters)
             self._parameters.assign(snapshot.parameters)
             self._begin(snapshot.counters.version)
             self._counters = snapshot.counters
@@ -279,7 +303,8 @@ class Shard:
 
     def _applied(self, outcome: Outcome, repeated: bool, want_parameters: bool) -> Applied:
         parameters = self._parameters.snapshot() if want_parameters else None
-        return Applied(outcome, repeated, self._counters, parameters, self._statistics)
+        generation = None if self._target is None else self._target.copy.generation
+        return Applied(outcome, repeated, self._counters, parameters, self._statistics, generation)
 
     def _check(self, push: Push) -> bool:
         """Check whether the gradient can be applied. Outside the lock, because it reads the whole vector."""
@@ -299,6 +324,8 @@ class Shard:
         if staleness < 0:
             raise PushRefused(f"base version {push.base_version} is yet to come, the version is {before.version}")
         statistics = self._merged(push.statistics)
+        if self._target is not None:
+            self._target.hear(push.target_generation, self._parameters)
         discard, version = Discard.NONE, before.version
         if push.applied:
             version += 1
@@ -330,6 +357,8 @@ class Shard:
             discarded_loss=before.discarded_loss + (discard is Discard.LOSS),
         )
         self._statistics = statistics
+        if self._target is not None:
+            self._target.count(self._counters, self._parameters)
         outcome = Outcome(discard, staleness)
         self._ledger.record(push.worker, push.push_id, outcome)
         return outcome

@@ -126,4 +126,6 @@ class CheckpointClient(ParameterClientBase):
         parameters.flags.writeable = False
         arrays = {name: array for part in checkpoint.parts.values() for name, array in part.items()}
         version = self._pulled.version + 1 if self._pulled is not None else 0
-        return Pulled(parameters, version, int(checkpoint.manifest["global_step"]), from_arrays(arrays))
+        manifest = checkpoint.manifest
+        frames = int(manifest.get("frames", 0))
+        return Pulled(parameters, version, int(manifest["global_step"]), from_arrays(arrays), frames)
