@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepResult
+from relaax.algorithm_base import AgentBase, Algorithm, Leaves, Space, StepResult, TargetInterval
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 
 
@@ -33,8 +33,9 @@ class RMSPropBridge(FakeParameters):
         updates: int,
         learning_rate: float = 0.05,
         statistics: Mapping[str, int] = MappingProxyType({}),
+        target: TargetInterval | None = None,
     ) -> None:
-        super().__init__(parameters, learning_rate=learning_rate, statistics=statistics)
+        super().__init__(parameters, learning_rate=learning_rate, statistics=statistics, target=target)
         self._updates = updates
         self._mean_square = np.zeros_like(parameters)
 
@@ -51,7 +52,7 @@ def train(
     config = algorithm.configure({"path": algorithm.name, "seed": 3} | dict(section))
     server = algorithm.ParameterServer(config, world.observation_space, world.action_space)
     parameters = server.initial_parameters(config.seed)
-    bridge = RMSPropBridge(parameters, updates, learning_rate, server.statistics())
+    bridge = RMSPropBridge(parameters, updates, learning_rate, server.statistics(), server.target_interval())
     agent, _ = make_agent(
         algorithm,
         config,

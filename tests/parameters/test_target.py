@@ -1,0 +1,392 @@
+"""The target network as workers have it, from real shards, by gRPC and through memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import TargetInterval
+from relaax.optim.optimizers import RMSProp
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as pb_grpc
+from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.interfaces import ParameterServerUnavailable, TrainingEnded
+from relaax.parameters.purposes import EXPLOIT
+from relaax.server.parameter_server.service import ParameterService
+from relaax.server.parameter_server.shard import Push, Shard
+from support.parameter_servers import SIZE, Models, bridge_to, gradient, registration, running
+from support.processes import wait_until
+from support.shards import OneShard, Shards, sharded
+
+both_ways = pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+FRAMES = TargetInterval(frames=10)
+ONES = gradient(*[1.0] * SIZE)
+WORKER = "0" * 32
+
+
+@contextmanager
+def joined(shards: Shards, **options: Any) -> Iterator[ParameterClient]:
+    """A registered bridge."""
+    with bridge_to(shards.addresses, **options) as bridge:
+        bridge.register(registration())
+        yield bridge
+
+
+def shard_of(one: OneShard) -> Shard:
+    assert one.core.model is not None
+    return one.core.model.shard
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The shards that were asked for the target network, in order."""
+    asked: list[int] = []
+    pull = ParameterService._pull
+
+    def counted(service: ParameterService, request: pb.PullRequest) -> Any:
+        if request.vector:
+            asked.append(service._core.position.index)
+        return pull(service, request)
+
+    monkeypatch.setattr(ParameterService, "_pull", counted)
+    return asked
+
+
+@both_ways
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_target_is_what_the_parameters_were(way: Way, count: int, fetched: list[int]) -> None:
+    with sharded(count, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
+        pulled = bridge.pull()
+        assert pulled.target is not None
+        assert (pulled.target.dtype, pulled.target.flags.writeable, pulled.frames) == (np.float32, False, 0)
+        np.testing.assert_array_equal(pulled.target, np.zeros(SIZE))
+        assert len(fetched) == count
+        assert bridge.pull() is pulled
+        first = bridge.push(ONES, env_steps=9).pulled
+        assert first is not None and first.target is pulled.target
+        assert (first.frames, len(fetched)) == (9, count)
+        crossing = bridge.push(ONES, env_steps=9).pulled
+        assert crossing is not None and crossing.target is not None
+        # The others copy before the update after that which crossed; here it is the pull that tells them.
+        np.testing.assert_array_equal(crossing.target, -2 * ONES)
+        np.testing.assert_array_equal(crossing.target, crossing.parameters)
+        assert (crossing.frames, len(fetched)) == (18, 2 * count)
+        again = bridge.pull()
+        assert again is crossing
+        late = bridge.push(ONES, env_steps=0).pulled
+        assert late is not None and late.target is crossing.target
+        np.testing.assert_array_equal(late.target, -2 * ONES)
+        np.testing.assert_array_equal(pulled.target, np.zeros(SIZE))
+        assert len(fetched) == 2 * count
+
+
+@both_ways
+def test_frames_alone_make_a_new_object_of_the_same_arrays(way: Way) -> None:
+    models = Models(target=TargetInterval(frames=100), statistics={"a": 1})
+    with sharded(2, models) as shards, joined(shards, way=way) as bridge:
+        pulled = bridge.pull()
+        pushed = bridge.push(None, env_steps=5).pulled
+        assert pushed is not None and pushed is not pulled
+        assert (pushed.frames, pushed.global_step, pushed.version) == (5, 5, 0)
+        assert pushed.parameters is pulled.parameters
+        assert pushed.statistics is pulled.statistics
+        assert pushed.target is pulled.target
+        assert bridge.pull() is pushed
+
+
+@both_ways
+def test_frames_are_steps_times_frame_skip_of_all_workers(way: Way) -> None:
+    with sharded(2) as shards, bridge_to(shards.addresses, way=way) as one, joined(shards) as other:
+        one.register(registration(frame_skip=4))
+        one.pull()
+        one.push(None, env_steps=5)
+        other.pull()
+        other.push(None, env_steps=2)
+        pulled = one.pull()
+        assert (pulled.frames, pulled.global_step, pulled.target) == (22, 7, None)
+
+
+@both_ways
+def test_a_push_that_wants_nothing_fetches_nothing(way: Way, fetched: list[int]) -> None:
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
+        first = bridge.pull()
+        fetched.clear()
+        for _ in range(3):
+            assert bridge.push(ONES, env_steps=10, want_parameters=False).pulled is None
+        assert fetched == []
+        # The news went with the pushes: shard 1 has copied before the second and before the third.
+        assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 2]
+        pulled = bridge.pull()
+        np.testing.assert_array_equal(pulled.target, -3 * ONES)
+        assert sorted(fetched) == [0, 1]
+        np.testing.assert_array_equal(first.target, np.zeros(SIZE))
+
+
+@both_ways
+def test_who_only_acts_has_none(way: Way, fetched: list[int]) -> None:
+    with (
+        sharded(2, Models(target=FRAMES)) as shards,
+        joined(shards) as trains,
+        bridge_to(shards.addresses, way=way) as bridge,
+    ):
+        bridge.register(registration(purpose=EXPLOIT))
+        assert (bridge.pull().target, fetched) == (None, [])
+        trains.pull()
+        trains.push(ONES, env_steps=30)
+        pulled = bridge.pull()
+        assert (pulled.target, pulled.frames) == (None, 30)
+
+
+@both_ways
+def test_a_shard_that_goes_on_between_the_answers_is_asked_again(
+    way: Way, monkeypatch: pytest.MonkeyPatch, fetched: list[int]
+) -> None:
+    with sharded(3, Models(target=FRAMES)) as shards, joined(shards, way=way) as bridge:
+        bridge.pull()
+        fetched.clear()
+        pull, pushes = ParameterService._pull, iter(range(1, 3))
+
+        def overtaken(service: ParameterService, request: pb.PullRequest) -> Any:
+            if request.vector and service._core.position.index == 0 and (number := next(pushes, 0)):
+                tested = shard_of(shards.leader)
+                tested.push(Push("other", number, tested.counters.version, None, 10, 10, 0))
+            return pull(service, request)
+
+        monkeypatch.setattr(ParameterService, "_pull", overtaken)
+        pushed = bridge.push(ONES, env_steps=10).pulled
+        assert pushed is not None
+        np.testing.assert_array_equal(pushed.target, -ONES)
+        assert [copy.generation for one in shards.all if (copy := shard_of(one).target)] == [3, 3, 3]
+        assert bridge._target._held == 3
+        assert len(fetched) == 9
+        assert bridge.pull().target is pushed.target
+
+
+def test_shards_that_never_agree_end_the_wait() -> None:
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, unavailable_after=0.3) as bridge:
+        shard_of(shards.all[1]).hear(1000)
+        with pytest.raises(ParameterServerUnavailable, match=r"target networks are of the generations 0, 1000 \(tried"):
+            bridge.pull()
+
+
+def test_the_end_of_training_is_told_instead_of_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sharded(1, Models(target=FRAMES, max_global_step=15)) as shards, joined(shards) as bridge:
+        pull = ParameterService._pull
+
+        def ended(service: ParameterService, request: pb.PullRequest) -> Any:
+            if request.vector:
+                shard_of(shards.leader).push(Push("other", 1, 0, None, 15, 15, 0))
+            return pull(service, request)
+
+        monkeypatch.setattr(ParameterService, "_pull", ended)
+        with pytest.raises(TrainingEnded, match="step 15"):
+            bridge.pull()
+
+
+@both_ways
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("interval", [TargetInterval(frames=40), TargetInterval(updates=7)])
+def test_all_workers_see_the_same_while_all_push(way: Way, count: int, interval: TargetInterval) -> None:
+    workers, pushes = 4, 40
+    seen: dict[int, set[bytes]] = {}
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+
+    def work(addresses: Sequence[str], number: int) -> None:
+        random = np.random.default_rng(number)
+        try:
+            with bridge_to(addresses, way=way) as bridge:
+                bridge.register(registration(session_id=str(number)))
+                pulled, held = bridge.pull(), []
+                for _ in range(pushes):
+                    assert pulled.target is not None
+                    generation = bridge._target._held
+                    assert generation is not None
+                    held.append((generation, pulled.target, pulled.target.tobytes()))
+                    assert generation >= held[0][0]
+                    again = bridge.push(random.standard_normal(SIZE).astype(np.float32), env_steps=3).pulled
+                    assert again is not None
+                    assert (again.target is pulled.target) == (generation == bridge._target._held)
+                    pulled = again
+                for generation, vector, then in held:
+                    assert vector.tobytes() == then, "what was pulled stays as it is"
+                    with lock:
+                        seen.setdefault(generation, set()).add(then)
+        except BaseException as error:
+            failures.append(error)
+
+    with sharded(count, Models(target=interval)) as shards:
+        threads = [threading.Thread(target=work, args=(shards.addresses, n)) for n in range(workers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert {generation: len(vectors) for generation, vectors in seen.items() if len(vectors) != 1} == {}
+        assert len(seen) > 3
+        leading = shard_of(shards.leader)
+        passed = interval.counted(leading.counters.frames, leading.counters.version) // interval.length
+        assert leading.target is not None and leading.target.generation == passed
+
+
+@both_ways
+def test_a_lost_shard_brings_the_target_of_the_checkpoint_back(way: Way, tmp_path: Path, fetched: list[int]) -> None:
+    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, way=way) as bridge:
+        bridge.pull()
+        for _ in range(3):
+            saved = bridge.push(ONES, env_steps=4).pulled
+        assert saved is not None and shards.save()
+        for _ in range(3):
+            bridge.push(ONES, env_steps=10)
+        shards.all[1].vanish()
+        shards.again(1)
+        shards.wait_serving()
+        fetched.clear()
+        pushed = bridge.push(ONES, env_steps=1)
+        assert pushed.discarded == "incarnation"
+        assert pushed.pulled is not None
+        np.testing.assert_array_equal(pushed.pulled.target, -3 * ONES)
+        np.testing.assert_array_equal(pushed.pulled.target, saved.target)
+        assert (pushed.pulled.frames, sorted(fetched)) == (13, [0, 1])
+        assert bridge._target._held == 1
+
+
+@both_ways
+def test_a_roll_back_between_a_push_and_the_fetch_is_one_of_the_push(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sharded(2, Models(target=FRAMES), tmp_path) as shards, joined(shards, way=way) as bridge:
+        bridge.pull()
+        bridge.push(ONES, env_steps=1)
+        assert shards.save()
+        follow, once = bridge._target.follow, [True]
+
+        def rolled_back(*arguments: Any) -> Any:
+            if once:
+                once.clear()
+                shards.all[1].vanish()
+                shards.again(1)
+                shards.wait_serving()
+            return follow(*arguments)
+
+        monkeypatch.setattr(bridge._target, "follow", rolled_back)
+        pushed = bridge.push(ONES, env_steps=10)
+        assert (pushed.discarded, pushed.global_step) == ("incarnation", 1)
+        assert pushed.pulled is not None
+        np.testing.assert_array_equal(pushed.pulled.parameters, -ONES)
+        np.testing.assert_array_equal(pushed.pulled.target, np.zeros(SIZE))
+        assert bridge.push(ONES, env_steps=10).discarded is None
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
+def test_another_number_of_shards_has_the_same_target(before: int, after: int, tmp_path: Path) -> None:
+    with sharded(before, Models(target=FRAMES), tmp_path) as shards, joined(shards) as bridge:
+        bridge.pull()
+        for number in (1, 2, 3):
+            pulled = bridge.push(gradient(*range(number, SIZE + number)), env_steps=4).pulled
+        assert pulled is not None
+        bridge.push(ONES, env_steps=4, want_parameters=False)
+        shards.stop()
+    with sharded(after, Models(target=FRAMES), tmp_path) as shards, joined(shards) as bridge:
+        again = bridge.pull()
+        np.testing.assert_array_equal(again.target, pulled.target)
+        assert not np.array_equal(again.parameters, again.target)
+        assert (again.frames, bridge._target._held) == (16, 1)
+
+
+def test_memory_is_used_again_with_two_vectors_held() -> None:
+    with (
+        running(Models(target=TargetInterval(updates=3))) as server,
+        bridge_to(server.address, way="shared_memory") as one,
+        bridge_to(server.address, way="auto") as other,
+    ):
+        held = []
+        for bridge in (one, other):
+            bridge.register(registration())
+            held.append(bridge.pull().target)
+        for _ in range(30):
+            for bridge in (one, other):
+                bridge.push(ONES, 1)
+        assert one.shares_memory and other.shares_memory
+        alive = len(server.core.segments.alive)
+        assert alive <= 10, "each worker has two or three vectors, one of the beginning, the shard two"
+        np.testing.assert_array_equal(held, np.zeros((2, SIZE)))
+        late = one.pull()
+        for connection in list(server.server._local._connections.values()):
+            connection.close()
+        wait_until(lambda: server.server._local._offers.connected() == 0, "the shard has seen their end")
+        for _ in range(12):
+            other.push(ONES, 1)
+        np.testing.assert_array_equal(late.target, -60 * ONES, "a worker whose connection was lost has what it had")
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_on_the_wire_it_is_rounded_as_parameters_are(precision: str) -> None:
+    fine = gradient(1 + 2**-20, 3)
+    with sharded(2, Models(target=FRAMES)) as shards, joined(shards, wire_precision=precision) as bridge:
+        bridge.pull()
+        for one in shards.all:
+            tested = shard_of(one)
+            part = fine[tested.start : tested.start + tested.size]
+            tested.push(Push("other", 1, 0, part, 10, 10, 0, target_generation=1))
+        pulled = bridge.pull()
+        np.testing.assert_array_equal(pulled.parameters, -gradient(1, 3))
+        np.testing.assert_array_equal(pulled.target, -gradient(1, 3))
+
+
+def test_a_worker_that_updates_by_itself_has_one_too() -> None:
+    models = Models(RMSProp(), learning_rate=0.1, target=TargetInterval(updates=2))
+    with sharded(2, models) as shards, joined(shards, way="hogwild") as bridge:
+        bridge.pull()
+        targets, parameters = [], []
+        for _ in range(5):
+            pulled = bridge.push(ONES, env_steps=1).pulled
+            assert pulled is not None and pulled.target is not None
+            targets.append(pulled.target.copy())
+            parameters.append(pulled.parameters.copy())
+        np.testing.assert_array_equal(
+            targets, [np.zeros(SIZE), parameters[1], parameters[1], parameters[3], parameters[3]]
+        )
+
+
+def test_a_pull_names_what_it_gets() -> None:
+    with running(Models(target=FRAMES)) as server, grpc.insecure_channel(server.address) as channel:
+        stub: Any = pb_grpc.ParameterServerServiceStub(channel)
+
+        def pull(**changes: Any) -> pb.PullResponse:
+            request = {"worker_id": WORKER, "incarnation": server.core.incarnation, **changes}
+            return stub.Pull(pb.PullRequest(**request))
+
+        def refused(**changes: Any) -> tuple[grpc.StatusCode, str]:
+            with pytest.raises(grpc.RpcError) as raised:
+                pull(**changes)
+            return raised.value.code(), raised.value.details()
+
+        assert pull(vector="target").incarnation_ended
+        fingerprint = registration().fingerprint
+        stub.Register(pb.RegisterRequest(worker_id=WORKER, environments=1, role="ROLE_TRAIN", fingerprint=fingerprint))
+        assert pull().HasField("target_generation")
+        for frames in (10, 10):
+            tested = server.core.model.shard
+            tested.push(Push("other", tested.counters.version + 1, tested.counters.version, ONES, frames, frames, 0))
+        tested.push(Push("other", 3, 2, ONES, 0, 0, 0))
+        answer = pull(vector="target", target_generation=9)
+        assert (answer.version, answer.target_generation, answer.frames) == (2, 2, 20), "shard 0 knows better"
+        assert answer.parameters == (-2 * ONES).tobytes()
+        assert pull(vector="target", have_version=1).parameters == answer.parameters
+        unmodified = pull(vector="target", have_version=2)
+        assert (unmodified.not_modified, unmodified.version, unmodified.parameters) == (True, 2, b"")
+        assert (pull().version, pull().target_generation) == (3, 2)
+        invalid = grpc.StatusCode.INVALID_ARGUMENT
+        assert refused(vector="targets") == (invalid, "there is no vector named 'targets'")
+        code, details = refused(target_generation=2**60)
+        assert (code, details[:17]) == (invalid, "target_generation")
+        with pytest.raises(grpc.RpcError):
+            stub.Push(pb.PushRequest(worker_id=WORKER, target_generation=2**60))

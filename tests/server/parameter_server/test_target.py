@@ -1,0 +1,396 @@
+"""The target network of a shard: when it is copied, and how it comes back from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import AgentBase, Box, ConfigBase, Discrete, ParameterServerBase, TargetInterval, fingerprint
+from relaax.algorithm_base import first_difference as difference
+from relaax.algorithm_base.schedule import Schedule
+from relaax.checkpoint import Checkpoint, CheckpointManager, Damaged, LocalStore
+from relaax.nn.recycled_memory import own_memory
+from relaax.optim.optimizers import RMSProp
+from relaax.parameters.purposes import TRAIN
+from relaax.server.parameter_server.core import ParameterServerCore
+from relaax.server.parameter_server.factory import AlgorithmModels
+from relaax.server.parameter_server.ledger import Discard
+from relaax.server.parameter_server.model import ModelRefused
+from relaax.server.parameter_server.shard import Push, PushRefused, Shard
+from relaax.server.parameter_server.shard_position import ShardPosition
+from support.algorithms import algorithm_of
+from support.parameter_servers import Descent, Models
+from support.parameter_servers import fingerprint as description
+
+FRAMES, UPDATES = TargetInterval(frames=100), TargetInterval(updates=3)
+SIZE = 7
+
+
+def shard(target: TargetInterval | None = FRAMES, size: int = 2, **options: Any) -> Shard:
+    return Shard(np.zeros(size, np.float32), Descent(), Schedule(1.0), target=target, **options)
+
+
+def push(push_id: int, *gradient: float, frames: int = 40, **changes: Any) -> Push:
+    vector = np.array(gradient, np.float32) if gradient else None
+    values: dict[str, Any] = {"base_version": 0, "env_steps": frames, "global_step": 0, "worker": "w", **changes}
+    return Push(push_id=push_id, gradient=vector, frames=frames, **values)
+
+
+def target(tested: Shard) -> tuple[int, list[float]]:
+    assert tested.target is not None
+    return tested.target.generation, tested.target.vector.tolist()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({}, "after frames or after updates, not neither"),
+        ({"frames": 1, "updates": 1}, "not both"),
+        ({"frames": 0}, "after 0 frames; an int from 1 on"),
+        ({"updates": 1.5}, "after 1.5 updates"),
+    ],
+)
+def test_an_interval_is_of_one_kind(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TargetInterval(**wrong)
+
+
+def test_without_an_interval_there_is_none() -> None:
+    tested = shard(None)
+    assert tested.push(push(1, 1, 1)).target_generation is None
+    assert (tested.hear(5), tested.target_age, tested.snapshot().target) == (None, None, None)
+
+
+def test_the_push_that_crosses_is_in_the_copy() -> None:
+    tested = shard()
+    generations = [tested.push(push(number, 1, 1)).target_generation for number in range(1, 8)]
+    assert generations == [0, 0, 1, 1, 2, 2, 2]
+    assert target(tested) == (2, [-5, -5])
+    assert tested.target_age == ("frames", 80)
+    assert target(shard()) == (0, [0, 0])
+
+
+def test_by_updates_only_what_is_applied_counts() -> None:
+    tested = shard(UPDATES)
+    tested.push(push(1, 1, 1))
+    tested.push(push(2, np.nan, 1))
+    tested.push(push(3))
+    tested.push(push(4, 1, 1, base_version=1))
+    assert target(tested) == (0, [0, 0])
+    assert tested.push(push(5, 1, 1, base_version=2)).target_generation == 1
+    assert target(tested) == (1, [-3, -3])
+    assert tested.target_age == ("updates", 0)
+
+
+def test_several_intervals_in_one_push_are_one_copy() -> None:
+    tested = shard()
+    assert tested.push(push(1, 1, 2, frames=350)).target_generation == 3
+    assert target(tested) == (3, [-1, -2])
+    assert tested.push(push(2, 1, 1, frames=49)).target_generation == 3
+    assert tested.push(push(3, 1, 1, frames=1)).target_generation == 4
+
+
+@pytest.mark.parametrize("gradient", [(), (np.nan, 1)])
+def test_frames_of_a_push_without_an_update_count(gradient: Sequence[float]) -> None:
+    tested = shard(max_staleness=0)
+    tested.push(push(1, 1, 1, frames=50))
+    applied = tested.push(push(2, *gradient, frames=50))
+    assert (applied.target_generation, target(tested)) == (1, (1, [-1, -1]))
+    stale = tested.push(push(3, 1, 1, frames=100))
+    assert (stale.outcome.discard, stale.target_generation) == (Discard.STALE, 2)
+
+
+def test_a_repeated_push_copies_nothing() -> None:
+    tested = shard()
+    tested.push(push(1, 1, 1, frames=100))
+    copied = tested.target
+    tested.push(push(1, 1, 1, worker="other", frames=99))
+    again = tested.push(push(1, 1, 1, frames=100))
+    assert (again.repeated, again.target_generation) == (True, 1)
+    assert tested.target is copied
+    assert target(tested) == (1, [-1, -1])
+
+
+def test_other_shards_copy_when_they_hear_of_it() -> None:
+    tested = shard(start=5)
+    for number in (1, 2, 3):
+        assert tested.push(push(number, 1, 1, frames=1000)).target_generation == 0, "their counters say nothing"
+    # What shard 0 had is nearest to what this one has before the push that brings the news.
+    assert tested.push(push(4, 1, 1, target_generation=2)).target_generation == 2
+    assert target(tested) == (2, [-3, -3])
+    tested.push(push(4, 1, 1, target_generation=7))
+    tested.push(push(5, 1, 1, target_generation=1))
+    assert target(tested) == (2, [-3, -3])
+    assert tested.hear(3) is tested.target
+    assert target(tested) == (3, [-5, -5])
+    assert tested.target_age is None
+    with pytest.raises(PushRefused):
+        tested.push(push(6, 1, 1, target_generation=9, base_version=99))
+    assert target(tested) == (3, [-5, -5])
+
+
+def test_shard_0_does_not_hear_but_knows() -> None:
+    tested = shard()
+    tested.push(push(1, 1, 1, target_generation=9))
+    tested.hear(9)
+    assert target(tested) == (0, [0, 0])
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_copy_stays_as_it_is(on_device: bool) -> None:
+    tested = Shard(np.ones(2, np.float32), RMSProp(), Schedule(0.1), target=UPDATES, on_device=on_device)
+    expected: list[tuple[int, bytes]] = [(0, np.ones(2, np.float32).tobytes())]
+    held = [tested.target]
+    for number in range(1, 40):
+        applied = tested.push(push(number, 1, -1, base_version=number - 1))
+        assert applied.parameters is not None
+        if number % 3 == 0:
+            expected.append((number // 3, applied.parameters.tobytes()))
+            held.append(tested.target)
+    assert [(copy.generation, copy.vector.tobytes()) for copy in held if copy is not None] == expected
+    assert tested.target is not None and not tested.target.vector.flags.writeable
+
+
+def test_a_copy_of_memory_that_others_write_to_stays_as_it_is() -> None:
+    tested = Shard(np.ones(2, np.float32), RMSProp(), Schedule(0.1), target=UPDATES)
+    live = tested.share(own_memory).vectors[0]
+    for number in (1, 2, 3):
+        live += 1
+        tested.push(push(number, base_version=number - 1, applied=True))
+    assert target(tested) == (1, [4, 4])
+    live += 1
+    tested.push(push(4, base_version=3, applied=True))
+    assert target(tested) == (1, [4, 4])
+
+
+def cores(count: int, interval: TargetInterval | None, size: int = SIZE) -> list[ParameterServerCore]:
+    """All shards of a model without a network, and a worker that is registered with each."""
+    models = Models(target=interval)
+    found = [ParameterServerCore(models, difference, position=ShardPosition(i, count)) for i in range(count)]
+    for core in found:
+        core.register("w", description(size=size), "", 1, TRAIN, 1)
+    return found
+
+
+def shard_of(core: ParameterServerCore) -> Shard:
+    assert core.model is not None
+    return core.model.shard
+
+
+def train(shards: Sequence[ParameterServerCore], begin: int, end: int, heard: bool = True) -> None:
+    """Push numbers from `begin` on: 40 frames and an update each. `heard`: the other shards hear at once."""
+    for number in range(begin, end):
+        for core in shards:
+            first = core.position.index == 0
+            start, stop = core.position.range(SIZE)
+            gradient = np.arange(start, stop, dtype=np.float32) + number
+            core.push(
+                push(
+                    number,
+                    *gradient,
+                    frames=40 if first else 0,
+                    base_version=shard_of(core).counters.version,
+                    target_generation=target(shard_of(shards[0]))[0] if heard else 0,
+                )
+            )
+
+
+def saved(shards: Sequence[ParameterServerCore], folder: Path) -> Checkpoint:
+    """A checkpoint of all shards, through the disk."""
+    states = [core.state() for core in shards]
+    found: dict[str, Any] = {}
+    described: list[Any] = []
+    for state in states:
+        assert state is not None
+        found.update(state.parts)
+        described.extend(state.manifest["shards"])
+    assert states[0] is not None
+    manager = CheckpointManager(LocalStore(folder))
+    made = manager.save(states[0].global_step, found, {**states[0].manifest, "shards": described})
+    return manager.load(made.checkpoint_id)
+
+
+def resumed(count: int, checkpoint: Checkpoint, interval: TargetInterval | None) -> list[ParameterServerCore]:
+    models = Models(target=interval)
+    found = [ParameterServerCore(models, difference, position=ShardPosition(i, count)) for i in range(count)]
+    for core in found:
+        core.resume(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]))
+        core.register("w", description(size=SIZE), "", 1, TRAIN, 1)
+    return found
+
+
+def whole(shards: Sequence[ParameterServerCore]) -> tuple[list[int], list[float]]:
+    """The generation of every shard, and the target network."""
+    found = [target(shard_of(core)) for core in shards]
+    return [generation for generation, _ in found], [number for _, vector in found for number in vector]
+
+
+def parameters(shards: Sequence[ParameterServerCore]) -> list[float]:
+    return [number for core in shards for number in shard_of(core).pull()[1].tolist()]
+
+
+@pytest.mark.parametrize("interval", [FRAMES, UPDATES])
+def test_it_comes_back_as_it_was_to_any_number_of_shards(tmp_path: Path, interval: TargetInterval) -> None:
+    shards = cores(2, interval)
+    train(shards, 1, 6)
+    generation = target(shard_of(shards[0]))[0]
+    assert generation == {"frames": 2, "updates": 1}[interval.unit]
+    expected = whole(shards)[1]
+    assert expected != parameters(shards)
+    for count in (2, 3, 1, 2):
+        shards = resumed(count, saved(shards, tmp_path / str(count)), interval)
+        assert whole(shards) == ([generation] * count, expected)
+        assert shard_of(shards[0]).snapshot().counters.frames == 200
+
+
+def test_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    first = cores(2, FRAMES)
+    train(first, 1, 7)
+    second = resumed(2, saved(first, tmp_path), FRAMES)
+    for number in range(7, 14):
+        train(first, number, number + 1)
+        train(second, number, number + 1)
+        assert whole(second) == whole(first)
+        assert shard_of(second[0]).target_age == shard_of(first[0]).target_age
+
+
+def test_parts_of_two_generations_begin_with_the_parameters(tmp_path: Path) -> None:
+    shards = cores(2, FRAMES)
+    train(shards, 1, 4, heard=False)
+    assert whole(shards)[0] == [1, 0]
+    now = parameters(shards)
+    checkpoint = saved(shards, tmp_path)
+    for count in (2, 3, 1):
+        again = resumed(count, checkpoint, FRAMES)
+        assert whole(again) == ([1] * count, now)
+        if count == 2:
+            train(again, 4, 7)
+            assert whole(again)[0] == [2, 2]
+
+
+def test_a_checkpoint_without_one_begins_with_the_parameters(tmp_path: Path) -> None:
+    shards = cores(2, None)
+    train_without = [shard_of(core) for core in shards]
+    for tested in train_without:
+        tested.push(push(1, *[1.0] * tested.size, frames=250 if tested.start == 0 else 0))
+    now = parameters(shards)
+    checkpoint = saved(shards, tmp_path)
+    assert all("target_generation" not in shard for shard in checkpoint.manifest["shards"])
+    for count in (2, 3):
+        assert whole(resumed(count, checkpoint, FRAMES)) == ([2] * count, now)
+
+
+def test_a_model_without_one_leaves_it(tmp_path: Path) -> None:
+    shards = cores(2, FRAMES)
+    train(shards, 1, 6)
+    again = resumed(2, saved(shards, tmp_path / "first"), None)
+    assert [shard_of(core).target for core in again] == [None, None]
+    found = saved(again, tmp_path / "second")
+    assert [set(arrays) for arrays in found.parts.values()] == [{"parameters"}] * 2
+    assert all("target_generation" not in shard for shard in found.manifest["shards"])
+
+
+@pytest.mark.parametrize(
+    ("other", "generation", "next_copies"),
+    [
+        (TargetInterval(frames=1000), 2, [2, 2, 2, 3]),  # from 240 frames on in steps of 200
+        (TargetInterval(frames=30), 8, [14, 21, 28, 34]),
+        (TargetInterval(updates=4), 2, [2, 3, 3, 3]),
+    ],
+)
+def test_another_interval_goes_on_copying(
+    tmp_path: Path, other: TargetInterval, generation: int, next_copies: list[int]
+) -> None:
+    first = cores(1, FRAMES)
+    train(first, 1, 7)
+    before = whole(first)
+    assert before[0] == [2]
+    second = resumed(1, saved(first, tmp_path), other)
+    assert whole(second) == ([generation], before[1])
+    tested, found, copied = shard_of(second[0]), [generation], before[1]
+    for number in range(7, 11):
+        version = tested.counters.version
+        applied = tested.push(push(number, *[1.0] * SIZE, frames=200 if other.frames else 0, base_version=version))
+        assert applied.parameters is not None and applied.target_generation is not None
+        found.append(applied.target_generation)
+        if found[-1] > found[-2]:
+            copied = applied.parameters.tolist()
+        assert target(tested)[1] == copied
+    assert found[1:] == next_copies
+    # With this interval too everything comes back as it was.
+    third = resumed(1, saved(second, tmp_path / "third"), other)
+    assert whole(third) == whole(second)
+
+
+def test_a_part_that_lacks_what_the_manifest_says_is_damaged(tmp_path: Path) -> None:
+    shards = cores(1, FRAMES)
+    train(shards, 1, 6)
+    checkpoint = saved(shards, tmp_path)
+    arrays = {part: {k: v for k, v in a.items() if k != "target"} for part, a in checkpoint.parts.items()}
+    with pytest.raises(Damaged, match="nothing for target, not 7 elements"):
+        resumed(1, replace(checkpoint, parts=arrays), FRAMES)
+
+
+def test_a_roll_back_brings_it_back(tmp_path: Path) -> None:
+    shards = cores(2, FRAMES)
+    train(shards, 1, 6)
+    checkpoint, before = saved(shards, tmp_path), whole(shards)
+    train(shards, 6, 20)
+    assert whole(shards) != before
+    for core in shards:
+        core.roll_back(checkpoint, json.dumps(checkpoint.manifest["fingerprint"]), core.incarnation + 1)
+    assert whole(shards) == before
+
+
+def test_a_newer_copy_is_news_for_the_next_checkpoint() -> None:
+    shards = cores(2, FRAMES)
+    train(shards, 1, 4, heard=False)
+    tested = shard_of(shards[1])
+    before = shards[1].mark()
+    state = shards[1].state()
+    assert state is not None and state.mark == before
+    tested.hear(1)
+    assert shards[1].mark() != before
+
+
+def test_its_age_is_a_metric_of_shard_0() -> None:
+    shards = cores(2, FRAMES)
+    train(shards, 1, 5)
+    assert shards[0].scalars()[1]["target/age_frames"] == 40
+    assert [name for name in shards[1].scalars()[1] if name.startswith("target/")] == []
+    by_updates = cores(1, UPDATES)
+    train(by_updates, 1, 6)
+    assert by_updates[0].scalars()[1]["target/age_updates"] == 2
+    without = cores(1, None)
+    shard_of(without[0]).push(push(1, *[1.0] * SIZE))
+    assert [name for name in without[0].scalars()[1] if name.startswith("target/")] == []
+
+
+class Declared(ParameterServerBase):
+    def initial_parameters(self, seed: int) -> np.ndarray:
+        return np.zeros(3, np.float32)
+
+    def target_interval(self) -> TargetInterval | None:
+        return TargetInterval(frames=self.config.model_extra["every"]) if "every" in self.config.model_extra else None
+
+
+class Config(ConfigBase, extra="allow"):
+    pass
+
+
+def test_the_algorithm_declares_it() -> None:
+    def spec(**keys: Any) -> Any:
+        config = Config.model_validate({"path": "x", **keys})
+        algorithm = algorithm_of("x", Path(), Config, AgentBase, Declared)
+        return AlgorithmModels(algorithm, config)(fingerprint("x", config, Box(shape=(4,)), Discrete(2)))
+
+    assert spec().target is None
+    assert spec(every=7).target == TargetInterval(frames=7)
+    with pytest.raises(ModelRefused, match="a target network is renewed after 0 frames"):
+        spec(every=0)
