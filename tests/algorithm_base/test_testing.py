@@ -27,6 +27,7 @@ from relaax.algorithm_base import (
     Space,
     StepResult,
     TrainingEnded,
+    TargetInterval,
     Tuple,
 )
 from relaax.algorithm_base.testing import (
@@ -120,6 +121,46 @@ def test_a_new_incarnation_has_the_statistics_of_the_lost_push_only() -> None:
     bridge.metrics.statistic("a", Moments.of([[8]]))
     bridge.discard.append("incarnation")
     assert bridge.push(TWO, 1).pulled.statistics["a"].mean.tolist() == [8]
+
+
+def test_the_target_network_is_renewed_by_the_push_that_completes_an_interval() -> None:
+    bridge = registered(target=TargetInterval(frames=10), frame_skip=2)
+    first = bridge.pull()
+    assert first.target is not None
+    assert (first.target.tolist(), first.target.flags.writeable, first.frames) == ([1, 2], False, 0)
+    before = bridge.push(TWO, 4).pulled
+    assert before is not None
+    assert (before.target is first.target, before.frames) == (True, 8)
+    bridge.publish(TWO)
+    assert bridge.pull().target is first.target, "no frames came with it"
+    crossing = bridge.push(TWO, 13).pulled
+    assert crossing is not None
+    assert (crossing.target is crossing.parameters, crossing.frames) == (True, 34)
+    bridge.discard.append("stale")
+    late = bridge.push(TWO, 2).pulled
+    assert late is not None
+    assert (late.target is crossing.target, late.parameters is crossing.parameters, late.frames) == (True, True, 38)
+    bridge.push(TWO, 0)
+    bridge.discard.append("stale")
+    assert bridge.push(TWO, 1).pulled.target is bridge.parameters, "frames of a discarded gradient count"
+
+
+def test_the_target_network_is_renewed_by_updates_of_all() -> None:
+    bridge = registered(target=TargetInterval(updates=2))
+    first = bridge.pull()
+    bridge.push(TWO, 100)
+    assert bridge.pull().target is first.target
+    bridge.publish(TWO)
+    assert bridge.pull().target is bridge.parameters
+    bridge.discard.append("incarnation")
+    assert bridge.push(TWO, 1).pulled.target.tolist() == [1, 2]
+
+
+def test_who_only_acts_and_who_declares_none_has_no_target_network() -> None:
+    acts = registered(exploit=True, target=TargetInterval(updates=1))
+    assert acts.pull().target is None
+    acts.publish(TWO)
+    assert (acts.pull().target, pulled().pull().target) == (None, None)
 
 
 def test_training_ends() -> None:

@@ -318,3 +318,26 @@ def test_to_s3_and_back(run: Path, tmp_path: Path, s3: S3Server) -> None:
     done = checkpoints(f"s3://{bucket}-none/x", *options)
     assert done.exit_code == 1
     assert "Traceback" not in done.output
+
+
+def test_a_target_network_is_verified_and_copied_and_not_exported(tmp_path: Path) -> None:
+    vector = np.arange(10, dtype=np.float32)
+    shards = [
+        {"part": f"shard-{i}", "start": 5 * i, "end": 5 * i + 5, "target_generation": 3, "version": 0} for i in (0, 1)
+    ]
+    parts = {f"shard-{i}": {"parameters": vector[5 * i : 5 * i + 5], "target": np.full(5, i, "<f4")} for i in (0, 1)}
+    manifest = {"fingerprint": {"algorithm": "mine"}, "configuration": {}, "shards": shards}
+    made = CheckpointManager(LocalStore(tmp_path / "from")).save(10, parts, manifest)
+    assert checkpoints("verify", tmp_path / "from").exit_code == 0
+    assert checkpoints("copy", tmp_path / "from", tmp_path / "to").exit_code == 0
+    copied = CheckpointManager(LocalStore(tmp_path / "to")).load(made.checkpoint_id)
+    assert copied.manifest["shards"] == shards
+    assert [copied.parts[f"shard-{i}"]["target"].tolist() for i in (0, 1)] == [[0.0] * 5, [1.0] * 5]
+    exported = checkpoints("export", tmp_path / "to", tmp_path / "policy.safetensors")
+    assert exported.exit_code == 0, exported.output
+    with safetensors.safe_open(tmp_path / "policy.safetensors", "np") as file:
+        assert list(file.keys()) == ["parameters"]
+        np.testing.assert_array_equal(file.get_tensor("parameters"), vector)
+    damaged = tmp_path / "from" / made.manifest["parts"]["shard-1"]["key"]
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    assert checkpoints("verify", tmp_path / "from").exit_code == 1

@@ -14,6 +14,7 @@ from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.fingerprint import fingerprint, parse_fingerprint
 from relaax.algorithm_base.loader import Algorithm
 from relaax.algorithm_base.step import Leaves, StepResult
+from relaax.algorithm_base.target_interval import TargetInterval
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.harness import live, make_agent
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
@@ -84,6 +85,11 @@ class AgentCompliance:
         assert {name: moments.size for name, moments in bridge.statistics.items()} == declared
         for name, moments in bridge.statistics.items():
             assert moments.count > 0, f"no sample of statistic {name} within {10 * self.patience} steps"
+
+    def test_a_target_network_is_declared_by_an_interval(self) -> None:
+        server = self.algorithm.ParameterServer(self.config(), self.observation_space, self.action_space)
+        interval = server.target_interval()
+        assert interval is None or isinstance(interval, TargetInterval), f"{interval!r} is no TargetInterval"
 
     def test_the_fingerprint_survives_the_wire(self) -> None:
         text = fingerprint(self.algorithm.name, self.config(), self.observation_space, self.action_space)
