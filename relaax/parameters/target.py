@@ -34,7 +34,7 @@ class ReceivedTarget:
         self.begin(wanted=False)
 
     def begin(self, *, wanted: bool) -> None:
-        """Begin anew, after a registration: another incarnation has other generations. `wanted`: the worker trains."""
+        """Begin anew, for a registration: another incarnation has other generations. `wanted`: the worker trains."""
         self.vector: FlatVector | None = None
         """float32 [P], read-only; None before the first, if it is not wanted, and if there is none."""
         self.newest = 0

@@ -26,8 +26,8 @@ from relaax.algorithm_base import (
     Registration,
     Space,
     StepResult,
-    TrainingEnded,
     TargetInterval,
+    TrainingEnded,
     Tuple,
 )
 from relaax.algorithm_base.testing import (

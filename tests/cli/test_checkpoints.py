@@ -326,7 +326,8 @@ def test_a_target_network_is_verified_and_copied_and_not_exported(tmp_path: Path
         {"part": f"shard-{i}", "start": 5 * i, "end": 5 * i + 5, "target_generation": 3, "version": 0} for i in (0, 1)
     ]
     parts = {f"shard-{i}": {"parameters": vector[5 * i : 5 * i + 5], "target": np.full(5, i, "<f4")} for i in (0, 1)}
-    manifest = {"fingerprint": {"algorithm": "mine"}, "configuration": {}, "shards": shards}
+    described = {"algorithm": "mine", "configuration": {}, "observation_space": SPACE}
+    manifest = {"fingerprint": described, "configuration": {}, "shards": shards}
     made = CheckpointManager(LocalStore(tmp_path / "from")).save(10, parts, manifest)
     assert checkpoints("verify", tmp_path / "from").exit_code == 0
     assert checkpoints("copy", tmp_path / "from", tmp_path / "to").exit_code == 0
