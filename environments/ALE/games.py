@@ -21,8 +21,9 @@ FRAMES_PER_SECOND = 60
 class Games(VectorEnv):
     """Vector of games. Observations are the newest frame of each game, uint8 [N, 84, 84]; rewards are the raw score.
 
-    Resets in the step that ends an episode. With `life_loss`, an episode ends with each life and the game continues;
-    `whole_games` returns the games that a step ended, from its infos, whatever an episode is.
+    A game begins with 0 to `noop_max` no-ops. Resets in the step that ends an episode. With `life_loss`, an episode
+    ends with each life and the game continues; `whole_games` returns the games that a step ended, from its infos,
+    whatever an episode is.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Games(VectorEnv):
             stack_num=1,
             reward_clipping=False,
             frameskip=frame_skip,
-            noop_max=noop_max,
+            noop_max=noop_max + 1 if noop_max else 0,  # it draws a number below this one
             life_loss_info=life_loss,
             repeat_action_probability=sticky,
             full_action_space=full_action_space,

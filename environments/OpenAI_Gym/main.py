@@ -141,7 +141,7 @@ def _import_box2d(spec: Any) -> None:
 def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     import ale_py
     import cv2
-    from gymnasium.wrappers import AtariPreprocessing
+    from gymnasium.wrappers import AtariPreprocessing, TimeLimit
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     cv2.setNumThreads(1)  # the images are small, and other processes need the cores
@@ -149,8 +149,8 @@ def _atari(arguments: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
     if arguments.life_loss:
         wrappers.append(command.beside(__package__, "life_loss").LifeLoss)
     options: dict[str, Any] = {"frameskip": 1}
-    if arguments.protocol == command.NOOP:
-        options["max_num_frames_per_episode"] = command.NOOP_FRAMES
+    if arguments.protocol == command.NOOP:  # from the agent's first action on: the emulator would count no-ops, too
+        wrappers.append(lambda env: TimeLimit(env, command.NOOP_FRAMES // ATARI_FRAME_SKIP))
     if arguments.sticky is not None:
         options["repeat_action_probability"] = arguments.sticky
     return wrappers, options
