@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from relaax.configuration import nearest
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
 
@@ -107,7 +108,7 @@ def _folders(runs: list[Path], groups: list[str]) -> dict[str, tuple[Path, str |
         group, equals, pattern = text.partition("=")
         if not equals or not group or not pattern:
             _refuse(f"--group {text}: NAME=PATTERN is expected, such as 'LSTM=runs/lstm-*'")
-        found = sorted(Path(path) for path in glob.glob(pattern))
+        found = sorted(path for path in map(Path, glob.glob(pattern)) if path.is_dir())  # a suite has files beside
         if not found:
             _refuse(f"--group {text}: no folder matches")
         for run in found:
@@ -129,7 +130,9 @@ def read_curve(folder: Path, scalar: str) -> Curve:
     if scalar not in names and (folder / "evaluation").is_dir():
         return read_curve(folder / "evaluation", scalar)
     if scalar not in names:
-        _refuse(f"{folder} has no scalar {scalar}; it has {', '.join(names) or 'none'}")
+        near = nearest(scalar, names)
+        hint = f"; the nearest is {near}" if near else ""
+        _refuse(f"{folder} has no scalar {scalar}{hint}; it has {', '.join(names) or 'none'}")
     values = events.Scalars(scalar)
     start = values[0].wall_time
     return [(event.step, event.wall_time - start, event.value) for event in values]

@@ -94,12 +94,16 @@ class ServiceWatcher:
         """Return what the service does now, as it is printed by --json."""
         views = [self._ask(target) for target in self._targets]
         first = views[0].status
+        workers = [self._worker(worker) for worker in views[0].workers]
+        speed = None if first is None else self._speed("service", first.global_step)
+        if speed is None and first is not None:  # the first time: what those who train say
+            speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == "train")
         return {
             "time": time.time(),
             "global_step": None if first is None else first.global_step,
-            "steps_per_second": None if first is None else self._speed("service", first.global_step),
+            "steps_per_second": speed,
             "shards": [self._shard(view) for view in views],
-            "servers": _servers(workers := [self._worker(worker) for worker in views[0].workers]),
+            "servers": _servers(workers),
             "workers": workers,
         }
 

@@ -37,6 +37,7 @@ def test_a_picture_and_a_table_of_two_groups_and_a_run(tmp_path):
     for seed in (1, 2):
         a_run(tmp_path / f"lstm-{seed}", 10.0, 20.0 + seed)
         a_run(tmp_path / f"dense-{seed}", 5.0, 6.0 + seed)
+        (tmp_path / f"dense-{seed}.json").touch()  # as a suite has its results
     a_run(tmp_path / "other", 1.5)
     done = plot(
         tmp_path / "other",
@@ -127,6 +128,7 @@ def test_one_run_alone_needs_no_legend():
         (["--group", "LSTM={folder}/nothing-*"], "no folder matches"),
         (["{folder}/nothing"], "/nothing: no such folder"),
         (["{run}", "--scalar", "loss/polic"], f"has no scalar loss/polic; it has {SCALAR}"),
+        (["{run}", "--scalar", "episode/mean_return"], f"; the nearest is {SCALAR}; it has"),
         (["{run}", "-o", "{folder}/plot.doc"], "doc"),
         (
             ["--group", "late={folder}/of-*"],
