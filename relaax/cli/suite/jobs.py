@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -90,7 +89,12 @@ class JobRunner:
     def _training(self, environment: str, seed: int, run: Path, seconds: float) -> list[str]:
         plan = self._plan
         options = [plan.config, "--run-dir", str(run), "--seed", str(seed)]
-        for text in ("run.target_return=null", *plan.overrides, f"run.name={environment}"):
+        for text in (
+            "run.target_return=null",
+            "run.target_evaluation=null",
+            *plan.overrides,
+            f"run.name={environment}",
+        ):
             options += ["--set", text]
         if plan.max_steps is not None:
             options += ["--max-steps", str(plan.max_steps)]
@@ -120,7 +124,7 @@ class JobRunner:
                 return process.wait(_POLL_SECONDS)
             if self.stopping.is_set() and told is None:
                 told = time.monotonic()
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # SIGINT would be ignored by what was started in the background
             elif told is not None and time.monotonic() - told > _KILL_SECONDS:
                 process.kill()
 
