@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,21 +13,25 @@ from typing import Any
 
 import ale_py
 import numpy as np
+import psutil
 import pytest
 from ale_py import roms
 
 from environments.ALE import games
 from environments.ALE import main as ale
+from environments.OpenAI_Gym import main as gym
 from relaax.algorithm_base import Box, Discrete
 from relaax.atomic_file import write_whole
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.client import Episode
 from relaax.client.address import LOCAL
 from relaax.client.local_agent import Game, playing
+from relaax.evaluation.result import seed_of
 from relaax.policy import exporting
 from relaax.policy.file import PARAMETERS, read
 from support.films import film
 from support.policy_files import bundled, write
+from support.processes import Processes, wait_until
 
 CARTPOLE = Box(np.array([-4.8, -np.inf, -0.42, -np.inf]), np.array([4.8, np.inf, 0.42, np.inf]), (4,))
 CONFIG = """
@@ -108,10 +114,51 @@ def test_the_newest_checkpoint_is_played_greedily_unless_another_is_asked_for(pl
     assert "human_normalized" not in newest
 
 
+def test_a_run_is_evaluated_with_what_it_overrode(place: Path, tmp_path: Path) -> None:
+    run = tmp_path / "short"
+    shutil.copytree(place / "runs" / "poles", run)
+    changed = CONFIG.replace("CartPole-v1", "CartPole-v0").replace("null", "null, greedy_exploit: false")
+    (run / "configuration.yaml").write_text(changed, encoding="utf-8")
+    here = evaluated("poles.yaml", "--run-dir", run, "--episodes", "3", cwd=place)
+    assert (here["environment"], here["greedy"]) == ("CartPole-v0", False)
+    options = ("--config", "poles.yaml", "--episodes", "3")
+    elsewhere = evaluated("poles.yaml", "--run-dir", run, *options, cwd=place)
+    assert (elsewhere["environment"], elsewhere["greedy"]) == ("CartPole-v1", True)
+    drawn = evaluated(run, *options, "--sample", cwd=place)
+    assert here["returns"] == drawn["returns"] != elsewhere["returns"]
+
+
+def test_a_key_decides_how_it_acts(place: Path) -> None:
+    options = ("poles.yaml", "--episodes", "3")
+    by_key = evaluated(*options, "--set", "algorithm.greedy_exploit=false", cwd=place)
+    by_option = evaluated(*options, "--sample", cwd=place)
+    assert not by_key["greedy"]
+    assert by_key["returns"] == by_option["returns"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_evaluation_that_is_told_to_end_leaves_nothing(place: Path, tmp_path: Path, number: signal.Signals) -> None:
+    films, temporary = tmp_path / "films", tmp_path / "temporary"
+    temporary.mkdir()
+    options = ("--episodes", "1000000", "--jobs", "2", "--video", films)
+    with Processes(tmp_path) as processes:
+        process = processes.start("relaax", "eval", "poles.yaml", *options, cwd=place, env={"TMPDIR": str(temporary)})
+        wait_until(lambda: list(films.glob("*.mp4")), "it plays", 120)
+        playing = psutil.Process(process.pid).children(recursive=True)
+        assert process.stop(number) == 130, process.report()
+        _, alive = psutil.wait_procs(playing, timeout=30)
+    assert len(playing) >= 2  # two programs, and what writes their films
+    assert alive == []
+    assert list(temporary.glob("relaax-eval-*")) == []
+
+
 def test_a_person_gets_a_table_and_a_file(place: Path) -> None:
-    said = relaax("eval", "poles.yaml", "--episodes", "2", "--json", "result.json", cwd=place).stdout
+    options = ("--episodes", "2", "--json", "result.json", "--video", "films", "--video-every", "2")
+    said = relaax("eval", "poles.yaml", *options, cwd=place).stdout
     assert "CartPole-v1: checkpoint 00000002-240 at global step 240, greedy, seed 0" in said
     assert "95 % interval of the mean" in said
+    assert "videos in films" in said
+    assert [path.name for path in (place / "films").iterdir()] == ["cartpole-v1-000000.mp4"]
     assert json.loads((place / "result.json").read_text())["episodes"] == 2
 
 
@@ -138,9 +185,11 @@ def test_videos_of_every_second_episode_play(place: Path, tmp_path: Path) -> Non
         (["poles.yaml", "--sticky", "0.25"], 2, "--sticky is for Atari games"),
         (["da3c_ale_pong", "--random", "--protocol", "human-starts"], 2, "were never published"),
         (["poles.yaml", "--random", "--best"], 2, "--random uses no checkpoint"),
+        (["poles.yaml", "--random", "--greedy"], 2, "--random acts at random: leave out --greedy and --sample"),
         (["poles.yaml", "--id", "00000009-1"], 2, "unknown checkpoint '00000009-1'"),
         (["poles.yaml", "--video-every", "3"], 2, "--video-every is for --video"),
         (["poles.yaml", "--json", "no/such/file.json"], 2, "--json no/such/file.json: its folder does not exist"),
+        (["poles.yaml", "--json", "nameless"], 2, "--json nameless: this is a folder"),
         (["nameless/policy.safetensors"], 2, "name its configuration with --config FILE"),
         (["policy.safetensors", "--config", "da3c_gym_acrobot"], 2, "and the policy was trained on Box(float32, [4])"),
     ],
@@ -224,7 +273,7 @@ def test_a_game_of_null_ops_is_the_same_on_a_plain_emulator(monkeypatch: pytest.
     """So many no-ops, the actions for four frames each, nothing else, whole games: the score is the same."""
     drawn = np.random.default_rng(5).integers(18, size=5000)
     episode = recorded(monkeypatch, rom, lambda step: drawn[step], "--protocol", "noop", "--life-loss")
-    assert 1 <= Recorded.noops <= 30
+    assert 0 <= Recorded.noops <= 30
     emulator = plain(rom)
     for _ in range(Recorded.noops):
         emulator.act(ale_py.Action.NOOP)
@@ -243,6 +292,36 @@ def test_a_game_ends_after_so_many_frames(monkeypatch: pytest.MonkeyPatch) -> No
     """Nobody serves the ball: without a limit the game would last for ever."""
     episode = recorded(monkeypatch, "breakout", lambda step: 0, "--protocol", "noop")
     assert (episode.length, episode.episode_return) == (4500, 0.0), "18,000 frames from the first action on"
+
+
+def test_the_number_of_no_ops_is_drawn_from_0_to_30() -> None:
+    arguments = ale.parser().parse_args([LOCAL, "pong", "--protocol", "noop", "--threads", "1"])
+    pong = ale.make(arguments)
+    counts = {int(pong.reset(seed=seed_of(0, game))[1]["episode_frame_number"][0]) for game in range(100)}
+    pong.close()
+    assert (min(counts), max(counts)) == (0, 30)
+    assert len(counts) > 20
+
+
+def test_gymnasiums_games_are_the_same_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No-ops, then the agent's actions for four frames each, 18,000 frames: nobody serves the ball."""
+    frames: list[int] = []
+    step = ale_py.AtariEnv.step
+
+    def noted(env: ale_py.AtariEnv, action: int) -> Any:
+        frames.append(int(action))
+        return step(env, action)
+
+    monkeypatch.setattr(ale_py.AtariEnv, "step", noted)
+    player = Fixed(lambda number: 2 + number % 2)  # RIGHT and LEFT
+    with playing(player):
+        gym.main(gym.parser().parse_args([LOCAL, "ALE/Breakout-v5", "--protocol", "noop", "--life-loss"]))
+    assert (player.episode.length, player.episode.episode_return) == (4500, 0.0)
+    noops = next(index for index, action in enumerate(frames) if action)
+    assert 1 <= noops <= 30
+    played, next_game = frames[noops : noops + 18_000], frames[noops + 18_000 :]
+    assert played == [2 + number % 2 for number in range(4500) for _ in range(4)]
+    assert not any(next_game), "its no-ops, if anything"
 
 
 def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -59,7 +60,9 @@ def evaluate(
     checkpoint_id: Annotated[
         str | None, typer.Option("--id", help="Id of the checkpoint; by default the newest.")
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="The checkpoint with the highest mean return.")] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="The best checkpoint: by evaluation, or else by its training's mean return.")
+    ] = False,
     run_dir: Annotated[Path | None, typer.Option(help="The run directory of a CONFIG; by default runs/NAME.")] = None,
     config: Annotated[
         str | None, typer.Option(help="A configuration that names another environment, or that of a CHECKPOINT.")
@@ -82,8 +85,12 @@ def evaluate(
 ) -> None:
     """Score a checkpoint: play episodes with it, without servers, and learn nothing.
 
-    For Atari the score is that of whole games, with null-op starts, beside published ones. Exit code 0: done; 1: the
-    environment or the store failed; 2: this cannot be evaluated; 130: interrupted.
+    For Atari the score is that of whole games, with null-op starts, beside published ones.
+
+    `relaax eval da3c_gym_cartpole` scores the newest checkpoint of runs/da3c_gym_cartpole; `relaax eval da3c_ale_pong
+    --random` is a score to compare with.
+
+    Exit code 0: done; 1: the environment or the store failed; 2: this cannot be evaluated; 130: interrupted.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax eval: %(message)s", stream=sys.stderr)
@@ -91,8 +98,11 @@ def evaluate(
         from relaax.cli.evaluate import protocols
         from relaax.cli.evaluate.target import Asked, find
 
+        _end_in_order()
         if video_every != 1 and video is None:
             raise ConfigurationError("--video-every is for --video, which names the folder")
+        if random and greedy is not None:
+            raise ConfigurationError("--random acts at random: leave out --greedy and --sample")
         if protocol is not None and protocol not in protocols.PROTOCOLS:
             from relaax.configuration import unknown
 
@@ -110,6 +120,8 @@ def evaluate(
             target, game, options, facts, episodes, seed, greedy, jobs or cores(), json_ != "-" and not no_progress
         )
         _say(result, json_)
+        if video is not None and json_ != "-":
+            print(f"videos in {video}")
 
 
 def cores() -> int:
@@ -137,12 +149,13 @@ def _evaluated(
     from relaax.evaluation.result import statistics_of
 
     start = time.monotonic()
+    if greedy is None:
+        greedy = getattr(target.plan.configuration.algorithm_config, "greedy_exploit", None)
     policy = None if target.policy is None else {**target.policy, "greedy": greedy, "seed": seed}
     command = target.plan.environment_command(LOCAL, 1, 0)[1:]
     with _progress(episodes, progress) as show:
         played, frame_skip = play([*command, *options], policy, episodes=episodes, jobs=jobs, seed=seed, show=show)
     found = statistics_of([one.episode_return for one in played])
-    configured = getattr(target.plan.configuration.algorithm_config, "greedy_exploit", True)
     steps = sum(one.steps for one in played)
     return {
         "environment": target.plan.environment_name,
@@ -150,7 +163,7 @@ def _evaluated(
         "checkpoint": target.checkpoint,
         "global_step": target.global_step,
         "training_mean_return": target.mean_return,
-        "greedy": None if policy is None else configured if greedy is None else greedy,
+        "greedy": None if policy is None else greedy is not False,
         "protocol": protocol,
         "seed": seed,
         "episodes": found.episodes,
@@ -185,8 +198,23 @@ def _say(result: dict[str, Any], json_: str | None) -> None:
 
 def _promise(json_: str | None) -> None:
     """Ensure beforehand that the result can be written. Raises ConfigurationError."""
-    if json_ is not None and json_ != "-" and not os.access(Path(json_).absolute().parent, os.W_OK):
+    if json_ is None or json_ == "-":
+        return
+    if Path(json_).is_dir():
+        raise ConfigurationError(f"--json {json_}: this is a folder, and a file is needed")
+    if not os.access(Path(json_).absolute().parent, os.W_OK):
         raise ConfigurationError(f"--json {json_}: its folder does not exist or cannot be written")
+
+
+def _end_in_order() -> None:
+    """Let SIGTERM and SIGHUP end it as Ctrl-C does: no process and no file is left."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, interrupt)
 
 
 @contextlib.contextmanager

@@ -81,6 +81,8 @@ def find(asked: Asked, stack: ExitStack) -> EvaluationTarget:
                 "directory, a location of checkpoints or a .safetensors file; --random acts at random"
             )
         described = _policy(asked, str(run), folder)
+        if asked.config is None and (run / CONFIGURATION).is_file():  # with what the run overrode
+            plan = make_plan(str(run / CONFIGURATION), asked.overrides)
         return _target(plan, str(run), folder / f"policy{_SUFFIX}", described)
     run_file = path / CONFIGURATION
     if asked.random:
