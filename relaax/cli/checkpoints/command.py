@@ -19,6 +19,7 @@ from relaax.configuration import ConfigurationError, nearest
 from relaax.server.options import command_app
 
 LIST = "list"
+SUFFIXES = (".safetensors", ".onnx")
 LocationArgument = Annotated[str, typer.Argument(help="A folder of checkpoints, a run directory, or s3://BUCKET/KEY.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Checkpoints; by default all.")]
 KeysOption = Annotated[
@@ -106,7 +107,7 @@ def copy(
     to: Annotated[str, typer.Argument(metavar="TO", help="Target: a folder, a run directory, or s3://BUCKET/KEY.")],
     ids: IdsArgument = None,
     newest: Annotated[bool, typer.Option("--newest", help="Only the newest.")] = False,
-    best: Annotated[bool, typer.Option("--best", help="Only the one with the highest mean return.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Only the best: by evaluation, or else by mean return.")] = False,
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
     as_json: JsonOption = False,
@@ -165,7 +166,7 @@ def export(
         str | None, typer.Option(metavar="PATH", help="For .onnx: the algorithm, if it does not come with RELAAX.")
     ] = None,
     checkpoint_id: Annotated[str | None, typer.Option("--id", help="Its id; by default the newest.")] = None,
-    best: Annotated[bool, typer.Option("--best", help="The one with the highest mean return.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="The best: by evaluation, or else by mean return.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
     aws_keys: KeysOption = None,
     aws_endpoint: EndpointOption = None,
@@ -183,6 +184,9 @@ def export(
     with _sentences():
         if checkpoint_id is not None and best:
             raise catalogue.CatalogueError("--id or --best: only one of the two")
+        meant = nearest(file.suffix, SUFFIXES, cutoff=0.7)
+        if meant is not None and meant != file.suffix:
+            raise catalogue.CatalogueError(f"{file} ends with {file.suffix}; did you mean {meant}?")
         if file.exists() and not force:
             raise catalogue.CatalogueError(f"{file} already exists: --force replaces it")
         store = catalogue.opened(location, aws_keys, aws_endpoint)
