@@ -334,7 +334,8 @@ def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp
     assert result["human_normalized"] == pytest.approx(100 * (result["mean"] - 1.7) / (30.5 - 1.7))
     assert result["published"]["noop"]["dqn"] == 401.2
     assert result["published"]["human_starts"]["a3c_ff_1_day"] == 551.6
-    again = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "1", cwd=tmp_path)
+    trained = ("--set", 'run.arguments=[--sticky, "0.5", --noop-max, "0", --max-frames, "100"]')
+    again = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "1", *trained, cwd=tmp_path)
     assert again["returns"] == result["returns"]
     sticky = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--sticky", "0.25", cwd=tmp_path)
     assert sticky["protocol"]["sticky"] == 0.25

@@ -191,9 +191,9 @@ def _say(result: dict[str, Any], json_: str | None) -> None:
     if json_ == "-":
         print(text, end="")
         return
-    report.show(result)
-    if json_ is not None:
+    if json_ is not None:  # first: who reads the table may have gone
         write_whole(Path(json_), [text.encode()])
+    report.show(result)
 
 
 def _promise(json_: str | None) -> None:

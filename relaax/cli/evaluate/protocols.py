@@ -42,5 +42,5 @@ def chosen(name: str | None, sticky: float | None, game: str | None) -> tuple[li
     options = [] if sticky is None else ["--sticky", str(sticky)]
     if name == NOOP:
         facts = {"noop_max": NOOP_MAX, "max_frames": NOOP_FRAMES, "sticky": sticky or 0.0, "whole_games": True}
-        return ["--protocol", NOOP, *options], {"name": NOOP, **facts}
+        return ["--protocol", NOOP, "--sticky", str(sticky or 0.0)], {"name": NOOP, **facts}  # whatever the run had
     return options, {"name": NONE} | ({} if sticky is None else {"sticky": sticky})
