@@ -107,54 +107,65 @@ def what_came_of(
     return rewards, gamma * ~step.restart
 
 
-class Rollout(Experience):
-    """T steps of N environments in preallocated arrays; full when all T are there.
+class RolloutSteps:
+    """T steps of N environments in preallocated arrays, from acting to learning; full when all T are there.
 
     What is acted on has T + 1 rows: the last is the first of the next rollout, if that is acted on before the batch.
+    `values` are what the network said of each input, float32 [T + 1, N, *value_shape].
     """
 
     def __init__(
-        self, length: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
+        self,
+        length: int,
+        environments: int,
+        spec: NetworkSpec,
+        input_dtype: Any,
+        *,
+        action_shape: tuple[int, ...] = (),
+        action_dtype: Any = np.int64,
+        value_shape: tuple[int, ...] = (),
     ) -> None:
-        self.batch_shape = shape = (length, environments)
-        one_more = (length + 1, environments)
+        self.batch_shape: tuple[int | None, int | None] = (length, environments)
+        shape, one_more = (length, environments), (length + 1, environments)
         self.length = length
         self.inputs: npt.NDArray[Any] = np.zeros((*one_more, *spec.inputs), input_dtype)
-        self.actions: npt.NDArray[Any] = np.zeros((*one_more, *policy.action_shape), policy.action_dtype)
-        self.values: Array = np.zeros(one_more, np.float32)
+        self.actions: npt.NDArray[Any] = np.zeros((*one_more, *action_shape), action_dtype)
+        self.values: Array = np.zeros((*one_more, *value_shape), np.float32)
         self.restart: Mask = np.zeros(one_more, np.bool_)
         self.rewards: Array = np.zeros(shape, np.float32)
         self.discounts: Array = np.zeros(shape, np.float32)
         self.mask: Array = np.zeros(shape, np.float32)
         self.states: Array = np.zeros((2, environments, spec.state_size), np.float32)  # before row 0, before row T
-        self.weights: Array = np.ones(environments, np.float32)  # of the advantages of row 0
         self.steps = 0
 
     @property
     def full(self) -> bool:
+        """Whether there is something to learn from."""
         return self.steps == self.length
 
     @property
     def row(self) -> int | None:
+        """Of the next batch, what the next `act` fills; None if it is the first of the batch after it."""
         return None if self.full else self.steps
 
     def clear(self) -> None:
+        """Forget everything: all environments start anew."""
         self.steps = 0
 
     def act(
         self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
     ) -> None:
+        """What was seen and done: [N, ...] each. `values` of the inputs, the LSTM's `state` before them."""
         t = self.steps
         if t == 0 or t == self.length:
             self.states[t and 1] = state
-        if t == 0:
-            self.weights[:] = 1.0
         self.inputs[t] = inputs
         self.actions[t] = actions
         self.values[t] = values
         self.restart[t] = restart
 
     def outcome(self, step: StepResult, rewards: npt.NDArray[Any], gamma: float, final_values: Array | None) -> None:
+        """What came of it (see `Experience.outcome`)."""
         t = self.steps
         self.steps += 1
         if step.plain:
@@ -162,6 +173,41 @@ class Rollout(Experience):
             return
         self.rewards[t], self.discounts[t] = what_came_of(step, rewards, gamma, final_values)
         self.mask[t] = ~step.first
+
+    def newest(self) -> npt.NDArray[Any]:
+        """Return the inputs [N, ...] that were acted on last, if all T + 1 rows are there."""
+        newest: npt.NDArray[Any] = self.inputs[-1]
+        return newest
+
+    def begin_next(self) -> None:
+        """Begin the next rollout with the last row."""
+        self.steps = 0
+        for rows in (self.inputs, self.actions, self.values, self.restart, self.states):
+            rows[0] = rows[-1]
+
+
+class Rollout(RolloutSteps, Experience):
+    """A rollout for an actor-critic: its batch has advantages."""
+
+    def __init__(
+        self, length: int, environments: int, spec: NetworkSpec, input_dtype: Any, policy: Distribution
+    ) -> None:
+        super().__init__(
+            length,
+            environments,
+            spec,
+            input_dtype,
+            action_shape=policy.action_shape,
+            action_dtype=policy.action_dtype,
+        )
+        self.weights: Array = np.ones(environments, np.float32)  # of the advantages of row 0
+
+    def act(
+        self, inputs: npt.NDArray[Any], actions: npt.NDArray[Any], values: Array, state: Array, restart: Mask
+    ) -> None:
+        if self.steps == 0:
+            self.weights[:] = 1.0
+        super().act(inputs, actions, values, state, restart)
 
     def batch(self, expected: Callable[[], Array] | None, gae_lambda: float) -> Batch:
         self.steps = 0
@@ -180,13 +226,8 @@ class Rollout(Experience):
             restart=self.restart[:-1],
         )
 
-    def newest(self) -> npt.NDArray[Any]:
-        newest: npt.NDArray[Any] = self.inputs[-1]
-        return newest
-
     def look_again(self, values: Array, weights: Array) -> None:
         """The last row is the first of the next rollout."""
-        for rows in (self.inputs, self.actions, self.restart, self.states):
-            rows[0] = rows[-1]
+        self.begin_next()
         self.values[0] = values
         self.weights[:] = weights

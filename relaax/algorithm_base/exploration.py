@@ -1,0 +1,72 @@
+"""How much actors explore: schedules of epsilon, and actions that are random with that probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAnnealing:
+    """From `initial` at 0 in a straight line to `final` at `over`, and `final` from there on.
+
+    `final` may be an array, one value for each actor.
+    """
+
+    initial: float
+    final: float | Array
+    over: float
+
+    def __call__(self, count: float) -> Any:
+        """Return the value after so many frames, steps or updates."""
+        done = min(1.0, max(0.0, count / self.over)) if self.over > 0 else 1.0
+        return self.initial + done * (self.final - self.initial)
+
+
+def drawn_epsilons(
+    seed: int, actors: Sequence[int], epsilons: Sequence[float], probabilities: Sequence[float]
+) -> Array:
+    """Draw a final epsilon for each actor, float64 [N] (Mnih et al. 2016, section 5.1).
+
+    An actor's depends on the seed and on its index alone: it is the same whoever it is connected with, and after a
+    reconnection.
+    """
+    draws = [np.random.default_rng([seed, actor, _DRAW]).random() for actor in actors]
+    bounds = np.cumsum(probabilities) / np.sum(probabilities)
+    chosen = np.searchsorted(bounds, draws, side="right")
+    drawn: Array = np.asarray(epsilons, np.float64)[np.minimum(chosen, len(epsilons) - 1)]
+    return drawn
+
+
+_DRAW = 0xE9
+"""Tells these random numbers from those that actions are drawn with."""
+
+
+def ladder_of_epsilons(actors: Sequence[int], count: int, base: float = 0.4, alpha: float = 7.0) -> Array:
+    """Give each actor an epsilon of its own, float64 [N]: base^(1 + alpha i / (count - 1)) (Horgan et al. 2018).
+
+    `actors` are indices, `count` how many actors there are. An actor beyond them explores as the last one does; one
+    actor alone has `base`.
+    """
+    places = np.minimum(np.asarray(actors, np.float64), max(count - 1, 0)) / max(count - 1, 1)
+    ladder: Array = base ** (1.0 + alpha * places)
+    return ladder
+
+
+def epsilon_greedy(
+    values: npt.NDArray[np.floating[Any]], epsilon: float | Array, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Choose the best action, or with probability epsilon any, the best one among them, int64 [N].
+
+    `values`: [N, A]; `epsilon`: one for all, or [N].
+    """
+    count, choices = values.shape
+    random = rng.random(count) < epsilon
+    chosen: npt.NDArray[np.int64] = np.where(random, rng.integers(0, choices, count), values.argmax(axis=1))
+    return chosen

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy, ladder_of_epsilons
+
+PAPER = ([0.1, 0.01, 0.5], [0.4, 0.3, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("count", "value"), [(-1, 1.0), (0, 1.0), (1_000_000, 0.775), (2_000_000, 0.55), (4_000_000, 0.1), (10**9, 0.1)]
+)
+def test_linear_annealing_by_hand(count: float, value: float) -> None:
+    assert LinearAnnealing(1.0, 0.1, 4_000_000)(count) == pytest.approx(value)
+
+
+def test_annealing_over_nothing_is_at_its_end() -> None:
+    assert LinearAnnealing(1.0, 0.1, 0)(0) == pytest.approx(0.1)
+
+
+def test_each_actor_may_have_an_end_of_its_own() -> None:
+    annealing = LinearAnnealing(1.0, np.array([0.1, 0.5]), 100)
+    assert annealing(50).tolist() == pytest.approx([0.55, 0.75])
+
+
+def test_final_epsilons_are_drawn_as_the_paper_says() -> None:
+    drawn = drawn_epsilons(3, range(10_000), *PAPER)
+    shares = [float(np.mean(drawn == value)) for value in PAPER[0]]
+    assert shares == pytest.approx(PAPER[1], abs=0.02)  # the standard deviation is 0.005
+
+
+def test_an_actor_keeps_its_epsilon_whoever_it_comes_with() -> None:
+    together = drawn_epsilons(3, [4, 5, 6, 7], *PAPER)
+    assert drawn_epsilons(3, [6], *PAPER)[0] == together[2]
+    assert drawn_epsilons(3, range(100), *PAPER).tolist() != drawn_epsilons(4, range(100), *PAPER).tolist()
+
+
+def test_probabilities_are_weights() -> None:
+    assert set(drawn_epsilons(0, range(500), [0.2, 0.3], [0.0, 5.0])) == {0.3}
+
+
+def test_the_ladder_of_ape_x_by_hand() -> None:
+    # 0.4^(1 + 7 i / 3) of four actors.
+    expected = [0.4, 0.4 ** (10 / 3), 0.4 ** (17 / 3), 0.4**8]
+    assert ladder_of_epsilons([0, 1, 2, 3], 4).tolist() == pytest.approx(expected)
+
+
+def test_the_ladder_has_ends() -> None:
+    assert ladder_of_epsilons([0], 1).tolist() == [0.4]
+    assert ladder_of_epsilons([9], 4).tolist() == pytest.approx([0.4**8]), "more actors than were expected"
+
+
+def test_actions_are_greedy_or_random_as_often_as_epsilon_says() -> None:
+    values = np.tile(np.array([0.0, 2.0, 1.0], np.float32), (30_000, 1))
+    epsilon = np.repeat([0.0, 0.6, 1.0], 10_000)
+    actions = epsilon_greedy(values, epsilon, np.random.default_rng(1)).reshape(3, -1)
+    assert actions.dtype == np.int64
+    shares = np.array([np.bincount(row, minlength=3) / 10_000 for row in actions])
+    assert shares[0].tolist() == [0, 1, 0]
+    assert shares[1] == pytest.approx([0.2, 0.6, 0.2], abs=0.02)  # 0.4 + 0.6 / 3 for the best
+    assert shares[2] == pytest.approx([1 / 3] * 3, abs=0.02)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import numpy as np
+
+from relaax.algorithm_base.held_out import EVERY, SECONDS, HeldOutStates
+
+
+def states(size: int, steps: int) -> HeldOutStates:
+    """After so many steps of two environments, whose inputs are the number of the step."""
+    held_out, inputs = HeldOutStates(size), np.zeros((2, 1), np.float32)
+    for step in range(steps):
+        inputs[:] = step  # the agent's buffer is used again
+        held_out.see(inputs)
+    return held_out
+
+
+def test_the_first_states_are_kept_some_steps_apart() -> None:
+    kept = states(5, 10 * EVERY).due(0.0)
+    assert kept is not None
+    assert kept[:, 0].tolist() == [0, 0, EVERY, EVERY, 2 * EVERY]
+
+
+def test_nothing_is_looked_at_before_all_are_there() -> None:
+    assert states(5, 2 * EVERY).due(0.0) is None
+    assert states(0, 10).due(0.0) is None
+
+
+def test_they_are_looked_at_now_and_then() -> None:
+    held_out = states(2, 1)
+    asked = [held_out.due(now) is not None for now in (100.0, 101.0, 100.0 + SECONDS, 101.0 + SECONDS)]
+    assert asked == [True, False, True, False]

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base.returns import n_step_returns
+from relaax.algorithm_base.rollout import what_came_of
+from relaax.algorithm_base.step import StepResult
+from relaax.algorithm_base.value_targets import greedy_values, one_step_targets, values_of
+
+
+def f32(*numbers: object) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+Q = f32([[1, 5], [4, 2]], [[-3, -1], [0, 7]])  # [T = 2, N = 2, A = 2]
+ONLINE = f32([[9, 8], [0, 1]], [[2, 1], [3, 3.5]])
+
+
+def test_values_of_chosen_actions() -> None:
+    assert values_of(Q, np.array([[0, 1], [1, 0]])).tolist() == [[1, 2], [-1, 0]]
+
+
+def test_greedy_values_are_the_largest() -> None:
+    assert greedy_values(Q).tolist() == [[5, 4], [-1, 7]]
+
+
+def test_double_estimates_choose_by_the_one_and_value_by_the_other() -> None:
+    # The online network prefers 0, 1 and 0, 1; the target network says that they are worth 1, 2 and -3, 7.
+    assert greedy_values(Q, ONLINE).tolist() == [[1, 2], [-3, 7]]
+
+
+def test_one_step_of_q_learning_and_of_sarsa() -> None:
+    rewards, discounts = f32([1, 2], [3, 4]), f32([0.5, 0.5], [0.5, 0])
+    assert one_step_targets(rewards, discounts, greedy_values(Q)).tolist() == [[3.5, 4], [2.5, 4]]
+    taken = np.array([[0, 1], [1, 0]])
+    assert one_step_targets(rewards, discounts, values_of(Q, taken)).tolist() == [[1.5, 3], [2.5, 4]]
+
+
+def targets(**masks: list[int]) -> tuple[list[float], list[list[float]]]:
+    """One-step and two-step targets for three environments, the first of whose two steps is marked.
+
+    Rewards 1, then 10; gamma 0.5; what is seen next is worth 8, what is seen in the end 32, a final observation 100.
+    """
+    flags = {name: np.isin(np.arange(3), masks.get(name, [])) for name in ("terminated", "truncated", "first")}
+    marked = StepResult(np.ones(3), [np.zeros((3, 1))], **flags)
+    rewards, discounts = np.full((2, 3), 10, np.float32), np.full((2, 3), 0.5, np.float32)
+    final = f32(100, 100, 100) if masks.get("truncated") else None
+    rewards[0], discounts[0] = what_came_of(marked, marked.rewards, 0.5, final)
+    one = one_step_targets(rewards[0], discounts[0], f32(8, 8, 8))
+    return one.tolist(), n_step_returns(rewards, discounts, f32(32, 32, 32)).tolist()
+
+
+def test_terminated_and_truncated_are_told_apart() -> None:
+    one, several = targets(terminated=[0], truncated=[1])
+    assert one == [1, 51, 5], "nothing follows; the final observation's value does; the next observation's does"
+    # The second step: 10 + 32 / 2 = 26, whatever ended before it. The first: 1; 1 + 100 / 2; 1 + 26 / 2.
+    assert several == [[1, 51, 14], [26, 26, 26]]
+
+
+def test_what_is_both_terminated_and_truncated_terminated() -> None:
+    one, several = targets(terminated=[1], truncated=[1])
+    assert one == [5, 1, 5]
+    assert several[0] == [14, 1, 14]
+
+
+def test_void_steps_lead_nowhere() -> None:
+    assert targets(first=[2])[0] == [5, 5, 0]
+
+
+@pytest.mark.parametrize("wrong", [lambda: values_of(Q, np.array([0, 1])), lambda: greedy_values(Q, ONLINE[0])])
+def test_shapes_must_fit(wrong: object) -> None:
+    with pytest.raises(ValueError, match="needed"):
+        wrong()  # type: ignore[operator]
+
+
+def test_one_step_shapes_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"\(2,\), \(2, 1\)"):
+        one_step_targets(f32(1, 2), f32([1], [2]), f32(1, 2))
