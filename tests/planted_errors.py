@@ -109,6 +109,20 @@ GATE_PY = "relaax/server/parameter_server/model_access.py"
 SERVICE_PY = "relaax/server/parameter_server/service.py"
 
 
+TARGETS_PY = "relaax/algorithm_base/value_targets.py"
+VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
+EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
+VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+TARGET_PY = "relaax/server/parameter_server/target.py"
+VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
+VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
+VALUE_AGENT = "tests/algorithms/async_q/test_agent.py"
+TARGETS = "tests/algorithm_base/test_value_targets.py"
+VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
+EXPLORATION = "tests/algorithm_base/test_exploration.py"
+TARGET = "tests/server/parameter_server/test_target.py"
+
+
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
     return Planted(name, what, tuple(Edit(*edit) for edit in edits), tests)
 
@@ -130,6 +144,166 @@ _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.f
 _LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
 
 ERRORS = (
+    # Value methods.
+    planted(
+        "max-over-the-online-network",
+        "a target is the online network's own estimate",
+        [(VALUE_AGENT_PY, "outputs, _ = self._target.act(flat,", "outputs, _ = self._actor.act(flat,")],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "target-that-stays",
+        "a worker does not take over a refreshed target network",
+        [(VALUE_AGENT_PY, "pulled.target is not self._target_parameters:", "self._target_parameters is None:")],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "target-that-follows",
+        "a worker takes the newest parameters for the target network",
+        [
+            (
+                VALUE_AGENT_PY,
+                "self._target.set_parameters(pulled.target)",
+                "self._target.set_parameters(pulled.parameters)",
+            )
+        ],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "double-chosen-by-the-target",
+        "a double estimate lets the target network choose",
+        [(TARGETS_PY, "selector_q_t.argmax(axis=-1)", "q_t.argmax(axis=-1)")],
+        TARGETS,
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "double-one-step-late",
+        "a double estimate chooses by the observation before",
+        [("algorithms/async_q/agent.py", "rollout.values[1:] if", "rollout.values[:-1] if")],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "sarsa-of-the-action-before",
+        "Sarsa's target has the action that led there",
+        [
+            (
+                "algorithms/async_sarsa/agent.py",
+                "values_of(following, rollout.actions[1:])",
+                "values_of(following, rollout.actions[:-1])",
+            )
+        ],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "sarsa-greedy",
+        "Sarsa's target has the best action",
+        [("algorithms/async_sarsa/agent.py", "values_of(following, rollout.actions[1:])", "following.max(axis=-1)")],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "cut-off-as-terminated",
+        "what a cut-off episode would have gone on to is left out",
+        [(VALUE_AGENT_PY, "rewards_gamma, self._values_of_final(step))", "rewards_gamma, None)")],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "discount-of-values",
+        "a one-step target does not discount",
+        [(TARGETS_PY, "r_t + discount_t * v_tp1", "r_t + np.sign(discount_t) * v_tp1")],
+        TARGETS,
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "bootstrap-of-the-first-row",
+        "an n-step target goes on from the rollout's first observation",
+        [
+            (
+                "algorithms/n_step_q/agent.py",
+                "self._target_values(rollout.newest(),",
+                "self._target_values(rollout.inputs[0],",
+            )
+        ],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "void-steps-count",
+        "void steps are learned from",
+        [
+            (
+                VALUE_AGENT_PY,
+                "rollout.mask.reshape(-1) / np.float32",
+                "np.ones(rollout.mask.size, np.float32) / np.float32",
+            )
+        ],
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "all-actions-move",
+        "the values of all actions move to the target",
+        [
+            (
+                VALUE_LOSS_PY,
+                "np.put_along_axis(by_values, a_t[:, None], (weights * by_chosen)[:, None], axis=1)",
+                "by_values += (weights * by_chosen)[:, None]",
+            )
+        ],
+        VALUE_LOSS,
+        VALUE_GRADIENT,
+    ),
+    planted(
+        "importance-weights",
+        "weights are left out of the gradient",
+        [(VALUE_LOSS_PY, "(weights * by_chosen)[:, None]", "by_chosen[:, None]")],
+        VALUE_LOSS,
+    ),
+    planted(
+        "huber-not-cut",
+        "large errors pull as hard as their size",
+        [(VALUE_LOSS_PY, "np.clip(errors, -1, 1)", "np.clip(errors, -10, 10)")],
+        VALUE_LOSS,
+    ),
+    planted(
+        "epsilon-upwards",
+        "actors explore more and more",
+        [
+            (
+                EXPLORATION_PY,
+                "self.initial + done * (self.final - self.initial)",
+                "self.final + done * (self.initial - self.final)",
+            )
+        ],
+        EXPLORATION,
+    ),
+    planted(
+        "epsilon-by-steps",
+        "epsilon is annealed by the frames of the first pull for ever",
+        [
+            (
+                VALUE_AGENT_PY,
+                "self._frames, self._pushes = pulled.frames, 0",
+                "self._frames, self._pushes = self._frames or pulled.frames, 0",
+            )
+        ],
+        VALUE_AGENT,
+    ),
+    planted(
+        "greedy-instead-of-random",
+        "an actor explores where it should not, and the other way round",
+        [(EXPLORATION_PY, "random = rng.random(count) < epsilon", "random = rng.random(count) > epsilon")],
+        EXPLORATION,
+    ),
+    planted(
+        "one-epsilon-for-all",
+        "all actors draw the same final epsilon",
+        [(EXPLORATION_PY, "np.random.default_rng([seed, actor, _DRAW])", "np.random.default_rng([seed, _DRAW])")],
+        EXPLORATION,
+    ),
+    planted(
+        "target-one-interval-late",
+        "the target network is copied when one interval more than is due is complete",
+        [(TARGET_PY, "if self._leads and generation >", "if self._leads and generation - 1 >")],
+        TARGET,
+    ),
     # Losses.
     planted("policy-sign", "the policy loss has the wrong sign", [_POLICY_SIGN], LOSS),
     planted("policy-sign-pushed", "the same, seen in what is pushed", [_POLICY_SIGN], GRADIENT),

@@ -31,9 +31,11 @@ def test_each_configuration_has_a_procfile() -> None:
             "da3c_ale_pong",
             "da3c_lstm_cartpole",
             "da3c_lstm_boxing",
+            "da3c_lstm_pong",
             "da3c_lab_demo",
         ),
         *("da3cc_gym_pendulum", "da3cc_gym_walker", "da3cc_gym_hopper"),
+        *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole"),
     }
     for name in CONFIGURATIONS:
         lines = (bundled_folder("config") / f"{name}.Procfile").read_text().splitlines()

@@ -9,6 +9,7 @@ import subprocess
 
 from typer.testing import CliRunner, Result
 
+from relaax.bundled import bundled_names
 from relaax.cli.app import app
 from support.pages import DOCS, ROOT
 from support.processes import project_command
@@ -22,7 +23,7 @@ def test_every_page_is_listed_with_what_it_is_about() -> None:
     *lines, empty, last = docs().stdout.splitlines()
     names = [line.split()[0] for line in lines]
     expected = {page.stem for page in DOCS.glob("*.md") if page.stem != "README"}
-    assert set(names) == expected | {"results", "RLX", "da3c", "da3c_cont", "CHANGELOG"}
+    assert set(names) == expected | {"results", "RLX", "CHANGELOG", *bundled_names("algorithms")}
     assert names[0] == "getting-started"
     assert all(len(line.split(maxsplit=1)[1]) > 15 for line in lines)
     assert (empty, last) == ("", f"`relaax docs PAGE` shows one. The files are in {DOCS}")

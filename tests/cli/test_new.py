@@ -68,7 +68,12 @@ def test_an_algorithm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bundled", "environment"), [("da3c", "CartPole-v1"), ("da3c_cont", "Pendulum-v1")], ids=["da3c", "da3c_cont"]
+    ("bundled", "environment"),
+    [
+        ("da3c", "CartPole-v1"),
+        ("da3c_cont", "Pendulum-v1"),
+        *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q")),
+    ],
 )
 def test_a_copy_of_a_bundled_algorithm(bundled: str, environment: str) -> None:
     result = new("algorithm", "mine", "--from", bundled)

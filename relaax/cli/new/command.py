@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, ScaffoldError, check_name, copied, filled, write
+from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, EXAMPLES, ScaffoldError, check_name, copied, filled, write
 
 new = typer.Typer(
     no_args_is_help=True,
@@ -23,7 +23,9 @@ def algorithm(
     name: Annotated[str, typer.Argument(help="Its name, such as my_algorithm.")],
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="ALGORITHM", help="Copy this bundled algorithm instead: da3c or da3c_cont."),
+        typer.Option(
+            "--from", metavar="ALGORITHM", help=f"Copy this bundled algorithm instead: {', '.join(EXAMPLES)}."
+        ),
     ] = None,
 ) -> None:
     """Write your own algorithm, which trains CartPole.

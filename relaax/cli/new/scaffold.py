@@ -19,7 +19,13 @@ from relaax.configuration.yaml_file import parse_yaml
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
 """The templates, by the names that they have in their own text."""
-EXAMPLES = {"da3c": "da3c_gym_cartpole", "da3c_cont": "da3cc_gym_pendulum"}
+EXAMPLES = {
+    "da3c": "da3c_gym_cartpole",
+    "da3c_cont": "da3cc_gym_pendulum",
+    "async_q": "async_q_gym_cartpole",
+    "async_sarsa": "async_sarsa_gym_cartpole",
+    "n_step_q": "n_step_q_gym_cartpole",
+}
 """The bundled configuration that a copy of each bundled algorithm starts from."""
 
 

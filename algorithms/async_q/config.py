@@ -1,0 +1,103 @@
+"""The keys of async_q's configuration, and those that async_sarsa and n_step_q share with it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from relaax.algorithm_base import ConfigBase, Fixed, Free
+from relaax.algorithm_base.network import NetworkConfig
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class ValueConfig(ConfigBase):
+    """The keys of all three."""
+
+    update_interval: Free[int] = Field(
+        5, ge=1, description="Steps over which gradients are summed before they are sent, I_AsyncUpdate of the paper."
+    )
+    target_interval: Free[int] = Field(
+        40_000,
+        ge=1,
+        description="Frames, over all workers, between two refreshes of the target network, I_target of the paper.",
+    )
+    rewards_gamma: Fixed[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
+    initial_epsilon: Free[Probability] = Field(1.0, description="Share of random actions at the beginning.")
+    final_epsilons: Free[list[Probability]] = Field(
+        [0.1, 0.01, 0.5], min_length=1, description="Shares of random actions in the end: each actor draws one of them."
+    )
+    final_epsilon_probabilities: Free[list[Probability]] = Field(
+        [0.4, 0.3, 0.3], min_length=1, description="How probable it is that an actor draws each of them."
+    )
+    exploration_frames: Free[int] = Field(
+        4_000_000, ge=0, description="Frames, over all workers, in which epsilon falls from the first to the last."
+    )
+    dueling: Fixed[bool] = Field(
+        False,
+        description="The network estimates the value of a state and the advantages of its actions; for images each "
+        "has a dense layer of its own.",
+    )
+    errors: Free[Literal["squared", "huber"]] = Field(
+        "squared", description="What an error of the value costs: its square, as in the paper, or Huber's loss."
+    )
+    reward_clipping: Fixed[PositiveFloat | Literal["auto"] | None] = Field(
+        "auto",
+        description="Rewards are cut to plus or minus this for learning, after normalisation and never in what is "
+        "reported; null leaves them as they are, auto means 1 for images and null for vectors.",
+    )
+    normalize_observations: Fixed[bool] = Field(
+        False, description="Observations that are no images are given to the network as (x - mean) / std, within +-10."
+    )
+    normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
+        "auto",
+        description="For learning, never in what is reported: scale divides by the standard deviation of the "
+        "discounted return so far, standardize gives (r - mean) / std; null leaves them as they are, auto means scale "
+        "for vectors and null for images.",
+    )
+    history_len: Fixed[int | None] = Field(
+        None, ge=1, le=16, description="Frames that are stacked, for images; by default 4, and 1 for images of bool."
+    )
+    network: Fixed[NetworkConfig] = Field(NetworkConfig(), description="The network.")
+    held_out_states: Free[int] = Field(
+        256,
+        ge=0,
+        le=10_000,
+        description="First states of actor 0, whose mean value is `q/held_out` as training goes on; 0: none.",
+    )
+    greedy_exploit: Free[bool] = Field(
+        True, description="In exploit mode always take the best action; false: a random one with `exploit_epsilon`."
+    )
+    exploit_epsilon: Free[Probability] = Field(
+        0.05, description="Share of random actions in exploit mode if it is not greedy, as Mnih et al. 2015 evaluate."
+    )
+
+    @model_validator(mode="after")
+    def _each_epsilon_has_a_probability(self) -> ValueConfig:
+        epsilons, probabilities = len(self.final_epsilons), self.final_epsilon_probabilities
+        if epsilons != len(probabilities):
+            raise ValueError(
+                f"final_epsilons has {epsilons} numbers and final_epsilon_probabilities {len(probabilities)}: each "
+                "epsilon has one probability"
+            )
+        if sum(probabilities) <= 0:
+            raise ValueError("final_epsilon_probabilities are all 0: at least one is more")
+        return self
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the network has an LSTM."""
+        return False
+
+
+class DoubleConfig(ValueConfig):
+    """The keys of those that choose the best action for a target."""
+
+    double: Free[bool] = Field(
+        False, description="The online network says which action is best, the target network what it is worth."
+    )
+
+
+class Config(DoubleConfig):
+    """Asynchronous one-step Q-learning."""

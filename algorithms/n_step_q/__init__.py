@@ -1,0 +1,19 @@
+"""Asynchronous n-step Q-learning (Mnih et al. 2016, Algorithm S2), its threads spread over machines.
+
+Goals and non-goals are those of async_q, whose agent this is but for its targets and an LSTM. See README.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relaax.algorithm_base.loader import lazy_exports
+
+from .config import Config
+
+if TYPE_CHECKING:
+    from ..async_q.parameter_server import ParameterServer
+    from .agent import Agent
+
+__all__ = ["Agent", "Config", "ParameterServer"]
+__getattr__ = lazy_exports(__name__, {"Agent": ".agent", "ParameterServer": "..async_q.parameter_server"})

@@ -1,0 +1,113 @@
+"""How the agents that act by action values explore, act and refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import AgentBase, Box, Discrete, MultiDiscrete, Space, load_algorithm
+from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
+from relaax.configuration import ConfigurationError
+
+ASYNC_Q = load_algorithm("async_q", Path())
+N_STEP_Q = load_algorithm("n_step_q", Path())
+VECTOR = Box(-1, 1, shape=(2,))
+LINEAR: dict[str, Any] = {"path": "async_q", "normalize_rewards": None, "network": {"dense": []}}
+
+
+def agent_with(
+    biases: list[float], environments: int = 1, exploit: bool = False, space: Space = VECTOR, **keys: Any
+) -> tuple[AgentBase, FakeParameters]:
+    """An agent to which actions are worth `biases`, whatever it sees."""
+    parameters = np.array([*[0.0] * (2 * len(biases)), *biases], np.float32)
+    config = ASYNC_Q.configure(LINEAR | keys)
+    server = ASYNC_Q.ParameterServer(config, space, Discrete(len(biases)))
+    bridge = FakeParameters(parameters, target=server.target_interval())
+    spaces = (space, Discrete(len(biases)))
+    return make_agent(ASYNC_Q, config, *spaces, environments=environments, exploit=exploit, parameters=bridge)
+
+
+def nothing(count: int) -> list[np.ndarray]:
+    return [np.zeros((count, 2), np.float32)]
+
+
+def test_exploration_begins_with_the_first_epsilon() -> None:
+    agent, _ = agent_with([0.0, 1.0], 8000)
+    assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.5, abs=0.02)
+    agent, _ = agent_with([0.0, 1.0], 8000, initial_epsilon=0.2)
+    assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.9, abs=0.02)
+
+
+def test_epsilon_falls_with_the_frames_of_all_workers() -> None:
+    keys = {"final_epsilons": [0.1], "final_epsilon_probabilities": [1], "update_interval": 1}
+    agent, bridge = agent_with([0.0, 1.0], 4, exploration_frames=16, **keys)
+    world = RandomEnvironments(VECTOR, Discrete(2), 4, end_probability=0.0)
+    live(agent, world, 6)
+    seen = [value for name, value in bridge.scalars if name == "epsilon"]
+    # Each push counts 4 frames of 16, of which the agent hears with its answer: 1, then 1 - 0.9 / 4 and so on.
+    assert seen == pytest.approx([1.0, 0.775, 0.55, 0.325, 0.1, 0.1])
+
+
+def test_each_actor_has_its_own_final_epsilon() -> None:
+    agent, _ = agent_with([0.0, 1.0], 9000, exploration_frames=0)
+    mean = agent.reset(nothing(9000))[0].mean()
+    # Half of the random actions are the other one: 1 - (0.4 * 0.1 + 0.3 * 0.01 + 0.3 * 0.5) / 2.
+    assert mean == pytest.approx(0.9035, abs=0.02)
+
+
+def test_exploit_is_greedy_unless_it_is_told_otherwise() -> None:
+    agent, bridge = agent_with([0.0, 2.0, 1.0], 8000, exploit=True)
+    assert set(agent.reset(nothing(8000))[0].tolist()) == {1}
+    assert bridge.scalars == []
+    agent, _ = agent_with([0.0, 1.0], 8000, exploit=True, greedy_exploit=False, exploit_epsilon=0.2)
+    assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.9, abs=0.02)
+
+
+def test_held_out_states_are_those_of_actor_0() -> None:
+    def held_out(first_actor: int) -> list[float]:
+        config = ASYNC_Q.configure(LINEAR | {"held_out_states": 3, "update_interval": 2})
+        agent, bridge = make_agent(ASYNC_Q, config, VECTOR, Discrete(2), environments=4, first_actor=first_actor)
+        live(agent, RandomEnvironments(VECTOR, Discrete(2), 4), 20)
+        return [value for name, value in bridge.scalars if name == "q/held_out"]
+
+    assert len(held_out(0)) == 1, "now and then, not with every update"
+    assert held_out(1) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"final_epsilons": [0.1], "final_epsilon_probabilities": [0.5, 0.5]}, "has 1 numbers"),
+        ({"final_epsilons": [0.1], "final_epsilon_probabilities": [0]}, "are all 0"),
+        ({"final_epsilons": [1.5], "final_epsilon_probabilities": [1]}, "less than or equal to 1"),
+        ({"errors": "hubert"}, "huber"),
+        ({"lstm": True}, "lstm"),
+        ({"target_intervall": 5}, "target_interval"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(keys: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        ASYNC_Q.configure(LINEAR | keys)
+
+
+def test_sarsa_chooses_no_action_for_a_target() -> None:
+    with pytest.raises(ConfigurationError, match="double"):
+        load_algorithm("async_sarsa", Path()).configure({"path": "async_sarsa", "double": True})
+
+
+def test_refusals_name_the_algorithm_and_the_space() -> None:
+    sentence = N_STEP_Q.Agent.refusal(N_STEP_Q.configure({"path": "n_step_q"}), VECTOR, MultiDiscrete([2, 3]))
+    assert sentence is not None
+    assert sentence.startswith("n_step_q cannot handle the action space MultiDiscrete([2, 3])")
+
+
+def test_a_policy_graph_has_the_head_that_decides() -> None:
+    for dueling, head in ((False, "q"), (True, "advantage")):
+        config = ASYNC_Q.configure(LINEAR | {"dueling": dueling})
+        agent, _ = make_agent(ASYNC_Q, config, VECTOR, Discrete(3, start=5), exploit=True)
+        graph = agent.policy_graph()
+        assert graph is not None
+        assert (graph.action.head, graph.action.start) == (head, 5)  # type: ignore[union-attr]
