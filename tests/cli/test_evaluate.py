@@ -327,10 +327,15 @@ def test_gymnasiums_games_are_the_same_frame_by_frame(monkeypatch: pytest.Monkey
 def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp_path: Path) -> None:
     result = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--jobs", "2", cwd=tmp_path)
     assert result["protocol"] == {
-        **{"name": "noop", "noop_max": 30, "max_frames": 18_000, "sticky": 0.0, "whole_games": True}
+        "name": "noop",
+        "noop_max": 30,
+        "max_frames": 18_000,
+        "sticky": 0.0,
+        "whole_games": True,
+        "frame_skip": 6,
     }
     assert (result["checkpoint"], result["greedy"]) == (None, None)
-    assert result["frames"] == 4 * result["steps"]
+    assert result["frames"] == 6 * result["steps"], "at 10 Hz, as the published one"
     assert result["human_normalized"] == pytest.approx(100 * (result["mean"] - 1.7) / (30.5 - 1.7))
     assert result["published"]["noop"]["dqn"] == 401.2
     assert result["published"]["human_starts"]["a3c_ff_1_day"] == 551.6
@@ -340,5 +345,5 @@ def test_a_random_agent_of_an_atari_game_is_scored_beside_the_published_ones(tmp
     sticky = evaluated("da3c_ale_breakout", "--random", "--episodes", "4", "--sticky", "0.25", cwd=tmp_path)
     assert sticky["protocol"]["sticky"] == 0.25
     said = relaax("eval", "da3c_ale_breakout", "--random", "--episodes", "1", cwd=tmp_path).stdout
-    assert "null-op starts up to 30, at most 18,000 frames" in said
+    assert "an action every 6 frames, null-op starts up to 30, at most 18,000 frames" in said
     assert "published, human starts: not comparable with null-op scores: dqn 303.9" in said

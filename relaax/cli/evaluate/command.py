@@ -111,7 +111,9 @@ def evaluate(
         asked = Asked(name, config, set_ or [], run_dir, checkpoint_id, best, random, aws_keys, aws_endpoint)
         target = find(asked, stack)
         game = protocols.atari_game(target.plan)
-        options, facts = protocols.chosen(protocol, sticky, game)
+        options, facts = protocols.chosen(
+            protocol, sticky, game, random=random, has_frame_skip=protocols.is_ale(target.plan)
+        )
         if video is not None:
             options += ["--video", str(video.absolute()), "--video-every", str(video_every)]
         if display:

@@ -13,20 +13,31 @@ from relaax.evaluation import scores
 NONE, HUMAN_STARTS = "none", "human-starts"
 PROTOCOLS = (NOOP, NONE, HUMAN_STARTS)
 
+RANDOM_FRAME_SKIP = 6
+"""Frames of an action of the random agent of Mnih et al. 2015: it acts at 10 Hz, as fast as people press a button."""
+
+
+def is_ale(plan: Plan) -> bool:
+    """Return whether a plan's environment is the bundled family ALE."""
+    return plan.environment_main.parent == bundled_folder("environments") / "ALE"
+
 
 def atari_game(plan: Plan) -> str | None:
     """Return the Atari game that a plan's environment is, as the tables name it; None for any other environment."""
-    family = plan.environment_main.parent
-    if family == bundled_folder("environments") / "ALE":
+    if is_ale(plan):
         return scores.game_of(plan.environment_name) or plan.environment_name
     by_id = plan.environment_name.startswith("ALE/") or "NoFrameskip" in plan.environment_name
     return scores.game_of(plan.environment_name) if by_id else None
 
 
-def chosen(name: str | None, sticky: float | None, game: str | None) -> tuple[list[str], dict[str, Any]]:
+def chosen(
+    name: str | None, sticky: float | None, game: str | None, *, random: bool = False, has_frame_skip: bool = False
+) -> tuple[list[str], dict[str, Any]]:
     """Return the options for the environment's program, and what the protocol is, for the result.
 
-    By default it is null ops for Atari games, and none for others. Raises ConfigurationError.
+    By default it is null ops for Atari games, and none for others. `random`: the agent is; then by null ops it acts as
+    seldom as the published one, if the program's frames of an action can be set (`has_frame_skip`). Raises
+    ConfigurationError.
     """
     if name is None:
         name = NONE if game is None else NOOP
@@ -42,5 +53,9 @@ def chosen(name: str | None, sticky: float | None, game: str | None) -> tuple[li
     options = [] if sticky is None else ["--sticky", str(sticky)]
     if name == NOOP:
         facts = {"noop_max": NOOP_MAX, "max_frames": NOOP_FRAMES, "sticky": sticky or 0.0, "whole_games": True}
-        return ["--protocol", NOOP, "--sticky", str(sticky or 0.0)], {"name": NOOP, **facts}  # whatever the run had
+        options = ["--protocol", NOOP, "--sticky", str(sticky or 0.0)]  # whatever the run had
+        if random and has_frame_skip:
+            options += ["--frame-skip", str(RANDOM_FRAME_SKIP)]
+            facts["frame_skip"] = RANDOM_FRAME_SKIP
+        return options, {"name": NOOP, **facts}
     return options, {"name": NONE} | ({} if sticky is None else {"sticky": sticky})

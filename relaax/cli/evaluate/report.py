@@ -54,6 +54,8 @@ def headline(result: dict[str, Any]) -> str:
     how = f", sticky actions {protocol['sticky']:g}" if protocol.get("sticky") else ""
     if protocol["name"] == "noop":
         how = f", null-op starts up to {protocol['noop_max']}, at most {protocol['max_frames']:,} frames{how}"
+        if "frame_skip" in protocol:
+            how = f", an action every {protocol['frame_skip']} frames{how}"
     return f"{result['environment']}: {who}{how}, seed {result['seed']}"
 
 
