@@ -50,6 +50,9 @@ class ValueConfig(ConfigBase):
     normalize_observations: Fixed[bool] = Field(
         False, description="Observations that are no images are given to the network as (x - mean) / std, within +-10."
     )
+    subtract_mean_image: Fixed[bool] = Field(
+        False, description="Images are given to the network without the mean of the first 20,000 frames."
+    )
     normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
         "auto",
         description="For learning, never in what is reported: scale divides by the standard deviation of the "

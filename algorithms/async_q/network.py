@@ -27,7 +27,9 @@ def action_values(config: ValueConfig, action_space: Space) -> ActionValues:
 
 def statistics(config: ValueConfig, observation_space: Space) -> dict[str, int]:
     """Return names and lengths of the statistics that observations and rewards are normalised with."""
-    return normalized_statistics(observation_space, config.normalize_observations, config.normalize_rewards)
+    return normalized_statistics(
+        observation_space, config.normalize_observations, config.normalize_rewards, config.subtract_mean_image
+    )
 
 
 def refusal(name: str, config: ValueConfig, observation_space: Space, action_space: Space) -> str | None:
@@ -40,7 +42,8 @@ def refusal(name: str, config: ValueConfig, observation_space: Space, action_spa
     values = action_values(config, action_space)
     sentence = network_refusal(config.network, observation_space, **_heads(config, values))
     if sentence is None and sum(statistics(config, observation_space).values()) > MAX_STATISTICS:
-        sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.normalize_observations to false"
+        key = "subtract_mean_image" if is_image(observation_space) else "normalize_observations"
+        sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
     return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None
 
 

@@ -64,13 +64,13 @@ class ValueAgent(AgentBase):
         self._encoder = ObservationEncoder(
             context.observation_space, n, history(config.history_len, context.observation_space)
         )
-        dtype = self._encoder.dtype
+        normalized = statistics(config, context.observation_space)
+        self._normalization = Normalization(normalized, config.rewards_gamma, n, context.metrics)
+        dtype = self._normalization.input_dtype(self._encoder.dtype)
         self._rollout = RolloutSteps(config.update_interval, n, spec, dtype, value_shape=(context.action_space.n,))
         self._engine = None if context.exploit else make_engine(spec, dtype, self._rollout.batch_shape)
         self._target = None if context.exploit else make_engine(spec, dtype, (1, None))
         self._actor: Actor = self._engine or make_actor(spec, dtype)
-        normalized = statistics(config, context.observation_space)
-        self._normalization = Normalization(normalized, config.rewards_gamma, n, context.metrics)
         self._clip = clipping(config, context.observation_space)
         final = drawn_epsilons(context.seed, context.actors, config.final_epsilons, config.final_epsilon_probabilities)
         self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
@@ -125,7 +125,7 @@ class ValueAgent(AgentBase):
         rollout.begin_next()
 
     def policy_graph(self) -> PolicyGraph:
-        mean, std = self._normalization.observation_mean_and_std
+        mean, std = self._normalization.mean_and_std(self._spec.inputs)
         head = "advantage" if self.config.dueling else "q"  # the state's value moves no action before another
         return PolicyGraph(
             self._spec,

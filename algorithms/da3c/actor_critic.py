@@ -61,12 +61,12 @@ class ActorCritic(AgentBase):
         self._policy = policy
         frames = history(config.history_len, context.observation_space)
         self._encoder = ObservationEncoder(context.observation_space, n, frames)
-        self._experience = self._experience_of(spec)
-        dtype = self._encoder.dtype
-        self._engine = None if context.exploit else make_engine(spec, dtype, self._experience.batch_shape)
-        self._actor = self._engine or make_actor(spec, dtype)
         normalized = statistics(config, context.observation_space)
         self._normalization = Normalization(normalized, config.rewards_gamma, n, context.metrics)
+        self._input_dtype = dtype = self._normalization.input_dtype(self._encoder.dtype)
+        self._experience = self._experience_of(spec)
+        self._engine = None if context.exploit else make_engine(spec, dtype, self._experience.batch_shape)
+        self._actor = self._engine or make_actor(spec, dtype)
         self._clip = clipping(config, context.observation_space)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._inputs: Inputs = np.zeros(0)
@@ -112,7 +112,7 @@ class ActorCritic(AgentBase):
         self._experience.look_again(outputs["value"][:, 0], weights)
 
     def policy_graph(self) -> PolicyGraph:
-        mean, std = self._normalization.observation_mean_and_std
+        mean, std = self._normalization.mean_and_std(self._spec.inputs)
         return PolicyGraph(
             self._spec,
             self.context.parameters.pull().parameters,
@@ -133,7 +133,7 @@ class ActorCritic(AgentBase):
 
     def _experience_of(self, spec: NetworkSpec) -> Experience:
         """Return the store of experience until it is learned from."""
-        return Rollout(self.config.episode_len, self.context.environments, spec, self._encoder.dtype, self._policy)
+        return Rollout(self.config.episode_len, self.context.environments, spec, self._input_dtype, self._policy)
 
     def _take(self, pulled: Pulled) -> None:
         """Use what was pulled from now on."""

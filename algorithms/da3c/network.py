@@ -21,14 +21,17 @@ def actor_critic(config: Config, observation_space: Space, policy: Distribution)
 
 def statistics(config: Config, observation_space: Space) -> dict[str, int]:
     """Return names and lengths of the statistics that observations and rewards are normalised with."""
-    return normalized_statistics(observation_space, config.normalize_observations, config.normalize_rewards)
+    return normalized_statistics(
+        observation_space, config.normalize_observations, config.normalize_rewards, config.subtract_mean_image
+    )
 
 
 def observation_refusal(config: Config, observation_space: Space, policy: Distribution) -> str | None:
     """Say why the observation space cannot be handled; None if it can."""
     sentence = network_refusal(config.network, observation_space, **_heads(config, policy))
     if sentence is None and sum(statistics(config, observation_space).values()) > MAX_STATISTICS:
-        return f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.normalize_observations to false"
+        key = "subtract_mean_image" if is_image(observation_space) else "normalize_observations"
+        return f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
     return sentence
 
 

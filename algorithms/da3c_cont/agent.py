@@ -42,4 +42,4 @@ class Agent(ActorCritic):
         if not self.config.whole_episodes:
             return super()._experience_of(spec)
         environments = self.context.environments
-        return Episodes(self.config.longest_episode, environments, spec, self._encoder.dtype, self._policy)
+        return Episodes(self.config.longest_episode, environments, spec, self._input_dtype, self._policy)

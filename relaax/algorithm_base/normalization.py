@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from relaax.algorithm_base.mean_image import MeanImage
 from relaax.algorithm_base.observations import input_shape, is_image
 from relaax.algorithm_base.step import StepResult
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
@@ -19,20 +21,25 @@ Array = npt.NDArray[Any]
 LIMIT = 10.0
 """Normalised observations are cut to plus or minus this: a network knows nothing of what is further out."""
 
-OBSERVATION, REWARD, RETURN = "observation", "reward", "return"
+OBSERVATION, REWARD, RETURN, IMAGE = "observation", "reward", "return", "image"
 
 
 RewardNormalization = Literal["auto", "scale", "standardize"] | None
 
 
-def normalized_statistics(observation_space: Space, observations: bool, rewards: RewardNormalization) -> dict[str, int]:
+def normalized_statistics(
+    observation_space: Space, observations: bool, rewards: RewardNormalization, mean_image: bool = False
+) -> dict[str, int]:
     """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
 
     `observations`: whether those that are no images are given to the network as (x - mean) / std. `rewards`: "scale"
     divides by the standard deviation of the discounted return so far, "standardize" gives (r - mean) / std, None leaves
-    them as they are, "auto" means "scale" for vectors and None for images.
+    them as they are, "auto" means "scale" for vectors and None for images. `mean_image`: whether images are given to
+    the network without their mean.
     """
     statistics = {}
+    if mean_image and is_image(observation_space):
+        statistics[IMAGE] = math.prod(input_shape(observation_space, history=1))
     if observations and not is_image(observation_space):
         (statistics[OBSERVATION],) = input_shape(observation_space, history=1)
     if rewards == "auto":
@@ -94,7 +101,8 @@ class Normalization:
     ) -> None:
         """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards."""
         self._gamma = gamma
-        self._statistics = {name: Statistic(name, size, metrics) for name, size in statistics.items()}
+        self._statistics = {name: Statistic(name, n, metrics) for name, n in statistics.items() if name != IMAGE}
+        self._image = MeanImage(IMAGE, statistics[IMAGE], metrics) if IMAGE in statistics else None
         self._observation, self._reward, self._return = map(self._statistics.get, (OBSERVATION, REWARD, RETURN))
         self._seen: Array = np.zeros((environments, 0))
         self._returns = np.zeros(environments)  # discounted sums of the rewards since the episodes began
@@ -103,6 +111,8 @@ class Normalization:
         """New statistics."""
         for statistic in self._statistics.values():
             statistic.pulled(pulled)
+        if self._image:
+            self._image.pulled(pulled)
 
     def reset(self) -> None:
         """Every environment starts an episode."""
@@ -112,12 +122,16 @@ class Normalization:
         """Inputs [N, ...] that are acted on next, as they are before they are normalised."""
         if self._observation:
             self._seen = inputs.astype(np.float64)  # a copy: the worker uses its buffers again
+        if self._image:
+            self._image.see(inputs)
 
     def gather(self, step: StepResult) -> None:
         """The outcome of those actions."""
+        acted = ~step.first
+        if self._image:
+            self._image.gather(acted)
         if not self._statistics:
             return
-        acted = ~step.first
         if self._observation:
             self._observation.gather(self._seen[acted])
         if self._reward:
@@ -129,14 +143,24 @@ class Normalization:
 
     def observations(self, inputs: Array) -> Array:
         """Inputs [N, ...] as the network wants them."""
+        if self._image:
+            return self._image.without(inputs)
         if not self._observation:
             return inputs
         normalized = self._observation.standardized(inputs)
         return np.clip(normalized, -LIMIT, LIMIT, out=normalized).astype(np.float32)
 
-    @property
-    def observation_mean_and_std(self) -> tuple[Array, Array] | tuple[None, None]:
-        """What `observations` uses, float64 [D] each; None if it changes nothing."""
+    def input_dtype(self, dtype: npt.DTypeLike) -> npt.DTypeLike:
+        """Return the dtype of what `observations` makes of inputs of this one."""
+        return np.float32 if self._image else dtype
+
+    def mean_and_std(self, shape: tuple[int, ...]) -> tuple[Array, Array] | tuple[None, None]:
+        """What `observations` uses for inputs of this shape, float64 each; None if it changes nothing.
+
+        That of images is from 0 to 1.
+        """
+        if self._image:
+            return self._image.stacked(shape), np.ones(1)
         return self._observation.mean_and_std if self._observation else (None, None)
 
     def rewards(self, step: StepResult) -> Array:

@@ -37,7 +37,8 @@ class PolicyGraph:
     """From observations to the action that is taken greedily.
 
     Observations are encoded as by `ObservationEncoder`, with `history` frames of an image. If there is a `mean`, inputs
-    become (x - mean) / std, float64 [D] each, cut to plus and minus `Normalization`'s limit. Then come the network and
+    (those of images from 0 to 1) become (x - mean) / std, float64 as they are shaped, cut to plus and minus
+    `Normalization`'s limit. Then come the network and
     the action; `heads` are the outputs that describe the policy.
     """
 

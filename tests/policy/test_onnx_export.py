@@ -84,13 +84,14 @@ class Session:
         ("da3c_cont", VECTOR, Box(-2, 2, (2,)), {"normalize_observations": True, "lstm": False}),
         ("da3c_cont", VECTOR, Box(np.array([-1, -np.inf]), np.array([3, 0.1]), (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Tuple([Box(-1, 1, (2, 2)), Box(0, 5, (1,), np.float64)]), LSTM),
+        ("da3c", COLORED, Discrete(4), {"history_len": 2, "subtract_mean_image": True}),
         ("async_q", PIXELS, Discrete(4, -1), {"dueling": True, "network": {"dense": [16]}}),
         ("async_sarsa", VECTOR, Discrete(3), {"normalize_observations": True}),
         ("n_step_q", VECTOR, Discrete(3), {"dueling": True, **LSTM}),
     ],
     ids=[
         *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools", "centered"),
-        *("parts", "real", "half", "tuple", "async_q", "async_sarsa", "n_step_q"),
+        *("parts", "real", "half", "tuple", "mean-image", "async_q", "async_sarsa", "n_step_q"),
     ],
 )
 def test_the_model_acts_as_the_policy(

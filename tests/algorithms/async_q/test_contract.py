@@ -35,6 +35,7 @@ class TestDoubleDuelingImages(AgentCompliance):
         "double": True,
         "dueling": True,
         "errors": "huber",
+        "subtract_mean_image": True,
         "history_len": 2,
         "network": {"dense": [8], "convolutions": CONVOLUTIONS},
     }

@@ -43,6 +43,7 @@ class TestImages(AgentCompliance):
     config_section: ClassVar = {
         "path": "da3c",
         "history_len": 2,
+        "subtract_mean_image": True,
         "network": {"dense": [8], "convolutions": [{"filters": 2, "kernel": 3, "stride": 2}]},
     }
     observation_space = Box(0, 255, shape=(7, 9), dtype="uint8")

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import AgentBase, Box, Discrete, StepResult, load_algorithm
+from relaax.algorithm_base.mean_image import FRAMES
+from relaax.algorithm_base.normalization import IMAGE, normalized_statistics
+from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.parameters.moments import Moments
+
+SPACE = Box(0, 255, shape=(2, 2), dtype="uint8")
+KEYS: dict[str, Any] = {"history_len": 2, "subtract_mean_image": True, "network": {"dense": [], "convolutions": []}}
+
+
+def agent_with(name: str = "da3c", exploit: bool = False, seen: int = 0, **keys: Any) -> tuple[AgentBase, Any]:
+    """An agent of two environments, and its parameters; others have seen so many black frames before."""
+    algorithm = load_algorithm(name, Path())
+    config = algorithm.configure({"path": name, **KEYS, **keys})
+    server = algorithm.ParameterServer(config, SPACE, Discrete(2))
+    bridge = FakeParameters(
+        server.initial_parameters(0), statistics=server.statistics(), target=server.target_interval()
+    )
+    if seen:
+        bridge.publish(bridge.parameters, {IMAGE: Moments(seen, np.zeros(4), np.zeros(4))})
+    agent, _ = make_agent(algorithm, config, SPACE, Discrete(2), environments=2, exploit=exploit, parameters=bridge)
+    return agent, bridge
+
+
+def frames(*values: int) -> list[np.ndarray]:
+    """One frame of each environment, of that value everywhere."""
+    return [np.stack([np.full((2, 2), value, np.uint8) for value in values])]
+
+
+def step(observations: list[np.ndarray], first: tuple[int, ...] = ()) -> StepResult:
+    nowhere = np.zeros(2, np.bool_)
+    mask = np.isin(np.arange(2), first) if first else nowhere
+    return StepResult(np.zeros(2), observations, nowhere, nowhere, mask)
+
+
+def inputs_of(agent: Any) -> list[list[float]]:
+    """What the network was given last: of each environment the upper left pixel, oldest frame first, times 255."""
+    assert agent._inputs.dtype == np.float32
+    return (agent._inputs[:, 0, 0] * 255).round(3).tolist()
+
+
+@pytest.mark.parametrize("name", ["da3c", "async_q"])
+def test_a_network_sees_how_images_differ_from_those_before(name: str) -> None:
+    agent, _ = agent_with(name)
+    agent.reset(frames(100, 200))
+    assert inputs_of(agent) == [[100, 100], [200, 200]], "nothing is known yet"
+    agent.step(step(frames(150, 250)))  # the mean of 100 and 200 is 150
+    assert inputs_of(agent) == [[-50, 0], [50, 100]]
+    agent.step(step(frames(175, 175)))  # of 100, 200, 150 and 250: 175
+    assert inputs_of(agent) == [[-25, 0], [75, 0]]
+
+
+def test_what_nobody_acted_on_does_not_count() -> None:
+    agent, _ = agent_with()
+    agent.reset(frames(100, 200))
+    agent.step(step(frames(0, 0), first=(1,)))
+    assert inputs_of(agent)[0] == [0, -100], "the second environment's first frame was void"
+
+
+def test_the_mean_is_that_of_all_workers_and_stays_once_it_is_made() -> None:
+    agent, bridge = agent_with(seen=FRAMES, episode_len=1)
+    for _ in range(3):
+        agent.reset(frames(100, 200))
+        agent.step(step(frames(150, 250)))
+        assert inputs_of(agent) == [[100, 150], [200, 250]], "others' frames were black"
+    assert all(not push.statistics for push in bridge.pushes)
+    assert bridge.statistics[IMAGE].count == FRAMES
+
+
+def test_frames_go_out_with_pushes_until_there_are_enough() -> None:
+    agent, bridge = agent_with(seen=FRAMES - 3, episode_len=1)
+    agent.reset(frames(100, 200))
+    for _ in range(4):
+        agent.step(step(frames(100, 200)))
+        agent.learn()
+    assert [push.statistics[IMAGE].count if push.statistics else 0 for push in bridge.pushes] == [2, 2, 0, 0]
+
+
+def test_an_agent_that_only_acts_gathers_nothing() -> None:
+    agent, bridge = agent_with(exploit=True)
+    agent.reset(frames(100, 200))
+    agent.step(step(frames(150, 250)))
+    assert inputs_of(agent) == [[100, 150], [200, 250]]
+    assert bridge.statistics[IMAGE].count == 0
+
+
+def test_only_images_have_one() -> None:
+    assert normalized_statistics(SPACE, True, None, mean_image=True) == {IMAGE: 4}
+    assert normalized_statistics(Box(0, 255, (3, 2, 2), "uint8"), False, None, mean_image=True) == {IMAGE: 12}
+    assert IMAGE not in normalized_statistics(Box(-1, 1, (3,)), True, None, mean_image=True)
+
+
+def test_images_of_too_many_numbers_are_refused_with_the_key() -> None:
+    algorithm = load_algorithm("da3c", Path())
+    config = algorithm.configure({"path": "da3c", "subtract_mean_image": True})
+    sentence = algorithm.Agent.refusal(config, Box(0, 255, (210, 160, 3), "uint8"), Discrete(2))
+    assert sentence is not None
+    assert "set algorithm.subtract_mean_image to false" in sentence
