@@ -56,11 +56,6 @@ class NetworkConfig(Section):
         description="What looks like an image, with two axes of 16 or more, and gets no convolutions (one of floats, "
         "one beside other parts) is taken as numbers side by side. false: such observations are refused.",
     )
-    centered: bool = Field(
-        False,
-        description="Each filter of a convolution is used without its mean (Huang et al. 2017): for images with a "
-        "bright, even background, which else drives units below the reach of their relu.",
-    )
     lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
 
 
@@ -111,7 +106,6 @@ def network_for(
         activation=config.activation or ("relu" if image else "tanh"),
         groups=own,
         lstm=config.lstm_size if lstm else 0,
-        centered=config.centered,
         streams=bool(streams and convolutions and dense) and not lstm and not own,
     )
 

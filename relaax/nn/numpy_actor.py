@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.nn.engine import Actor
 from relaax.nn.numpy_convolution import convolution_numpy
-from relaax.nn.specification import NetworkSpec, without_mean
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 
@@ -20,15 +19,12 @@ class NumpyActor(Actor):
     """Act in plain numpy. Nothing is kept."""
 
     def __init__(self, spec: NetworkSpec) -> None:
-        self._spec = replace(spec, centered=False)  # the kernels are, once for all steps
+        self._spec = spec
         self._layout = spec.layout()
-        # Only a convolution's kernel has four axes.
-        self._to_center = [name for name, shape in self._layout.shapes.items() if spec.centered and len(shape) == 4]
         self._views: dict[str, Array] = {}
 
     def set_parameters(self, parameters: Array) -> None:
-        views = self._layout.views(parameters)
-        self._views = views | {name: without_mean(views[name]) for name in self._to_center}
+        self._views = self._layout.views(parameters)
 
     def act(self, inputs: npt.NDArray[Any], state: Array, keep: int | None = None) -> tuple[dict[str, Array], Array]:
         if inputs.dtype == np.uint8:
@@ -70,7 +66,6 @@ def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: s
     """`_features` in numpy. Each layer's outputs are new, so the activation may be applied in place."""
     for index, layer in enumerate(spec.convolutions):
         kernel, bias = parameters[f"{trunk}conv{index}/kernel"], parameters[f"{trunk}conv{index}/bias"]
-        kernel = without_mean(kernel) if spec.centered else kernel
         x = _activated(spec, convolution_numpy(x, kernel, bias, layer.stride))
     x = x.reshape(len(x), -1)
     for index in range(len(spec.dense)):

@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from relaax.nn.flat_layout import FlatLayout
 
 Activation = Literal["relu", "tanh"]
-Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +21,13 @@ class Convolution:
     stride: int
 
 
-def without_mean(kernel: Array) -> Array:
-    """Return a convolution's kernel, or its gradient, without the mean of each filter: [k, k, channels, filters].
-
-    This projection is its own transpose: what it does to the kernel, it does to the gradient by the chain rule.
-    """
-    centered: Array = kernel - kernel.mean(axis=(0, 1, 2))
-    return centered
-
-
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
     """Convolutions (for images), then dense layers, then an LSTM if wanted, then one linear head per output.
 
     `inputs` is the shape of one example: [height, width, channels] with convolutions, else [features].
     `heads` are names and widths of the outputs. `groups` are the heads that share a trunk, which is all that stands
-    before the heads; without groups all heads share one. `lstm` is the number of cells, 0 for none. `centered`: a
-    convolution uses each filter without its mean (Huang et al. 2017), so that an even background says nothing.
+    before the heads; without groups all heads share one. `lstm` is the number of cells, 0 for none.
     `streams`: each head of a trunk has a part of its own of the last dense layer, as wide as `dense` says, so that the
     layer is as many times as wide as there are heads. With heads for the value and the advantages that is the dueling
     network (Wang et al. 2016), whose convolutions are shared.
@@ -54,7 +40,6 @@ class NetworkSpec:
     activation: Activation = "relu"
     groups: tuple[tuple[str, ...], ...] = ()
     lstm: int = 0
-    centered: bool = False
     streams: bool = False
 
     @property

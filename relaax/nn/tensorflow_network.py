@@ -54,10 +54,7 @@ def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x
     """Return what comes out of the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
     activation = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}[spec.activation]
     for index, layer in enumerate(spec.convolutions):
-        kernel = parameters[f"{trunk}conv{index}/kernel"]
-        if spec.centered:
-            kernel -= tf.reduce_mean(kernel, axis=(0, 1, 2))
-        x = tf.nn.conv2d(x, kernel, strides=layer.stride, padding="VALID")
+        x = tf.nn.conv2d(x, parameters[f"{trunk}conv{index}/kernel"], strides=layer.stride, padding="VALID")
         x = activation(tf.nn.bias_add(x, parameters[f"{trunk}conv{index}/bias"]))
     x = tf.reshape(x, [-1, math.prod(x.shape[1:])])
     for index in range(len(spec.dense)):

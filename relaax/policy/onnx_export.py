@@ -21,7 +21,6 @@ from relaax.algorithm_base.normalization import LIMIT
 from relaax.algorithm_base.observations import is_image, looks_like_image
 from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.extras import explained
-from relaax.nn.specification import without_mean
 from relaax.policy.policy import Policy
 
 OPSET = 17
@@ -137,9 +136,7 @@ class _Builder:
         if spec.convolutions:
             x = self._node("Transpose", x, perm=[0, 3, 1, 2])  # ONNX has the channels first
             for index, layer in enumerate(spec.convolutions):
-                weights = self._weights[f"{trunk}conv{index}/kernel"]
-                weights = without_mean(weights) if spec.centered else weights
-                kernel = self._constant(weights.transpose(3, 2, 0, 1))
+                kernel = self._constant(self._weights[f"{trunk}conv{index}/kernel"].transpose(3, 2, 0, 1))
                 bias = self._constant(self._weights[f"{trunk}conv{index}/bias"])
                 x = self._node(activation, self._node("Conv", x, kernel, bias, strides=[layer.stride] * 2))
             x = self._node("Transpose", x, perm=[0, 2, 3, 1])

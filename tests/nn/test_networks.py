@@ -264,7 +264,7 @@ def test_a_state_or_restarts_of_another_rollout_are_refused(state: tuple[int, ..
         forward(spec, parameters, tf.zeros([2, 3, 6]), tf.zeros(state), tf.zeros(restart, tf.bool))
 
 
-@pytest.mark.parametrize(("activation", "centered"), [("relu", False), ("tanh", False), ("relu", True)])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("lstm", [0, 3])
 @pytest.mark.parametrize("groups", [(), SEPARATE])
 @pytest.mark.parametrize(
@@ -282,9 +282,8 @@ def test_numpy_equals_tensorflow_on_images(
     inputs: tuple[int, ...],
     convolutions: tuple[Convolution, ...],
     batch: int,
-    centered: bool,
 ) -> None:
-    spec = NetworkSpec(inputs, HEADS, (16,), convolutions, activation, groups, lstm, centered)
+    spec = NetworkSpec(inputs, HEADS, (16,), convolutions, activation, groups, lstm)
     vector = orthogonal_parameters(spec, 1, {}) + 0.01 * random_vector(spec)
     images = np.random.default_rng(5).random((batch, *inputs), np.float32)
     state = np.random.default_rng(6).normal(size=(batch, spec.state_size)).astype(np.float32)

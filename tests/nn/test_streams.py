@@ -24,7 +24,6 @@ TWO = (Convolution(8, 4, 2), Convolution(5, 3, 2))
 SPECS = {
     "image": NetworkSpec((14, 17, 4), HEADS, (12,), TWO, streams=True),
     "tanh": NetworkSpec((14, 17, 4), HEADS, (9, 6), TWO, activation="tanh", streams=True),
-    "centered": NetworkSpec((14, 17, 4), HEADS, (12,), TWO, centered=True, streams=True),
     "three heads": NetworkSpec((9, 9, 1), {"a": 2, "b": 1, "c": 3}, (7,), TWO[:1], streams=True),
     "two trunks": NetworkSpec(
         (9, 9, 1), {"a": 2, "b": 1, "c": 3}, (7,), TWO[:1], groups=(("c", "a"), ("b",)), streams=True

@@ -74,7 +74,6 @@ class Session:
         ("da3c", IMAGE, Discrete(4), LSTM),
         ("da3c", COLORED, Discrete(4), {"history_len": 2, "network": {"activation": "tanh"}}),
         ("da3c", PIXELS, Discrete(6), {}),
-        ("da3c", IMAGE, Discrete(4), {"network": {"centered": True}}),
         (
             "da3c",
             PARTS,
@@ -90,7 +89,7 @@ class Session:
         ("n_step_q", VECTOR, Discrete(3), {"dueling": True, **LSTM}),
     ],
     ids=[
-        *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools", "centered"),
+        *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools"),
         *("parts", "real", "half", "tuple", "mean-image", "async_q", "async_sarsa", "n_step_q"),
     ],
 )
@@ -119,7 +118,7 @@ def test_the_model_acts_as_the_policy(
     ("keys", "outputs"),
     [
         ({}, ["advantage"]),
-        ({"both": True, "network": {"activation": "tanh", "centered": True, "dense": [9, 16]}}, ["advantage", "value"]),
+        ({"both": True, "network": {"activation": "tanh", "dense": [9, 16]}}, ["advantage", "value"]),
     ],
 )
 def test_the_model_of_a_dueling_network_acts_as_the_policy(

@@ -18,7 +18,7 @@ from relaax.nn.host.dense import Dense
 from relaax.nn.host.lstm import LstmActivations
 from relaax.nn.host.products import product, product_of_relu, product_transposed
 from relaax.nn.host.trunk import Trunk
-from relaax.nn.specification import NetworkSpec, without_mean
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
@@ -319,8 +319,7 @@ class HostNetwork:
             name = f"{trunk.name}conv{index}"
             kernel = out[f"{name}/kernel"]
             scale = trunk.scale if index == 0 else 1.0
-            by_kernel = convolution.kernel_gradient(by_matrix[index], scale)
-            _put(without_mean(by_kernel) if trunk.centered else by_kernel, kernel, further)
+            _put(convolution.kernel_gradient(by_matrix[index], scale), kernel, further)
             _put(by_bias[index], out[f"{name}/bias"], further)
 
     def _blocks(self, trunk: Trunk, index: int, inputs: Images, layers: list[Array], images: slice) -> Array:

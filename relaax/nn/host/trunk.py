@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relaax.nn.host.convolution import BlockConvolution
 from relaax.nn.host.lstm import Lstm, LstmActivations
-from relaax.nn.specification import NetworkSpec, without_mean
+from relaax.nn.specification import NetworkSpec
 
 Array = npt.NDArray[np.float32]
 
@@ -24,7 +24,6 @@ class Trunk:
     def __init__(self, spec: NetworkSpec, name: str, heads: tuple[str, ...]) -> None:
         self.name = name
         self.scale = 1.0
-        self.centered = spec.centered
         self.convolutions = _convolutions(spec)
         self.dense_names = [f"{name}dense{index}" for index in range(len(spec.dense))]
         self.heads: dict[str, tuple[slice, slice]] = {}
@@ -63,9 +62,7 @@ class Trunk:
             self.lstm.set_parameters(views[f"{self.name}lstm/kernel"], views[f"{self.name}lstm/bias"])
         for index, convolution in enumerate(self.convolutions):
             name = f"{self.name}conv{index}"
-            kernel = views[f"{name}/kernel"]
-            kernel = without_mean(kernel) if self.centered else kernel
-            convolution.set_parameters(kernel, views[f"{name}/bias"], scale if index == 0 else 1.0)
+            convolution.set_parameters(views[f"{name}/kernel"], views[f"{name}/bias"], scale if index == 0 else 1.0)
         for head, (rows, columns) in self.heads.items():
             self._head_kernel[rows, columns] = views[f"{head}/kernel"]
             self._head_bias[columns] = views[f"{head}/bias"]

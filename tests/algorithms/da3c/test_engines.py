@@ -108,7 +108,6 @@ def close(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.n
 
 
 CASES = {
-    "centered image": (SMALL_IMAGE, POLICY, {"network": {**SMALL["network"], "centered": True}}),
     "vector": (VECTOR, POLICY, DENSE),
     "tanh": (VECTOR, POLICY, {"network": {"dense": [5, 4], "activation": "tanh"}}),
     "separate": (VECTOR, POLICY, {"network": {"dense": [5], "separate": True}}),

@@ -29,7 +29,7 @@ SPECS = {
     "image without convolutions": NetworkSpec((5, 6, 2), HEADS, (8,)),
     "streams": NetworkSpec((4,), HEADS, (6, 7), streams=True),
     "streams, separate": NetworkSpec((4,), HEADS, (6, 3), groups=SEPARATE, streams=True),
-    "streams, image": NetworkSpec((14, 17, 4), HEADS, (20,), TWO, centered=True, streams=True),
+    "streams, image": NetworkSpec((14, 17, 4), HEADS, (20,), TWO, streams=True),
     "streams, image, tanh": NetworkSpec((14, 17, 4), HEADS, (9, 20), TWO, activation="tanh", streams=True),
 }
 
