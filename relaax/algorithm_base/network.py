@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from relaax.algorithm_base.config import space_size
 from relaax.algorithm_base.observations import (
@@ -57,6 +57,12 @@ class NetworkConfig(Section):
         "one beside other parts) is taken as numbers side by side. false: such observations are refused.",
     )
     lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filters_are_centered_no_more(cls, keys: Any) -> Any:
+        """Run directories of 2026-11-24 say that they were not."""
+        return {k: v for k, v in keys.items() if (k, v) != ("centered", False)} if isinstance(keys, dict) else keys
 
 
 LAYERS = (
