@@ -32,6 +32,7 @@ class MeanImage:
         self._moments = Moments.zeros(size)
         self._stacked: Array | None = None
         self._seen: Array | None = None
+        self._memory: npt.NDArray[np.float32] = np.empty(0, np.float32)
 
     def pulled(self, pulled: Pulled) -> None:
         """Go on from what was pulled."""
@@ -51,11 +52,18 @@ class MeanImage:
             self._seen = None
 
     def without(self, inputs: Array) -> npt.NDArray[np.float32]:
-        """Return stacks of frames uint8 [N, H, W, C x history] without the mean image, float32 from -1 to 1."""
+        """Return stacks of frames uint8 [N, H, W, C x history] without the mean image, float32 from -1 to 1.
+
+        They are overwritten by the next call: new memory would cost several times what this computes.
+        """
         if self._stacked is None:
-            self._stacked = self.stacked(inputs.shape[1:]).astype(np.float32)
-        images: npt.NDArray[np.float32] = np.multiply(inputs, np.float32(1 / WHITE), dtype=np.float32)
+            self._stacked = (WHITE * self.stacked(inputs.shape[1:])).astype(np.float32)
+        if self._memory.shape != inputs.shape:
+            self._memory = np.empty(inputs.shape, np.float32)
+        images = self._memory
+        images[...] = inputs
         images -= self._stacked
+        images *= np.float32(1 / WHITE)
         return images
 
     def stacked(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:

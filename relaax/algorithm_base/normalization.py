@@ -142,7 +142,7 @@ class Normalization:
             self._returns[step.restart] = 0.0
 
     def observations(self, inputs: Array) -> Array:
-        """Inputs [N, ...] as the network wants them."""
+        """Inputs [N, ...] as the network wants them; images are overwritten by the next call."""
         if self._image:
             return self._image.without(inputs)
         if not self._observation:
