@@ -77,6 +77,18 @@ def test_who_is_told_to_stop_does_not_wait_for_what_is_starting(process: Process
         process.wait_ready(60, stopping)
 
 
+def test_one_whose_start_a_signal_has_cut_short_can_be_waited_for(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Thread, "start", interrupted)
+        process.start(python(""))
+    assert process.wait(60)
+
+
 def test_what_says_nothing_is_given_up(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaax.cli.run.process.EXIT_SECONDS", 0.1)
     process.start(python("import signal; signal.pause()"))

@@ -200,7 +200,8 @@ class Process:
 
     def _take_in(self) -> None:
         """Read all output of the ended process."""
-        if self._reader is not None and self.exit_code() is not None:
+        # A signal may have come between making the thread and starting it: then it has no identity.
+        if self._reader is not None and self._reader.ident is not None and self.exit_code() is not None:
             self._reader.join(READ_SECONDS)
 
     def start_error(self, what: str) -> StartError:
