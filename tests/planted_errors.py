@@ -138,7 +138,7 @@ _NO_BOOTSTRAP = (
 _NO_TRUNCATION = (ROLLOUT_PY, "gamma * final_values[truncated]", "0.0 * final_values[truncated]")
 _TERMINATED_GOES_ON = (
     (ROLLOUT_PY, "truncated = step.truncated & ~step.terminated", "truncated = step.ended"),
-    (AGENT_PY, "or not step.truncated.any()", "or not step.ended.any()"),
+    ("relaax/algorithm_base/step.py", "or not self.truncated.any()", "or not self.ended.any()"),
 )
 _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.first")
 _LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")

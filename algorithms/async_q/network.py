@@ -47,13 +47,6 @@ def refusal(name: str, config: ValueConfig, observation_space: Space, action_spa
     return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None
 
 
-def clipping(config: ValueConfig, observation_space: Space) -> float | None:
-    """Return the bound on rewards that `reward_clipping` means for this observation space."""
-    if config.reward_clipping == "auto":
-        return 1.0 if is_image(observation_space) else None
-    return config.reward_clipping
-
-
 def _heads(config: ValueConfig, values: ActionValues) -> dict[str, Any]:
     return {
         "heads": values.heads,

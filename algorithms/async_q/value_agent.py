@@ -24,7 +24,7 @@ from relaax.algorithm_base import (
 from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
 from relaax.algorithm_base.held_out import HeldOutStates
 from relaax.algorithm_base.network import history
-from relaax.algorithm_base.normalization import Normalization
+from relaax.algorithm_base.normalization import Normalization, reward_bound
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.rollout import RolloutSteps
 from relaax.algorithm_base.value_loss import ValueLoss
@@ -32,7 +32,7 @@ from relaax.nn.engine import Actor, make_actor, make_engine
 from relaax.optim.clipping import clip_by_norm
 
 from .config import ValueConfig
-from .network import action_values, clipping, refusal, statistics, value_network
+from .network import action_values, refusal, statistics, value_network
 
 Array = npt.NDArray[np.float32]
 Inputs = npt.NDArray[Any]
@@ -71,7 +71,7 @@ class ValueAgent(AgentBase):
         self._engine = None if context.exploit else make_engine(spec, dtype, self._rollout.batch_shape)
         self._target = None if context.exploit else make_engine(spec, dtype, (1, None))
         self._actor: Actor = self._engine or make_actor(spec, dtype)
-        self._clip = clipping(config, context.observation_space)
+        self._clip = reward_bound(config.reward_clipping, context.observation_space)
         final = drawn_epsilons(context.seed, context.actors, config.final_epsilons, config.final_epsilon_probabilities)
         self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
         self._held_out = HeldOutStates(config.held_out_states if 0 in context.actors and not config.recurrent else 0)
@@ -114,10 +114,9 @@ class ValueAgent(AgentBase):
         if self.context.exploit or not self._rollout.full:
             return
         rollout = self._rollout
-        gradient = self._gradient(rollout, self._targets(rollout)) if rollout.mask.any() else None
+        gradient, loss = self._gradient(rollout, self._targets(rollout)) if rollout.mask.any() else (None, None)
         self._pushes += 1
         fetch = self._pushes >= self.config.sync_interval
-        loss = None if gradient is None else self._loss
         pushed = self.context.parameters.push(gradient, self._env_steps, want_parameters=fetch, loss=loss)
         self._env_steps = 0
         if pushed.pulled is not None:
@@ -164,14 +163,10 @@ class ValueAgent(AgentBase):
         return self._q.values(outputs).reshape(*leading, -1)
 
     def _values_of_final(self, step: StepResult) -> Array | None:
-        """Return values of the final observations, with the history and the state of the episodes that they ended.
-
-        Only where one was truncated: elsewhere they may hold anything, and what is seen next stands in for them.
-        """
-        if step.final_observations is None or not step.truncated.any():
+        """Return values of what was cut off, with the history and the state of its episodes; None if nothing was."""
+        final = step.cut_off()
+        if final is None:
             return None
-        leaves = zip(step.final_observations, step.observations, strict=True)
-        final = [np.where(step.truncated.reshape(-1, *[1] * (f.ndim - 1)), f, seen) for f, seen in leaves]
         inputs = self._normalization.observations(self._encoder.peek(final))
         return self._final_values(self._target_values(inputs, self._state_after), inputs, self._state_after)
 
@@ -213,24 +208,23 @@ class ValueAgent(AgentBase):
         rewards = self._normalization.rewards(step)
         return rewards if self._clip is None else np.minimum(np.maximum(rewards, -self._clip), self._clip)
 
-    def _gradient(self, rollout: RolloutSteps, targets: Array) -> Array:
-        """Return the gradient of the loss, summed over steps and averaged over environments, and keep its mean."""
+    def _gradient(self, rollout: RolloutSteps, targets: Array) -> tuple[Array, float]:
+        """Return the gradient of the loss, summed over steps and averaged over environments, and the loss's mean."""
         assert self._engine is not None, "an agent in exploit mode does not learn"
         weights = rollout.mask.reshape(-1) / np.float32(rollout.mask.shape[1])
         loss = ValueLoss(self._q, self.config.errors, rollout.actions[:-1].reshape(-1), targets.reshape(-1), weights)
         memory = self.context.parameters.gradient_memory()
         gradient = self._engine.gradient(rollout.inputs[:-1], rollout.states[0], rollout.restart[:-1], loss, memory)
         norm = clip_by_norm(gradient, self.config.gradient_norm_clipping)
-        means = loss.means
-        self._loss = means["loss"]
-        means |= {"gradient/norm": norm, "epsilon": float(np.mean(self._epsilon(self._frames)))}
-        for name, value in means.items():
+        mean = loss.means
+        scalars = mean | {"gradient/norm": norm, "epsilon": float(np.mean(self._epsilon(self._frames)))}
+        for name, value in scalars.items():
             self.context.metrics.scalar(name, value)
         inputs = self._held_out.due(time.monotonic())
         if inputs is not None:
             values = self._online_values(inputs, _no_state(len(inputs)))
             self.context.metrics.scalar("q/held_out", float(values.max(axis=1).mean()))
-        return gradient
+        return gradient, mean["loss"]
 
     def _pull(self) -> None:
         self._take(self.context.parameters.pull())

@@ -23,7 +23,7 @@ from relaax.algorithm_base import (
     StepResult,
 )
 from relaax.algorithm_base.network import history
-from relaax.algorithm_base.normalization import Normalization
+from relaax.algorithm_base.normalization import Normalization, reward_bound
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.rollout import Batch, Experience, Rollout
 from relaax.nn.distributions import Distribution
@@ -33,7 +33,7 @@ from relaax.optim.clipping import clip_by_norm
 
 from .config import Config
 from .loss import ActorCriticLoss
-from .network import actor_critic, clipping, statistics
+from .network import actor_critic, statistics
 
 Array = npt.NDArray[np.float32]
 Inputs = npt.NDArray[Any]
@@ -67,7 +67,7 @@ class ActorCritic(AgentBase):
         self._experience = self._experience_of(spec)
         self._engine = None if context.exploit else make_engine(spec, dtype, self._experience.batch_shape)
         self._actor = self._engine or make_actor(spec, dtype)
-        self._clip = clipping(config, context.observation_space)
+        self._clip = reward_bound(config.reward_clipping, context.observation_space)
         self._rng = np.random.default_rng([context.seed, *context.actors])
         self._inputs: Inputs = np.zeros(0)
         self._restart: Mask = np.ones(n, np.bool_)  # where the inputs start an episode
@@ -166,14 +166,10 @@ class ActorCritic(AgentBase):
         return rewards if self._clip is None else np.minimum(np.maximum(rewards, -self._clip), self._clip)
 
     def _final_values(self, step: StepResult) -> Array | None:
-        """Return values of the final observations, with the history and the state of the episodes that they ended.
-
-        Only where one was truncated: elsewhere they may hold anything, and what is seen next stands in for them.
-        """
-        if step.final_observations is None or not step.truncated.any():
+        """Return values of what was cut off, with the history and the state of its episodes; None if nothing was."""
+        final = step.cut_off()
+        if final is None:
             return None
-        leaves = zip(step.final_observations, step.observations, strict=True)
-        final = [np.where(step.truncated.reshape(-1, *[1] * (f.ndim - 1)), f, seen) for f, seen in leaves]
         inputs = self._normalization.observations(self._encoder.peek(final))
         return self._values(inputs, self._state_after)
 

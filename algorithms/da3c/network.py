@@ -35,13 +35,6 @@ def observation_refusal(config: Config, observation_space: Space, policy: Distri
     return sentence
 
 
-def clipping(config: Config, observation_space: Space) -> float | None:
-    """Return the bound on rewards that `reward_clipping` means for this observation space."""
-    if config.reward_clipping == "auto":
-        return 1.0 if is_image(observation_space) else None
-    return config.reward_clipping
-
-
 def _heads(config: Config, policy: Distribution) -> dict[str, Any]:
     return {
         "heads": {**policy.heads, "value": 1},

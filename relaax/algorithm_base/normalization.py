@@ -49,6 +49,13 @@ def normalized_statistics(
     return statistics
 
 
+def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Space) -> float | None:
+    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images, and None for vectors."""
+    if clipping == "auto":
+        return 1.0 if is_image(observation_space) else None
+    return clipping
+
+
 class Statistic:
     """The merged statistic of the last pull, together with samples gathered since."""
 

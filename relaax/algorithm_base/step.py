@@ -53,6 +53,16 @@ class StepResult:
         self.ended = self.terminated | self.truncated
         self.restart = self.ended | self.first
 
+    def cut_off(self) -> Leaves | None:
+        """Return the final observations of truncated episodes, leaves [N, ...]; None if there is none.
+
+        Elsewhere final observations may hold anything, so what is seen next stands in for them.
+        """
+        if self.final_observations is None or not self.truncated.any():
+            return None
+        leaves = zip(self.final_observations, self.observations, strict=True)
+        return [np.where(self.truncated.reshape(-1, *[1] * (f.ndim - 1)), f, seen) for f, seen in leaves]
+
     @property
     def env_steps(self) -> int:
         """How many of the N actions counted."""
