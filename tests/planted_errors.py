@@ -113,6 +113,7 @@ TARGETS_PY = "relaax/algorithm_base/value_targets.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
 VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
 TARGET_PY = "relaax/server/parameter_server/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
 VALUE_CONTRACT = "tests/algorithms/async_q/test_contract.py"
@@ -141,7 +142,7 @@ _TERMINATED_GOES_ON = (
     ("relaax/algorithm_base/step.py", "or not self.truncated.any()", "or not self.ended.any()"),
 )
 _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.first")
-_LSTM_KEPT = (AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
+_LSTM_KEPT = (NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
 
 ERRORS = (
     # Value methods.
@@ -203,7 +204,7 @@ ERRORS = (
     planted(
         "cut-off-as-terminated",
         "what a cut-off episode would have gone on to is left out",
-        [(VALUE_AGENT_PY, "rewards_gamma, self._values_of_final(step))", "rewards_gamma, None)")],
+        [(VALUE_AGENT_PY, "self.config.rewards_gamma, final_values)", "self.config.rewards_gamma, None)")],
         VALUE_GRADIENT,
     ),
     planted(
@@ -280,8 +281,8 @@ ERRORS = (
         [
             (
                 VALUE_AGENT_PY,
-                "self._frames, self._pushes = pulled.frames, 0",
-                "self._frames, self._pushes = self._frames or pulled.frames, 0",
+                "self._frames = pulled.frames",
+                "self._frames = self._frames or pulled.frames",
             )
         ],
         VALUE_AGENT,
@@ -446,7 +447,7 @@ ERRORS = (
     planted(
         "void-counted",
         "void transitions count as environment steps",
-        [(AGENT_PY, "self._env_steps += step.env_steps", "self._env_steps += step.first.size")],
+        [(NETWORK_AGENT_PY, "self._env_steps += step.env_steps", "self._env_steps += step.first.size")],
         CONTRACT,
     ),
     # Observations.
@@ -474,9 +475,9 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "            self._experience.outcome(step,",
-                "            self._encoder.push(step.observations, step.ended | step.first)\n"
-                "            self._experience.outcome(step,",
+                "        cut_off = self._cut_off_inputs(step)",
+                "        self._encoder.push(step.observations, step.ended | step.first)\n"
+                "        cut_off = self._cut_off_inputs(step)",
             )
         ],
         GRADIENT,
@@ -492,7 +493,7 @@ ERRORS = (
     planted(
         "reward-clip-one-sided",
         "negative rewards are cut to zero",
-        [(AGENT_PY, "np.maximum(rewards, -self._clip)", "np.maximum(rewards, 0.0)")],
+        [(NETWORK_AGENT_PY, "np.maximum(rewards, -self._clip)", "np.maximum(rewards, 0.0)")],
         GRADIENT,
     ),
     # The agent and its parameters.
@@ -502,8 +503,9 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "            if not self.config.overlap and self._experience.full:\n",
-                "            self._pull()\n            if not self.config.overlap and self._experience.full:\n",
+                "        exploit = self.context.exploit\n        if not exploit and not self.config.overlap",
+                "        exploit = self.context.exploit\n        self._pull()\n"
+                "        if not exploit and not self.config.overlap",
             )
         ],
         GRADIENT,
@@ -511,19 +513,19 @@ ERRORS = (
     planted(
         "answer-ignored",
         "the parameters that a push brings are not taken",
-        [(AGENT_PY, "if pushed.pulled is not None:", "if False:")],
+        [(NETWORK_AGENT_PY, "if pushed.pulled is not None:", "if False:")],
         GRADIENT,
     ),
     planted(
         "same-chance-everywhere",
         "every connection draws the same random numbers",
-        [(AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
+        [(NETWORK_AGENT_PY, "[context.seed, *context.actors]", "[context.seed]")],
         AGENT,
     ),
     planted(
         "interval-ignored",
         "parameters are fetched after every push",
-        [(AGENT_PY, "want_parameters=fetch", "want_parameters=True")],
+        [(NETWORK_AGENT_PY, "want_parameters=fetch", "want_parameters=True")],
         LSTM,
     ),
     # Memory.
@@ -537,7 +539,7 @@ ERRORS = (
     planted(
         "lstm-reset-everywhere",
         "an episode's end clears the memory of all environments",
-        [(AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
+        [(NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(restart.any(), np.float32(0)")],
         LSTM,
     ),
     planted(
@@ -546,8 +548,8 @@ ERRORS = (
         [
             (
                 AGENT_PY,
-                "self._values(inputs, self._state_after)",
-                "self._values(inputs, self._state * 0)",
+                "self._values(cut_off, self._state_after)",
+                "self._values(cut_off, self._state * 0)",
             )
         ],
         LSTM,
@@ -561,7 +563,7 @@ ERRORS = (
     planted(
         "lstm-never-remembers",
         "every step is acted on without memory",
-        [(AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
+        [(NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0)", "np.where(True, np.float32(0)")],
         RECALL,
     ),
     planted(
@@ -612,7 +614,7 @@ ERRORS = (
         "newest-statistics",
         "a gradient normalises with the newest statistics, not with those that were acted on",
         [
-            (AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
+            (NETWORK_AGENT_PY, "self._normalization.observations(inputs), restart", "inputs, restart"),
             (
                 AGENT_PY,
                 "= self._actor.act(self._inputs, self._state, keep)",
@@ -639,7 +641,7 @@ ERRORS = (
     planted(
         "own-statistics-only",
         "what other workers gathered is not used",
-        [(AGENT_PY, "        self._normalization.pulled(pulled)\n", "")],
+        [(NETWORK_AGENT_PY, "        self._normalization.pulled(pulled)\n", "")],
         CONT_GRADIENT,
     ),
     planted(
@@ -647,12 +649,12 @@ ERRORS = (
         "statistics are gathered in exploit mode",
         [
             (
-                AGENT_PY,
+                NETWORK_AGENT_PY,
                 "            self._normalization.gather(step)\n",
-                "        self._normalization.gather(step)\n        if training:\n",
+                "            pass\n        self._normalization.gather(step)\n        if not self.context.exploit:\n",
             ),
             (
-                AGENT_PY,
+                NETWORK_AGENT_PY,
                 "        if not self.context.exploit:\n            self._normalization.see",
                 "        if True:\n            self._normalization.see",
             ),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, model_validator
 
-from relaax.algorithm_base import ConfigBase, Fixed, Free
-from relaax.algorithm_base.network import NetworkConfig
+from relaax.algorithm_base import Fixed, Free
+from relaax.algorithm_base.agent_config import AgentConfig
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-class ValueConfig(ConfigBase):
+class ValueConfig(AgentConfig):
     """The keys of all three."""
 
     update_interval: Free[int] = Field(
@@ -23,7 +23,6 @@ class ValueConfig(ConfigBase):
         ge=1,
         description="Frames, over all workers, between two refreshes of the target network, I_target of the paper.",
     )
-    rewards_gamma: Fixed[float] = Field(0.99, ge=0, le=1, description="Discount of the reward one step later.")
     initial_epsilon: Free[Probability] = Field(1.0, description="Share of random actions at the beginning.")
     final_epsilons: Free[list[Probability]] = Field(
         [0.1, 0.01, 0.5], min_length=1, description="Shares of random actions in the end: each actor draws one of them."
@@ -42,27 +41,6 @@ class ValueConfig(ConfigBase):
     errors: Free[Literal["squared", "huber"]] = Field(
         "squared", description="What an error of the value costs: its square, as in the paper, or Huber's loss."
     )
-    reward_clipping: Fixed[PositiveFloat | Literal["auto"] | None] = Field(
-        "auto",
-        description="Rewards are cut to plus or minus this for learning, after normalisation and never in what is "
-        "reported; null leaves them as they are, auto means 1 for images and null for vectors.",
-    )
-    normalize_observations: Fixed[bool] = Field(
-        False, description="Observations that are no images are given to the network as (x - mean) / std, within +-10."
-    )
-    subtract_mean_image: Fixed[bool] = Field(
-        False, description="Images are given to the network without the mean of the first 20,000 frames."
-    )
-    normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
-        "auto",
-        description="For learning, never in what is reported: scale divides by the standard deviation of the "
-        "discounted return so far, standardize gives (r - mean) / std; null leaves them as they are, auto means scale "
-        "for vectors and null for images.",
-    )
-    history_len: Fixed[int | None] = Field(
-        None, ge=1, le=16, description="Frames that are stacked, for images; by default 4, and 1 for images of bool."
-    )
-    network: Fixed[NetworkConfig] = Field(NetworkConfig(), description="The network.")
     held_out_states: Free[int] = Field(
         256,
         ge=0,
@@ -87,11 +65,6 @@ class ValueConfig(ConfigBase):
         if sum(probabilities) <= 0:
             raise ValueError("final_epsilon_probabilities are all 0: at least one is more")
         return self
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether the network has an LSTM."""
-        return False
 
 
 class DoubleConfig(ValueConfig):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from relaax.algorithm_base import MAX_STATISTICS, Discrete, Space
-from relaax.algorithm_base.network import network_for, network_refusal
-from relaax.algorithm_base.normalization import normalized_statistics
-from relaax.algorithm_base.observations import is_image
+from relaax.algorithm_base import Discrete, Space
+from relaax.algorithm_base.agent_config import agent_network, observation_refusal
 from relaax.nn.action_values import ActionValues
 from relaax.nn.specification import NetworkSpec
 
@@ -16,20 +12,13 @@ from .config import ValueConfig
 
 def value_network(config: ValueConfig, observation_space: Space, values: ActionValues) -> NetworkSpec:
     """Specify a network whose heads are those of `values`."""
-    return network_for(config.network, observation_space, **_heads(config, values))
+    return agent_network(config, observation_space, values.heads, _groups(values), config.dueling)
 
 
 def action_values(config: ValueConfig, action_space: Space) -> ActionValues:
     """Return what the network's heads mean. The space is `Discrete`: any other was refused before."""
     assert isinstance(action_space, Discrete)
     return ActionValues(action_space.n, config.dueling)
-
-
-def statistics(config: ValueConfig, observation_space: Space) -> dict[str, int]:
-    """Return names and lengths of the statistics that observations and rewards are normalised with."""
-    return normalized_statistics(
-        observation_space, config.normalize_observations, config.normalize_rewards, config.subtract_mean_image
-    )
 
 
 def refusal(name: str, config: ValueConfig, observation_space: Space, action_space: Space) -> str | None:
@@ -40,18 +29,8 @@ def refusal(name: str, config: ValueConfig, observation_space: Space, action_spa
             "estimates a value for each action"
         )
     values = action_values(config, action_space)
-    sentence = network_refusal(config.network, observation_space, **_heads(config, values))
-    if sentence is None and sum(statistics(config, observation_space).values()) > MAX_STATISTICS:
-        key = "subtract_mean_image" if is_image(observation_space) else "normalize_observations"
-        sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
-    return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+    return observation_refusal(name, config, observation_space, values.heads, _groups(values), config.dueling)
 
 
-def _heads(config: ValueConfig, values: ActionValues) -> dict[str, Any]:
-    return {
-        "heads": values.heads,
-        "history_len": config.history_len,
-        "lstm": config.recurrent,
-        "groups": tuple((head,) for head in values.heads),
-        "streams": config.dueling,
-    }
+def _groups(values: ActionValues) -> tuple[tuple[str, ...], ...]:
+    return tuple((head,) for head in values.heads)

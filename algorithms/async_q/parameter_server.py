@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import ParameterServerBase, TargetInterval
+from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.nn.initialization import orthogonal_parameters
 
-from .network import action_values, statistics, value_network
+from .network import action_values, value_network
 
 HEAD_GAIN = 0.01
 """So small that all actions begin with nearly the same value, about 0."""
@@ -26,7 +27,7 @@ class ParameterServer(ParameterServerBase):
         return orthogonal_parameters(spec, seed, dict.fromkeys(values.heads, HEAD_GAIN))
 
     def statistics(self) -> Mapping[str, int]:
-        return statistics(self.config, self.observation_space)
+        return agent_statistics(self.config, self.observation_space)
 
     def target_interval(self) -> TargetInterval:
         return TargetInterval(frames=self.config.target_interval)

@@ -11,7 +11,7 @@ from relaax.nn.distributions import Categorical
 
 from .actor_critic import ActorCritic
 from .config import Config
-from .network import observation_refusal
+from .network import actor_critic_refusal
 
 
 class Agent(ActorCritic):
@@ -26,8 +26,7 @@ class Agent(ActorCritic):
     def refusal(cls, config: Config, observation_space: Space, action_space: Space) -> str | None:
         if not isinstance(action_space, Discrete):
             return f"da3c cannot handle the action space {action_space}; it handles Discrete"
-        sentence = observation_refusal(config, observation_space, Categorical(action_space.n))
-        return f"da3c cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+        return actor_critic_refusal("da3c", config, observation_space, Categorical(action_space.n))
 
     def _greedy(self) -> LargestOutput:
         return LargestOutput("policy", self._first_action)

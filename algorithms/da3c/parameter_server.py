@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import ParameterServerBase, space_size
+from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.nn.distributions import Categorical
 from relaax.nn.initialization import orthogonal_parameters
 
-from .network import actor_critic, statistics
+from .network import actor_critic
 
 
 class ParameterServer(ParameterServerBase):
@@ -23,4 +24,4 @@ class ParameterServer(ParameterServerBase):
         return orthogonal_parameters(spec, seed, {"policy": 0.01, "value": 1.0})
 
     def statistics(self) -> Mapping[str, int]:
-        return statistics(self.config, self.observation_space)
+        return agent_statistics(self.config, self.observation_space)

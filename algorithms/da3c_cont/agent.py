@@ -8,10 +8,9 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, Leaves, ScaledOutput, Space
 from relaax.algorithm_base.rollout import Experience
-from relaax.nn.specification import NetworkSpec
 
 from ..da3c.actor_critic import ActorCritic
-from ..da3c.network import observation_refusal
+from ..da3c.network import actor_critic_refusal
 from .actions import ActionMap, action_refusal, gaussian
 from .config import Config
 from .episodes import Episodes
@@ -29,8 +28,7 @@ class Agent(ActorCritic):
         sentence = action_refusal(action_space)
         if sentence:
             return f"da3c_cont cannot handle the action space {action_space}; {sentence}"
-        sentence = observation_refusal(config, observation_space, gaussian(config, action_space))
-        return f"da3c_cont cannot handle the observation space {observation_space}: {sentence}" if sentence else None
+        return actor_critic_refusal("da3c_cont", config, observation_space, gaussian(config, action_space))
 
     def _greedy(self) -> ScaledOutput:
         return self._map.of_output("mean")
@@ -38,8 +36,8 @@ class Agent(ActorCritic):
     def _leaves(self, actions: npt.NDArray[Any]) -> Leaves:
         return self._map(actions)
 
-    def _experience_of(self, spec: NetworkSpec) -> Experience:
+    def _experience_of(self) -> Experience:
         if not self.config.whole_episodes:
-            return super()._experience_of(spec)
+            return super()._experience_of()
         environments = self.context.environments
-        return Episodes(self.config.longest_episode, environments, spec, self._input_dtype, self._policy)
+        return Episodes(self.config.longest_episode, environments, self._spec, self._input_dtype, self._policy)
