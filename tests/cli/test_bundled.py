@@ -35,7 +35,9 @@ def test_each_configuration_has_a_procfile() -> None:
             "da3c_lab_demo",
         ),
         *("da3cc_gym_pendulum", "da3cc_gym_walker", "da3cc_gym_hopper"),
-        *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole"),
+        *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole", "n_step_q_gym_lunarlander"),
+        *("async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"),
+        *("da3c_minatar_breakout", "n_step_q_minatar_breakout"),
     }
     for name in CONFIGURATIONS:
         lines = (bundled_folder("config") / f"{name}.Procfile").read_text().splitlines()

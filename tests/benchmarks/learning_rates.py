@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""How much the learning rate matters: Figure 2 of Mnih et al. 2016 in small, four methods on CartPole.
+
+Each method is trained from nothing with rates drawn log-uniformly, a seed each; the score is the mean of the last three
+greedy evaluations. Writes value-learning-rates.csv and .png, and a table into value.md; what is in the CSV already is
+not trained again.
+
+    python tests/benchmarks/learning_rates.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from rows import Rows, write_tables
+from training_runs import ROOT, Trained, Training, train_all
+from workers import METHODS
+
+NAME = "value-learning-rates"
+BETTER = 400.0
+"""A score from which a rate is counted as one that learns."""
+
+
+def rates(options: argparse.Namespace) -> list[float]:
+    """Return the rates: one of each of so many equal parts of the logarithm's range, at random within it."""
+    low, high = np.log10([options.least, options.most])
+    places = np.arange(options.rates) + np.random.default_rng(options.seed).random(options.rates)
+    return [float(f"{10 ** (low + (high - low) * place / options.rates):.3g}") for place in places]
+
+
+def table(rows: Rows) -> str:
+    """Return how many rates learned, between which, and the best."""
+    lines = ["| method | rates | that learned | from | to | best | its score |", "|---|---:|---:|---:|---:|---:|---:|"]
+    for method, title in METHODS.items():
+        found = [r for case in rows.cases(method) for r in rows.rounds(method, case)]
+        if not found:
+            continue
+        good = sorted(r["rate"] for r in found if r["score"] >= BETTER)
+        best = max(found, key=lambda r: r["score"])
+        span = f"{good[0]:.2g} | {good[-1]:.2g}" if good else "– | –"
+        lines.append(f"| {title} | {len(found)} | {len(good)} | {span} | {best['rate']:.2g} | {best['score']:.0f} |")
+    return "\n".join([f"Learned: a score of {BETTER:g} or more.", "", *lines, "", f"![Score against rate]({NAME}.png)"])
+
+
+def draw(path: Path, rows: Rows) -> None:
+    """Score against rate, a panel for each method."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    for axes, (method, title) in zip(figure.subplots(1, len(METHODS), sharey=True), METHODS.items(), strict=True):
+        found = [r for case in rows.cases(method) for r in rows.rounds(method, case)]
+        axes.plot([r["rate"] for r in found], [r["score"] for r in found], "ko", markersize=5)
+        axes.set_xscale("log")
+        axes.set_title(title)
+        axes.set_xlabel("learning rate")
+        axes.grid(alpha=0.3)
+        axes.set_ylim(0, 510)
+    figure.axes[0].set_ylabel("greedy evaluation")
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all by default")
+    parser.add_argument("--rates", type=int, default=10, help="how many (%(default)s)")
+    parser.add_argument("--least", type=float, default=1e-4, help="the least of them (%(default)g)")
+    parser.add_argument("--most", type=float, default=1e-2, help="the most (%(default)g)")
+    parser.add_argument("--steps", type=int, default=150_000, help="environment steps of a training (%(default)s)")
+    parser.add_argument("--seed", type=int, default=400, help="of the first training, and of the rates (%(default)s)")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
+    options = parser.parse_args(arguments)
+    rows = Rows(options.output / f"{NAME}.csv")
+    runs: list[tuple[str, int, float, Training]] = []
+    for index, rate in enumerate(rates(options)):
+        for method in options.methods:
+            if rows.has(method, index, 1):
+                continue
+            settings: dict[str, Any] = {
+                "run.target_return": None,
+                "run.target_evaluation": None,
+                "algorithm.initial_learning_rate": rate,
+                "algorithm.max_global_step": options.steps,
+            }
+            config = str(ROOT / "config" / f"{method}_gym_cartpole.yaml")
+            run = ["--seed", str(options.seed + index), "--eval-every", str(options.steps // 10)]
+            runs.append((method, index, rate, Training(config, run, settings, 0.5)))
+
+    def done(index: int, outcome: Trained) -> None:
+        method, case, rate, _ = runs[index]
+        score = statistics.fmean(value for _, _, value in outcome.curve[-3:])
+        rows.add(method, case, 1, {"rate": rate, "score": score, "steps": outcome.summary["env_steps"]})
+
+    train_all([(f"{method} at {rate:g}", run) for method, _, rate, run in runs], 1.0, done, options.output / "log")
+    write_tables(options.output / "value.md", NAME, table(rows))
+    draw(options.output / f"{NAME}.png", rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Time to a fixed score against the number of workers, as Table 2 of Mnih et al. 2016: four methods, 1 to 16 workers.
+
+Each worker has one environment, which is held to a rate, as a game or a robot is: so a machine of few cores can have 16
+of them, and what is measured is what more workers bring, and not how fast the cores are. The score is that of greedy
+evaluation. Writes value-workers.csv, value-workers-curves.csv, two pictures a game, and tables into value.md; what is
+in the CSV already is not trained again.
+
+    python tests/benchmarks/workers.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from rows import Rows, write_tables
+from training_runs import ROOT, Trained, Training, train_all
+
+METHODS = {"async_q": "one-step Q", "async_sarsa": "one-step Sarsa", "n_step_q": "n-step Q", "da3c": "A3C"}
+PAPER = {"async_q": (1, 3.0, 6.3, 13.3, 24.1), "async_sarsa": (1, 2.8, 5.9, 13.1, 22.1)}
+PAPER |= {"n_step_q": (1, 2.7, 5.9, 10.7, 17.2), "da3c": (1, 2.1, 3.7, 6.9, 12.5)}
+"""Table 2 of Mnih et al. 2016, means of seven Atari games, for as many workers as `WORKERS`."""
+WORKERS = (1, 2, 4, 8, 16)
+NAME = "value-workers"
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game, the score that counts, steps per second of each environment, and where a training is given up."""
+
+    title: str
+    score: float
+    rate: float
+    eval_every: int
+    most_steps: int
+
+
+GAMES = {
+    "gym_cartpole": Game("CartPole-v1", 250, 200, 5_000, 400_000),
+    "minatar_breakout": Game("MinAtar Breakout", 3, 400, 10_000, 1_500_000),
+}
+
+
+def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, int, Training]]:
+    """Part, workers, seed and training of what is not in `rows`, the fewest workers first: they take longest."""
+    for name in options.games:
+        game = GAMES[name]
+        wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
+        for workers in options.workers:
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
+                for method in options.methods:
+                    if rows.has(f"{name} {method}", workers, seed):
+                        continue
+                    settings: dict[str, Any] = {
+                        "run.target_return": None,
+                        "run.target_evaluation": game.score,
+                        "algorithm.max_global_step": game.most_steps,
+                    }
+                    arguments = ["--wrapper", wrapper, "--path", str(ROOT / "tests")]
+                    config = ROOT / "config" / f"{method}_{name}.yaml"
+                    if not config.is_file():
+                        config = ROOT / "config" / f"n_step_q_{name}.yaml"
+                        settings["algorithm.path"] = str(ROOT / "algorithms" / method)
+                    settings["run.arguments"] = arguments
+                    run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed]
+                    run += ["--eval-every", game.eval_every, "--max-steps", game.most_steps]
+                    load = workers * game.rate / options.steps_per_second
+                    yield f"{name} {method}", workers, seed, Training(str(config), list(map(str, run)), settings, load)
+
+
+def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
+    """Return the median of the seeds, None if most of them never got there."""
+    rounds = rows.rounds(part, workers)
+    if not rounds:
+        return None
+    value = statistics.median(r["seconds"] if r["reached"] else float("inf") for r in rounds)
+    return None if value == float("inf") else value
+
+
+def tables(rows: Rows, options: argparse.Namespace) -> str:
+    """Return seconds, steps and speed-ups of each game."""
+    text = []
+    for name in options.games:
+        game = GAMES[name]
+        head = f"| {' | '.join(map(str, options.workers))} |\n|---|{'---:|' * len(options.workers)}"
+        times, steps, factors = [], [], []
+        for method, title in METHODS.items():
+            part = f"{name} {method}"
+            row = [seconds_to_score(rows, part, n) for n in options.workers]
+            times.append(f"| {title} | {' | '.join('–' if s is None else f'{s:,.0f}' for s in row)} |")
+            data = [[r["steps"] for r in rows.rounds(part, n) if r["reached"]] for n in options.workers]
+            steps.append(f"| {title} | {' | '.join(f'{statistics.median(d):,.0f}' if d else '–' for d in data)} |")
+            ours = ["–" if s is None or row[0] is None else f"{row[0] / s:.1f}" for s in row]
+            factors.append(f"| {title} | {' | '.join(ours)} |")
+            paper = dict(zip(WORKERS, PAPER[method], strict=True))
+            factors.append(f"| … the paper's | {' | '.join(str(paper.get(n, '–')) for n in options.workers)} |")
+        text.append(
+            f"{game.title}, a greedy evaluation of {game.score:g}, environments at {game.rate:g} steps/s, medians of "
+            f"{options.seeds} seeds.\n\nSeconds:\n\n| workers {head}\n"
+            + "\n".join(times)
+            + "\n\nEnvironment steps:\n\n"
+            f"| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up:\n\n"
+            f"| workers {head}\n"
+            + "\n".join(factors)
+            + f"\n\n![Score against steps and against time]({NAME}-{name}.png)"
+        )
+    return "\n\n".join(text)
+
+
+def draw(path: Path, curves: Rows, name: str, options: argparse.Namespace) -> None:
+    """A row of panels against data, one against time (Figures 3 and 4 of the paper): a method each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 6.4), layout="constrained")
+    panels = figure.subplots(2, len(METHODS), sharey=True)
+    styles = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+    for column, (method, title) in enumerate(METHODS.items()):
+        for index, workers in enumerate(options.workers):
+            part = f"{name} {method} {workers}"
+            seeds = sorted({row.round for row in curves.rows if row.part == part})
+            for number, seed in enumerate(seeds):
+                points = [
+                    next(r for r in curves.rounds(part, case) if r)
+                    for case in curves.cases(part)
+                    if curves.has(part, case, seed)
+                ]
+                for axes, x in zip(panels[:, column], ("steps", "seconds"), strict=True):
+                    label = f"{workers}" if number == 0 else None
+                    xs, ys = [p[x] for p in points], [p["score"] for p in points]
+                    axes.plot(xs, ys, color=f"C{index}", linestyle=styles[index % 5], alpha=0.8, label=label)
+        panels[0, column].set_title(title)
+        panels[0, column].set_xlabel("environment steps")
+        panels[1, column].set_xlabel("seconds")
+        panels[1, column].set_xscale("log")
+        for axes in panels[:, column]:
+            axes.axhline(GAMES[name].score, linestyle="--", color="grey", linewidth=1)
+            axes.grid(alpha=0.3)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("greedy evaluation")
+    panels[0, 0].legend(title="workers", fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), help="all by default")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all by default")
+    parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS), help="numbers of workers (1 2 4 8 16)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=300, help="the first of them (%(default)s)")
+    parser.add_argument(
+        "--steps-per-second", type=float, default=4000, help="that the machine can bear, over all runs (%(default)g)"
+    )
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
+    options = parser.parse_args(arguments)
+    rows, curves = Rows(options.output / f"{NAME}.csv"), Rows(options.output / f"{NAME}-curves.csv")
+    runs = list(plan(options, rows))
+
+    def done(index: int, outcome: Trained) -> None:
+        part, workers, seed, _ = runs[index]
+        for number, (step, seconds, score) in enumerate(outcome.curve):
+            figures = {"steps": step, "seconds": seconds, "score": score}
+            curves.add(f"{part} {workers}", number, seed, figures)
+        last = outcome.summary
+        figures = {"reached": outcome.reached, "steps": last["env_steps"], "seconds": last["seconds"]}
+        rows.add(part, workers, seed, figures | {"steps/s": last["steps_per_second"]})
+
+    titles = [(f"{part}, {workers} workers, seed {seed}", training) for part, workers, seed, training in runs]
+    train_all(titles, 1.0, done, options.output / f"{NAME}.log")
+    write_tables(options.output / "value.md", NAME, tables(rows, options))
+    for name in options.games:
+        draw(options.output / f"{NAME}-{name}.png", curves, name, options)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

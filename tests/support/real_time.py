@@ -1,0 +1,35 @@
+"""An environment that takes its time, as a robot or a game does: a wrapper for `--wrapper`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import gymnasium
+
+
+class RealTime(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Hold an environment to `rate` steps per second, resets included. Episodes that evaluate are not held.
+
+    What came late does not make the next come sooner.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], rate: float) -> None:
+        super().__init__(env)
+        self._seconds = 0.0 if "relaax.evaluation.players" in sys.modules else 1 / rate
+        self._due = time.monotonic()
+
+    def reset(self, **options: Any) -> Any:
+        self._wait()
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self._wait()
+        return super().step(action)
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            time.sleep(self._due - now)
+        self._due = max(self._due, now) + self._seconds
