@@ -113,6 +113,7 @@ TARGETS_PY = "relaax/algorithm_base/value_targets.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
 VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
 NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
 TARGET_PY = "relaax/server/parameter_server/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
@@ -208,6 +209,48 @@ ERRORS = (
         VALUE_GRADIENT,
     ),
     planted(
+        "sarsa-cut-off-greedy",
+        "Sarsa takes the best action after what was cut off",
+        [
+            (
+                "algorithms/async_sarsa/agent.py",
+                "values_of(q, self._chosen(self._online_values(inputs, state)))",
+                "q.max(axis=1)",
+            )
+        ],
+        VALUE_AGENT,
+    ),
+    planted(
+        "connections-explore-alike",
+        "the environments of all connections draw the same epsilons",
+        [(VALUE_AGENT_PY, "context.seed, context.actors, config.final", "context.seed, range(n), config.final")],
+        VALUE_AGENT,
+    ),
+    planted(
+        "bootstrap-without-memory",
+        "what follows a rollout is valued with the state before its first step",
+        [("algorithms/n_step_q/agent.py", "rollout.states[1]", "rollout.states[0]")],
+        VALUE_LSTM,
+    ),
+    planted(
+        "gradient-without-memory",
+        "a gradient begins with an empty memory",
+        [(VALUE_AGENT_PY, "rollout.states[0], rollout.restart[:-1]", "0 * rollout.states[0], rollout.restart[:-1]")],
+        VALUE_LSTM,
+    ),
+    planted(
+        "cut-off-with-the-state-before",
+        "what was cut off is valued with the memory of one step earlier",
+        [
+            (
+                VALUE_AGENT_PY,
+                "self._final_values(self._target_values(inputs, self._state_after), inputs, self._state_after)",
+                "self._final_values(self._target_values(inputs, self._state), inputs, self._state)",
+            )
+        ],
+        VALUE_LSTM,
+    ),
+    planted(
         "discount-of-values",
         "a one-step target does not discount",
         [(TARGETS_PY, "r_t + discount_t * v_tp1", "r_t + np.sign(discount_t) * v_tp1")],
@@ -277,14 +320,8 @@ ERRORS = (
     ),
     planted(
         "epsilon-by-steps",
-        "epsilon is annealed by the frames of the first pull for ever",
-        [
-            (
-                VALUE_AGENT_PY,
-                "self._frames = pulled.frames",
-                "self._frames = self._frames or pulled.frames",
-            )
-        ],
+        "epsilon is annealed by steps",
+        [(VALUE_AGENT_PY, "self._frames = pulled.frames", "self._frames = pulled.global_step")],
         VALUE_AGENT,
     ),
     planted(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from relaax.algorithm_base import Fixed, Free
 from relaax.algorithm_base.agent_config import AgentConfig
+from relaax.algorithm_base.value_loss import Errors
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
@@ -35,17 +36,17 @@ class ValueConfig(AgentConfig):
     )
     dueling: Fixed[bool] = Field(
         False,
-        description="The network estimates the value of a state and the advantages of its actions; for images each "
-        "has a dense layer of its own.",
+        description="The network estimates the value of a state and the advantages of its actions: for images each "
+        "has a dense layer of its own, for vectors a network of its own; with an LSTM both have the same layers.",
     )
-    errors: Free[Literal["squared", "huber"]] = Field(
+    errors: Free[Errors] = Field(
         "squared", description="What an error of the value costs: its square, as in the paper, or Huber's loss."
     )
     held_out_states: Free[int] = Field(
-        256,
+        64,
         ge=0,
-        le=10_000,
-        description="First states of actor 0, whose mean value is `q/held_out` as training goes on; 0: none.",
+        le=1_000,
+        description="States of its beginning that each connection keeps, whose mean value is `q/held_out`; 0: none.",
     )
     greedy_exploit: Free[bool] = Field(
         True, description="In exploit mode always take the best action; false: a random one with `exploit_epsilon`."

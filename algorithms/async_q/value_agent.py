@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, Discrete, LargestOutput, Leaves, Pulled, Space, StepResult
+from relaax.algorithm_base import AgentContext, Discrete, LargestOutput, Leaves, Mask, Pulled, Space, StepResult
 from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
 from relaax.algorithm_base.held_out import HeldOutStates
 from relaax.algorithm_base.network_agent import NetworkAgent
@@ -48,7 +48,7 @@ class ValueAgent(NetworkAgent):
         self._target = None if context.exploit else make_engine(self._spec, self._input_dtype, (1, None))
         final = drawn_epsilons(context.seed, context.actors, config.final_epsilons, config.final_epsilon_probabilities)
         self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
-        self._held_out = HeldOutStates(config.held_out_states if 0 in context.actors and not config.recurrent else 0)
+        self._held_out = HeldOutStates(0 if config.recurrent else config.held_out_states)
         self._frames = 0
         self._target_parameters: Array | None = None
         self._begin(self._rollout)
@@ -64,6 +64,9 @@ class ValueAgent(NetworkAgent):
         rollout = self._rollout
         self._push(*(self._gradient(rollout, self._targets(rollout)) if rollout.mask.any() else (None, None)))
         rollout.begin_next()
+        if self._spec.lstm:  # its gradient needs what was computed to act on all rows, the first one too
+            outputs, self._state_after = self._actor.act(rollout.inputs[0], self._state, rollout.row)
+            rollout.values[0] = self._q.values(outputs)
 
     @abstractmethod
     def _targets(self, rollout: RolloutSteps) -> Array:
@@ -110,6 +113,11 @@ class ValueAgent(NetworkAgent):
             self._target.set_parameters(pulled.target)
             self._target_parameters = pulled.target
 
+    def _see(self, inputs: Inputs, restart: Mask) -> None:
+        if not self.context.exploit:
+            self._held_out.see(inputs)
+        super()._see(inputs, restart)
+
     def _act(self) -> Leaves:
         keep = None if self.context.exploit else self._rollout.row
         outputs, self._state_after = self._actor.act(self._inputs, self._state, keep)
@@ -117,7 +125,6 @@ class ValueAgent(NetworkAgent):
         actions = self._chosen(values)
         if not self.context.exploit:
             self._rollout.act(self._inputs, actions, values, self._state, self._restart)
-            self._held_out.see(self._inputs)
         return [actions + self._first_action]
 
     def _chosen(self, values: Array) -> npt.NDArray[np.int64]:
@@ -137,7 +144,7 @@ class ValueAgent(NetworkAgent):
         scalars = means | {"epsilon": float(np.mean(self._epsilon(self._frames)))}
         inputs = self._held_out.due(time.monotonic())
         if inputs is not None:
-            values = self._online_values(inputs, _no_state(len(inputs)))
+            values = self._online_values(self._normalization.observations(inputs), _no_state(len(inputs)))
             scalars["q/held_out"] = float(values.max(axis=1).mean())
         return self._clipped(gradient, scalars), means["loss"]
 

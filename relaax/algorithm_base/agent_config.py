@@ -36,7 +36,7 @@ class AgentConfig(ConfigBase):
         False, description="Observations that are no images are given to the network as (x - mean) / std, within +-10."
     )
     subtract_mean_image: Fixed[bool] = Field(
-        False, description="Images are given to the network without the mean of the first 20,000 frames."
+        False, description="Images are given to the network without the mean of the first 20,000 of all workers."
     )
     history_len: Fixed[int | None] = Field(
         None, ge=1, le=16, description="Frames that are stacked, for images; by default 4, and 1 for images of bool."

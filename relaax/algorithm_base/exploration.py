@@ -51,10 +51,10 @@ _DRAW = 0xE9
 def ladder_of_epsilons(actors: Sequence[int], count: int, base: float = 0.4, alpha: float = 7.0) -> Array:
     """Give each actor an epsilon of its own, float64 [N]: base^(1 + alpha i / (count - 1)) (Horgan et al. 2018).
 
-    `actors` are indices, `count` how many actors there are. An actor beyond them explores as the last one does; one
-    actor alone has `base`.
+    `actors` are indices, `count` how many actors there are. An index beyond them begins the ladder anew: environments
+    that connect after others have gone have higher indices. One actor alone has `base`.
     """
-    places = np.minimum(np.asarray(actors, np.float64), max(count - 1, 0)) / max(count - 1, 1)
+    places = np.asarray(actors) % max(count, 1) / max(count - 1, 1)
     ladder: Array = base ** (1.0 + alpha * places)
     return ladder
 

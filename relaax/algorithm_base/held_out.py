@@ -16,7 +16,7 @@ SECONDS = 10.0
 class HeldOutStates:
     """A fixed set of an agent's first inputs (Mnih et al. 2015, extended data figure 2: a smoother curve than returns).
 
-    It begins with the agent: after a reconnection it is another set.
+    They are kept as they are before normalisation. The set begins with the agent: a reconnection brings another.
     """
 
     def __init__(self, size: int) -> None:

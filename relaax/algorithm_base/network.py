@@ -48,8 +48,8 @@ class NetworkConfig(Section):
     )
     separate: bool | None = Field(
         None,
-        description="Policy and value have networks of their own; by default true for vectors without `lstm`, else "
-        "false.",
+        description="Policy and value, or with `dueling` value and advantages, have networks of their own; by default "
+        "true for vectors without `lstm`, else false.",
     )
     flatten_images: Free[bool] = Field(
         False,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relaax.algorithm_base import AgentBase, Box, Discrete, MultiDiscrete, Space, load_algorithm
+from relaax.algorithm_base import AgentBase, Box, Discrete, MultiDiscrete, Space, StepResult, load_algorithm
+from relaax.algorithm_base.exploration import drawn_epsilons
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.configuration import ConfigurationError
 
@@ -19,13 +20,18 @@ LINEAR: dict[str, Any] = {"path": "async_q", "normalize_rewards": None, "network
 
 
 def agent_with(
-    biases: list[float], environments: int = 1, exploit: bool = False, space: Space = VECTOR, **keys: Any
+    biases: list[float],
+    environments: int = 1,
+    exploit: bool = False,
+    space: Space = VECTOR,
+    frame_skip: int = 1,
+    **keys: Any,
 ) -> tuple[AgentBase, FakeParameters]:
     """An agent to which actions are worth `biases`, whatever it sees."""
     parameters = np.array([*[0.0] * (2 * len(biases)), *biases], np.float32)
     config = ASYNC_Q.configure(LINEAR | keys)
     server = ASYNC_Q.ParameterServer(config, space, Discrete(len(biases)))
-    bridge = FakeParameters(parameters, target=server.target_interval())
+    bridge = FakeParameters(parameters, target=server.target_interval(), frame_skip=frame_skip)
     spaces = (space, Discrete(len(biases)))
     return make_agent(ASYNC_Q, config, *spaces, environments=environments, exploit=exploit, parameters=bridge)
 
@@ -43,11 +49,11 @@ def test_exploration_begins_with_the_first_epsilon() -> None:
 
 def test_epsilon_falls_with_the_frames_of_all_workers() -> None:
     keys = {"final_epsilons": [0.1], "final_epsilon_probabilities": [1], "update_interval": 1}
-    agent, bridge = agent_with([0.0, 1.0], 4, exploration_frames=16, **keys)
+    agent, bridge = agent_with([0.0, 1.0], 4, exploration_frames=64, frame_skip=4, **keys)
     world = RandomEnvironments(VECTOR, Discrete(2), 4, end_probability=0.0)
     live(agent, world, 6)
     seen = [value for name, value in bridge.scalars if name == "epsilon"]
-    # Each push counts 4 frames of 16, of which the agent hears with its answer: 1, then 1 - 0.9 / 4 and so on.
+    # Each push counts 16 frames of 64, of which the agent hears with its answer: 1, then 1 - 0.9 / 4 and so on.
     assert seen == pytest.approx([1.0, 0.775, 0.55, 0.325, 0.1, 0.1])
 
 
@@ -66,15 +72,36 @@ def test_exploit_is_greedy_unless_it_is_told_otherwise() -> None:
     assert agent.reset(nothing(8000))[0].mean() == pytest.approx(0.9, abs=0.02)
 
 
-def test_held_out_states_are_those_of_actor_0() -> None:
-    def held_out(first_actor: int) -> list[float]:
-        config = ASYNC_Q.configure(LINEAR | {"held_out_states": 3, "update_interval": 2})
-        agent, bridge = make_agent(ASYNC_Q, config, VECTOR, Discrete(2), environments=4, first_actor=first_actor)
-        live(agent, RandomEnvironments(VECTOR, Discrete(2), 4), 20)
-        return [value for name, value in bridge.scalars if name == "q/held_out"]
+def test_two_connections_draw_epsilons_of_their_own() -> None:
+    config = ASYNC_Q.configure(LINEAR | {"exploration_frames": 0, "update_interval": 1})
 
-    assert len(held_out(0)) == 1, "now and then, not with every update"
-    assert held_out(1) == []
+    def epsilon(first_actor: int) -> float:
+        agent, bridge = make_agent(ASYNC_Q, config, VECTOR, Discrete(2), environments=4, first_actor=first_actor)
+        live(agent, RandomEnvironments(VECTOR, Discrete(2), 4), 2)
+        return next(value for name, value in bridge.scalars if name == "epsilon")
+
+    drawn = [drawn_epsilons(0, range(first, first + 4), [0.1, 0.01, 0.5], [0.4, 0.3, 0.3]).mean() for first in (0, 4)]
+    assert [epsilon(0), epsilon(4)] == pytest.approx(drawn)
+    assert drawn[0] != drawn[1]
+
+
+def test_held_out_states_are_worth_what_their_best_actions_are() -> None:
+    agent, bridge = agent_with([0.5, 2.0, 1.0], 4, held_out_states=3, update_interval=2, max_global_step=1)
+    live(agent, RandomEnvironments(VECTOR, Discrete(3), 4), 20)
+    seen = [value for name, value in bridge.scalars if name == "q/held_out"]
+    assert seen == [pytest.approx(2.0, abs=0.1)], "now and then, not with every update"
+
+
+def test_held_out_states_are_normalised_when_they_are_looked_at() -> None:
+    space = Box(0, 100, shape=(1,))
+    config = ASYNC_Q.configure(LINEAR | {"normalize_observations": True, "held_out_states": 2, "update_interval": 8})
+    server = ASYNC_Q.ParameterServer(config, space, Discrete(2))
+    parameters = np.array([1, 1, 0, 0], np.float32)  # both actions are worth what is seen
+    bridge = FakeParameters(parameters, statistics=server.statistics(), target=server.target_interval())
+    agent, _ = make_agent(ASYNC_Q, config, space, Discrete(2), environments=2, parameters=bridge)
+    live(agent, RandomEnvironments(space, Discrete(2), 2), 12)
+    (seen,) = [value for name, value in bridge.scalars if name == "q/held_out"]
+    assert abs(seen) < 3, "as they came they are some 50, and 10 where they are cut"
 
 
 @pytest.mark.parametrize(
@@ -91,6 +118,21 @@ def test_held_out_states_are_those_of_actor_0() -> None:
 def test_what_cannot_be_meant_is_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         ASYNC_Q.configure(LINEAR | keys)
+
+
+def test_sarsa_explores_after_what_was_cut_off() -> None:
+    """The action that would have been taken there is drawn: half of them are not the best."""
+    algorithm, n = load_algorithm("async_sarsa", Path()), 4000
+    keys = {"path": "async_sarsa", "update_interval": 1, "rewards_gamma": 0.5}
+    config, parameters = algorithm.configure(LINEAR | keys), np.array([0, 0, 0, 0, 0, 1], np.float32)
+    bridge = FakeParameters(parameters, target=algorithm.ParameterServer(config, VECTOR, Discrete(2)).target_interval())
+    agent, _ = make_agent(algorithm, config, VECTOR, Discrete(2), environments=n, parameters=bridge)
+    agent.reset(nothing(n))
+    never, always = np.zeros(n, np.bool_), np.ones(n, np.bool_)
+    agent.step(StepResult(np.zeros(n), nothing(n), never, always, never.copy(), nothing(n)))
+    agent.learn()
+    # Values 0 and 1, targets 0 and 0.5: (0 + 0.25 + 1 + 0.25) / 4. If it were the best: (0.25 + 0.25) / 2.
+    assert dict(bridge.scalars)["loss"] == pytest.approx(0.375, abs=0.02)
 
 
 def test_sarsa_chooses_no_action_for_a_target() -> None:
