@@ -147,6 +147,9 @@ class ParameterServerSection(Section):
         gt=0,
         description="Seconds between checkpoints; if longer, the first are written after 1, 2, 4 and 8 minutes.",
     )
+    checkpoint_steps: int | None = Field(
+        None, ge=1, description="Environment steps after which a checkpoint is written before its time; unset, never."
+    )
     checkpoints_kept: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
     best_checkpoints_kept: int = Field(1, ge=0, description="Number of best checkpoints by mean return to keep, too.")
     metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; unset, none is written.")

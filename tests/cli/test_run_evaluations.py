@@ -13,7 +13,7 @@ from support.processes import wait_until
 from support.run import PATIENCE, SMALL, Runs
 
 NO_TARGET = ("--set", "run.target_return=null")
-EVALUATED = ("--eval-every", "200", "--eval-episodes", "2", "--set", "run.checkpoint_interval=1")
+EVALUATED = ("--eval-every", "200", "--eval-episodes", "2")
 
 
 def test_checkpoints_are_played_while_it_trains(runs: Runs) -> None:

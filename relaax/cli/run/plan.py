@@ -34,6 +34,7 @@ DECIDED = {
     ("relaax-parameter-server", "checkpoint_aws_s3"): _FOLDERS,
     ("relaax-parameter-server", "metrics_dir"): _FOLDERS,
     ("relaax-parameter-server", "checkpoint_interval"): "`relaax run` uses relaax-run.checkpoint_interval",
+    ("relaax-parameter-server", "checkpoint_steps"): "`relaax run` uses relaax-run.eval_every",
 }
 """Keys for servers started by hand, which a run sets itself, with the alternative for each."""
 

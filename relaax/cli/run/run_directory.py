@@ -159,6 +159,7 @@ class RunDirectory:
             "checkpoint_aws_s3": None,
             "metrics_dir": str(self.metrics),
             "checkpoint_interval": plan.run.checkpoint_interval,
+            "checkpoint_steps": plan.run.eval_every,
         }
         path = {"path": str(plan.algorithm)}
         return replace(

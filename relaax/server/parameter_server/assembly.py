@@ -81,6 +81,8 @@ def assemble(configuration: Configuration, algorithm: Algorithm, ends: EndReques
     create_checkpointer = partial(
         Checkpointer,
         interval=section.checkpoint_interval,
+        steps=section.checkpoint_steps,
+        step=lambda: core.global_step,
         on_saved=core.checkpoint_saved,
         on_late=core.checkpoint_late,
         made=made,

@@ -21,6 +21,8 @@ LAST_SECONDS = 60.0  # seconds after which no further attempt at the last checkp
 _FIRST_PAUSE = 0.5
 EARLY = (60.0, 60.0, 120.0, 240.0)
 """Seconds before each of the first checkpoints of a training, if the interval is longer: after 1, 2, 4, 8 minutes."""
+LOOK_SECONDS = 0.2
+"""Between two looks at how far training is, if checkpoints come by steps too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Saver(Protocol):
 class Checkpointer:
     """Takes a state and saves it every `interval` seconds; nothing else ever waits for the store.
 
+    A checkpoint comes sooner if training is `steps` environment steps beyond the one before; `step` says how far it is.
+
     The first checkpoints of a training come earlier (`EARLY`), so that a crash soon after the start does not lose all
     of it. `made` is how many the training has already: a server that crashes again and again makes no more of the early
     ones than one that runs on, and pushes no older ones out.
@@ -90,6 +94,8 @@ class Checkpointer:
         wait: Callable[[float], bool] | None = None,
         spool: Spool | None = None,
         on_late: Callable[[str], None] = lambda why: None,
+        steps: int | None = None,
+        step: Callable[[], int] = lambda: 0,
     ) -> None:
         """`on_late` is called with the reason of each failed attempt.
 
@@ -114,6 +120,9 @@ class Checkpointer:
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
         self._spool = spool
+        self._steps = steps
+        self._step = step
+        self._next_step = step() + (steps or 0)
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -211,9 +220,20 @@ class Checkpointer:
         """Return the seconds until the next checkpoint. If nothing was new, an early one is still due."""
         return min(self._interval, EARLY[self._made]) if self._made < len(EARLY) else self._interval
 
+    def _ends_within(self, seconds: float) -> bool:
+        """Wait until a checkpoint is due; whether saving ends before. After a failure steps do not count."""
+        if self._steps is None or self._failing:
+            return self._wait(seconds)
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self._step() < self._next_step:
+            if self._wait(min(left, LOOK_SECONDS)):
+                return True
+        self._next_step = self._step() + self._steps
+        return self._stop.is_set()
+
     def _run(self) -> None:
         wait = self._until_next()
-        while not self._wait(wait):
+        while not self._ends_within(wait):
             try:
                 wait = self._until_next() if self.save() else self._retry
             except Exception as error:  # a mistake in saving must not end saving

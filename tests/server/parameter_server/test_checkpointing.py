@@ -8,7 +8,7 @@ import pytest
 
 from relaax.checkpoint import CheckpointManager, StoreError
 from relaax.server.parameter_server import checkpointing
-from relaax.server.parameter_server.checkpointing import Checkpointer, Late, ModelState, Saved
+from relaax.server.parameter_server.checkpointing import LOOK_SECONDS, Checkpointer, Late, ModelState, Saved
 from support.processes import wait_until
 from support.stores import MemoryStore
 
@@ -60,6 +60,26 @@ def test_it_saves_on_the_interval_what_is_new(model: Model, store: MemoryStore, 
         checkpointer.stop()
     assert checkpointer.save()
     assert len(CheckpointManager(store).published()) == 2
+
+
+def test_steps_bring_a_checkpoint_before_its_time(model: Model, store: MemoryStore) -> None:
+    saved: queue.SimpleQueue[Saved] = queue.SimpleQueue()
+    checkpointer = Checkpointer(
+        CheckpointManager(store), model, 1000, saved.put, steps=10, step=lambda: model.step or 0
+    )
+    checkpointer.start()
+    try:
+        model.step = 9
+        with pytest.raises(queue.Empty):
+            saved.get(timeout=3 * LOOK_SECONDS)
+        for step in (10, 25):
+            model.step = step
+            assert saved.get(timeout=10).global_step == step
+        model.step = 34
+        with pytest.raises(queue.Empty):
+            saved.get(timeout=3 * LOOK_SECONDS)
+    finally:
+        checkpointer.stop()
 
 
 def test_nothing_is_saved_before_there_is_a_model(model: Model, store: MemoryStore, make: Make) -> None:
