@@ -46,6 +46,26 @@ def test_its_configuration_learns(runs: Runs, short: bool, config: str) -> None:
     assert run.summary["status"] == "target_reached"
 
 
+GREEDY = {
+    # Likewise, of greedy evaluations: some actors explore half of the time. Random play returns 20.
+    "async_q_gym_cartpole": (120, 475),
+    "async_sarsa_gym_cartpole": (120, 475),
+    "n_step_q_gym_cartpole": (120, 475),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("config", GREEDY)
+def test_what_it_values_most_is_what_to_do(runs: Runs, short: bool, config: str) -> None:
+    easy, hard = GREEDY[config]
+    options = "--target-evaluation", str(easy if short else hard), "--seed", "5", "--no-progress"
+    run = runs.start(*options, config=config)
+    assert run.running.wait(280) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
+    assert run.summary["evaluation"] >= (easy if short else hard)
+
+
 UNTUNED = {
     # Likewise, for the defaults alone: docs/results/first-contact.md has more. Random play is what they begin with.
     "FrozenLake-v1": (0.3, 0.6),  # random play returns 0.01
