@@ -464,7 +464,6 @@ ERRORS = (
     planted("truncated-is-terminated-pushed", "the same, seen in what is pushed", [_NO_TRUNCATION], GRADIENT),
     planted("truncated-is-terminated-learned", "the same, seen in what is learned", [_NO_TRUNCATION], LEARNING),
     planted("terminated-is-truncated", "an episode that is over goes on", _TERMINATED_GOES_ON, GRADIENT),
-    planted("terminated-is-truncated-contract", "the same, seen by the contract", _TERMINATED_GOES_ON, CONTRACT),
     planted("terminated-is-truncated-learned", "the same, seen in what is learned", _TERMINATED_GOES_ON, LEARNING),
     planted(
         "discount-across-an-end",
