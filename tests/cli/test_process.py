@@ -83,10 +83,12 @@ def test_one_whose_start_a_signal_has_cut_short_can_be_waited_for(
     def interrupted(_: threading.Thread) -> None:
         raise KeyboardInterrupt
 
+    before = psutil.Process().num_fds()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(threading.Thread, "start", interrupted)
         process.start(python(""))
     assert process.wait(60)
+    assert psutil.Process().num_fds() == before, "its output is closed, since nobody reads it"
 
 
 def test_what_says_nothing_is_given_up(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from relaax.cli.run.progress import ProgressReader
 from support.parameter_servers import bridge_to, registration, running
 
@@ -16,8 +14,6 @@ def train(address: str, env_steps: int) -> None:
         bridge.push(None, env_steps=env_steps)
 
 
-# A file that another test left open may be collected here, in a run of all tests: whose it is, is not known yet.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_parameter_server_that_is_back_is_heard_at_once(tmp_path: Path) -> None:
     reader = ProgressReader()
     with running(directory=tmp_path) as server:

@@ -199,10 +199,13 @@ class Process:
         return True
 
     def _take_in(self) -> None:
-        """Read all output of the ended process."""
-        # A signal may have come between making the thread and starting it: then it has no identity.
-        if self._reader is not None and self._reader.ident is not None and self.exit_code() is not None:
+        """Read all output of the ended process, or close it if nobody reads it."""
+        if self._popen is None or self._reader is None or self.exit_code() is None:
+            return
+        if self._reader.ident is not None:
             self._reader.join(READ_SECONDS)
+        elif self._popen.stdout is not None:  # a signal came between making the reader and starting it
+            self._popen.stdout.close()
 
     def start_error(self, what: str) -> StartError:
         """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
