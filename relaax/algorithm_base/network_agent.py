@@ -43,8 +43,8 @@ class NetworkAgent(AgentBase):
     """An agent over N environments that acts by one network and pushes gradients.
 
     An observation is encoded, normalised and given to the network; what is gathered keeps it as the network was given
-    it. A subclass says what it gathers (`_gathered`, in its constructor, before `_begin`), how it acts (`_act`), what
-    it does with an outcome (`_outcome`) and when it learns (`learn`).
+    it. A subclass says what it gathers (`_begin`, at the end of its constructor), how it acts (`_act`), what it does
+    with an outcome (`_outcome`) and when it learns (`learn`).
     """
 
     def __init__(self, config: AgentConfig, context: AgentContext, spec: NetworkSpec) -> None:
