@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.plot import read_curve
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-ROOT = Path(__file__).resolve().parents[2]
+from training_runs import ROOT, Training, trained
+
 CONFIG = ROOT / "config" / "da3c_gym_cartpole.yaml"
 NAME = "gradient-modes"
 SEEN = "## What is seen\n"
@@ -47,17 +45,17 @@ class Result:
     seconds: float
 
 
-def modes(options: argparse.Namespace, workers: int) -> dict[str, list[str]]:
+def modes(options: argparse.Namespace, workers: int) -> dict[str, dict[str, Any]]:
     """The ways, by name, and the keys that choose them."""
     bound = options.max_staleness
     return {
-        "fifo": [],
-        f"fifo, at most {bound} versions old": [f"algorithm.max_staleness={bound}"],
-        "delay-compensated": ["algorithm.combine=delay_compensated"],
+        "fifo": {},
+        f"fifo, at most {bound} versions old": {"algorithm.max_staleness": bound},
+        "delay-compensated": {"algorithm.combine": "delay_compensated"},
     }
 
 
-def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]]]:
+def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
     """Mode, workers, seed and keys of every run."""
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for workers in options.workers:
@@ -66,20 +64,14 @@ def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, int, list[str]
                     yield mode, workers, seed, keys
 
 
-def trained(mode: str, workers: int, seed: int, keys: list[str], steps: int) -> Result:
-    """One run from nothing. Raises CalledProcessError if it fails."""
-    settings = ["run.target_return=null", f"algorithm.max_global_step={steps}", *keys]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        command = [
-            *(sys.executable, "-m", "relaax.cli.main", "run", str(CONFIG), "--no-progress", "--run-dir", str(folder)),
-            *("--clients", str(workers), "--envs-per-client", "1", "--seed", str(seed)),
-            *(part for setting in settings for part in ("--set", setting)),
-        ]
-        subprocess.run(command, check=True, cwd=ROOT)
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
-        curves = {tag: read_curve(folder / "metrics", tag) for tag in ("staleness/mean", "staleness/p95")}
-        discarded = read_curve(folder / "metrics", "discarded/stale")[-1][2]
+def result_of(mode: str, workers: int, seed: int, keys: dict[str, Any], steps: int) -> Result:
+    """One run from nothing. Raises RuntimeError if it fails."""
+    settings = {"run.target_return": None, "algorithm.max_global_step": steps, **keys}
+    options = ["--clients", workers, "--envs-per-client", 1, "--seed", seed]
+    scalars = ("staleness/mean", "staleness/p95", "discarded/stale")
+    outcome = trained(Training(CONFIG, options, settings, scalars=scalars))
+    summary, curves = outcome.summary, dict(outcome.curves)
+    discarded = curves.pop("discarded/stale")[-1][2]
     means = {tag: statistics.fmean(value for _, _, value in curve) for tag, curve in curves.items()}
     return Result(
         mode=mode,
@@ -242,7 +234,7 @@ def main(arguments: list[str]) -> int:
     runs = [run for run in plan(options) if run[:3] not in done]
     began = time.monotonic()
     for number, (mode, workers, seed, keys) in enumerate(runs, start=1):
-        result = trained(mode, workers, seed, keys, options.steps)
+        result = result_of(mode, workers, seed, keys, options.steps)
         results.append(result)
         write_results(table, results)
         left = (time.monotonic() - began) / number * (len(runs) - number)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How much the learning rate matters: Figure 2 of Mnih et al. 2016 in small, four methods on CartPole.
 
-Each method is trained from nothing with rates drawn log-uniformly, a seed each; the score is the mean of the last three
-greedy evaluations. Writes value-learning-rates.csv and .png, and a table into value.md; what is in the CSV already is
-not trained again.
+Each method is trained from nothing with rates drawn log-uniformly, a seed each; the score is that of a greedy
+evaluation of what it has learned in the end. Writes value-learning-rates.csv and .png, and a table into value.md; what
+is in the CSV already is not trained again.
 
     python tests/benchmarks/learning_rates.py
 """
@@ -11,7 +11,6 @@ not trained again.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,19 +85,21 @@ def main(arguments: list[str]) -> int:
             settings: dict[str, Any] = {
                 "run.target_return": None,
                 "run.target_evaluation": None,
+                "run.eval_every": None,
                 "algorithm.initial_learning_rate": rate,
                 "algorithm.max_global_step": options.steps,
             }
-            config = str(ROOT / "config" / f"{method}_gym_cartpole.yaml")
-            run = ["--seed", str(options.seed + index), "--eval-every", str(options.steps // 10)]
-            runs.append((method, index, rate, Training(config, run, settings, 0.5)))
+            config = ROOT / "config" / f"{method}_gym_cartpole.yaml"
+            training = Training(config, ["--seed", options.seed + index], settings, load=0.5, episodes=30)
+            runs.append((method, index, rate, training))
 
     def done(index: int, outcome: Trained) -> None:
         method, case, rate, _ = runs[index]
-        score = statistics.fmean(value for _, _, value in outcome.curve[-3:])
-        rows.add(method, case, 1, {"rate": rate, "score": score, "steps": outcome.summary["env_steps"]})
+        assert outcome.score is not None
+        rows.add(method, case, 1, {"rate": rate, "score": outcome.score, "steps": outcome.summary["env_steps"]})
 
-    train_all([(f"{method} at {rate:g}", run) for method, _, rate, run in runs], 1.0, done, options.output / "log")
+    titles = [(f"{method} at {rate:g}", training) for method, _, rate, training in runs]
+    train_all(titles, 1.0, done, options.output / f"{NAME}.log")
     write_tables(options.output / "value.md", NAME, table(rows))
     draw(options.output / f"{NAME}.png", rows)
     return 0

@@ -55,6 +55,10 @@ class Rows:
                 found.setdefault(row.round, {})[row.figure] = row.value
         return [found[round_] for round_ in sorted(found)]
 
+    def figures(self, part: str, case: int, round_: int) -> dict[str, float]:
+        """The figures of one round; none if it was not measured."""
+        return {row.figure: row.value for row in self.rows if (row.part, row.case, row.round) == (part, case, round_)}
+
     def cases(self, part: str) -> list[int]:
         """Those of a part that were measured, from the least on."""
         return sorted({row.case for row in self.rows if row.part == part})

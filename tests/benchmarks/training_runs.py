@@ -9,11 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.plot import read_curve
+from relaax.cli.plot import Curve, read_curve
 
 ROOT = Path(__file__).resolve().parents[2]
 EVALUATION = "evaluation/mean_return"
@@ -21,20 +21,31 @@ EVALUATION = "evaluation/mean_return"
 
 @dataclass(frozen=True)
 class Training:
-    """A configuration, options of `relaax run`, and keys. `load`: the share of the machine that it takes, 1 is all."""
+    """A configuration, options of `relaax run`, and keys.
 
-    config: str
-    options: Sequence[str]
+    `load`: the share of the machine that it takes, 1 is all. `scalars`: TensorBoard's names of what is asked for.
+    `episodes`: of a greedy evaluation at its end.
+    """
+
+    config: Path
+    options: Sequence[object]
     settings: Mapping[str, Any]
     load: float = 1.0
+    scalars: Sequence[str] = ()
+    episodes: int = 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of it. `curve`: steps, seconds from the start, mean return of a greedy evaluation."""
+    """What became of it. `evaluations`: steps, seconds from the start, mean return. `curves`: those of the scalars.
+
+    `score`: mean return of the evaluation at its end, None without one.
+    """
 
     summary: Mapping[str, Any]
-    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    evaluations: Curve
+    curves: Mapping[str, Curve]
+    score: float | None
 
     @property
     def reached(self) -> bool:
@@ -46,18 +57,25 @@ def trained(training: Training) -> Trained:
     """Train from nothing. Raises RuntimeError with what the training printed if it fails."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        command = [
-            *(sys.executable, "-m", "relaax.cli.main", "run", training.config, "--no-progress"),
-            *("--run-dir", str(folder), *training.options),
-            *(part for key, value in training.settings.items() for part in ("--set", f"{key}={json.dumps(value)}")),
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 3):
-            raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        keys = (part for key, value in training.settings.items() for part in ("--set", f"{key}={json.dumps(value)}"))
+        _relaax("run", training.config, "--no-progress", "--run-dir", folder, *training.options, *keys)
+        score = None
+        if training.episodes:
+            _relaax("eval", folder, "--episodes", training.episodes, "--jobs", 1, "--json", folder / "score.json")
+            score = json.loads((folder / "score.json").read_text("utf-8"))["mean"]
         summary = json.loads((folder / "summary.json").read_text("utf-8"))
-        curve = read_curve(folder / "metrics" / "evaluation", EVALUATION) if summary["evaluation"] is not None else []
-    first = summary["seconds"] - curve[-1][1] if curve else 0.0  # an evaluation is the last thing that happens
-    return Trained(summary, [(step, max(0.0, first) + seconds, value) for step, seconds, value in curve])
+        curves = {scalar: read_curve(folder / "metrics", scalar) for scalar in training.scalars}
+        found = read_curve(folder / "metrics", EVALUATION) if summary["evaluation"] is not None else []
+    first = max(0.0, summary["seconds"] - found[-1][1]) if found else 0.0  # an evaluation is what happens last
+    return Trained(summary, [(step, first + seconds, value) for step, seconds, value in found], curves, score)
+
+
+def _relaax(*words: object) -> None:
+    """Run a command of `relaax`. Raises RuntimeError with what it printed if it fails."""
+    command = [sys.executable, "-m", "relaax.cli.main", *map(str, words)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
 
 def train_all(

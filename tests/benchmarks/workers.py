@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,29 +52,26 @@ GAMES = {
 
 def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, int, Training]]:
     """Part, workers, seed and training of what is not in `rows`, the fewest workers first: they take longest."""
-    for name in options.games:
-        game = GAMES[name]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    for name, workers, seed, method in product(options.games, options.workers, seeds, options.methods):
+        game, part = GAMES[name], f"{name} {method}"
+        if rows.has(part, workers, seed):
+            continue
         wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
-        for workers in options.workers:
-            for seed in range(options.first_seed, options.first_seed + options.seeds):
-                for method in options.methods:
-                    if rows.has(f"{name} {method}", workers, seed):
-                        continue
-                    settings: dict[str, Any] = {
-                        "run.target_return": None,
-                        "run.target_evaluation": game.score,
-                        "algorithm.max_global_step": game.most_steps,
-                    }
-                    arguments = ["--wrapper", wrapper, "--path", str(ROOT / "tests")]
-                    config = ROOT / "config" / f"{method}_{name}.yaml"
-                    if not config.is_file():
-                        config = ROOT / "config" / f"n_step_q_{name}.yaml"
-                        settings["algorithm.path"] = str(ROOT / "algorithms" / method)
-                    settings["run.arguments"] = arguments
-                    run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed]
-                    run += ["--eval-every", game.eval_every, "--max-steps", game.most_steps]
-                    load = workers * game.rate / options.steps_per_second
-                    yield f"{name} {method}", workers, seed, Training(str(config), list(map(str, run)), settings, load)
+        settings: dict[str, Any] = {
+            "run.target_return": None,
+            "run.target_evaluation": game.score,
+            "run.arguments": ["--wrapper", wrapper, "--path", str(ROOT / "tests")],
+            "algorithm.max_global_step": game.most_steps,
+        }
+        config = ROOT / "config" / f"{method}_{name}.yaml"
+        if not config.is_file():
+            config = ROOT / "config" / f"n_step_q_{name}.yaml"
+            settings["algorithm.path"] = str(ROOT / "algorithms" / method)
+        run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed]
+        run += ["--eval-every", game.eval_every, "--max-steps", game.most_steps]
+        load = workers * game.rate / options.steps_per_second
+        yield part, workers, seed, Training(config, run, settings, load)
 
 
 def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
@@ -127,11 +125,8 @@ def draw(path: Path, curves: Rows, name: str, options: argparse.Namespace) -> No
             part = f"{name} {method} {workers}"
             seeds = sorted({row.round for row in curves.rows if row.part == part})
             for number, seed in enumerate(seeds):
-                points = [
-                    next(r for r in curves.rounds(part, case) if r)
-                    for case in curves.cases(part)
-                    if curves.has(part, case, seed)
-                ]
+                every = (curves.figures(part, case, seed) for case in curves.cases(part))
+                points = [figures for figures in every if figures]
                 for axes, x in zip(panels[:, column], ("steps", "seconds"), strict=True):
                     label = f"{workers}" if number == 0 else None
                     xs, ys = [p[x] for p in points], [p["score"] for p in points]
@@ -145,7 +140,9 @@ def draw(path: Path, curves: Rows, name: str, options: argparse.Namespace) -> No
             axes.grid(alpha=0.3)
     for axes in panels[:, 0]:
         axes.set_ylabel("greedy evaluation")
-    panels[0, 0].legend(title="workers", fontsize=8)
+    drawn = next((axes for axes in panels[0] if axes.get_legend_handles_labels()[0]), None)
+    if drawn is not None:
+        drawn.legend(title="workers", fontsize=8)
     figure.savefig(path, dpi=120)
 
 
@@ -166,7 +163,7 @@ def main(arguments: list[str]) -> int:
 
     def done(index: int, outcome: Trained) -> None:
         part, workers, seed, _ = runs[index]
-        for number, (step, seconds, score) in enumerate(outcome.curve):
+        for number, (step, seconds, score) in enumerate(outcome.evaluations):
             figures = {"steps": step, "seconds": seconds, "score": score}
             curves.add(f"{part} {workers}", number, seed, figures)
         last = outcome.summary
