@@ -56,6 +56,14 @@ def plot(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Draw a dotted line at this value, with its name; repeatable."),
     ] = None,
+    curves: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the curves of a CSV file beside the runs, such as published ones: columns run, step, seconds "
+            "and the value, as --csv writes them; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Draw one scalar of one or more runs; runs of a group as median and interval. Readable in black and white, too."""
     if x not in ("steps", "minutes"):
@@ -68,10 +76,13 @@ def plot(
         PlottedRun(name, read_curve(folder / "metrics" if (folder / "metrics").is_dir() else folder, scalar), of)
         for name, (folder, of) in folders.items()
     ]
+    beside = [run for file in curves or [] for run in read_csv(file)]
+    if x == "minutes" and (timeless := next((run for run in beside if math.isnan(run.curve[0][1])), None)):
+        _refuse(f"--x minutes: the curve {timeless.name} of --curves has no seconds")
     try:
         if csv_file is not None:
             _write_csv(csv_file, drawn, scalar)
-        figure = draw(drawn, scalar, x=x, title=title, target=target, references=heights)
+        figure = draw([*drawn, *beside], scalar, x=x, title=title, target=target, references=heights)
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, dpi=120)
     except (OSError, ValueError) as error:
@@ -145,6 +156,29 @@ def _write_csv(path: Path, runs: list[PlottedRun], scalar: str) -> None:
         writer.writerow(["run", "step", "seconds", scalar])
         for run in runs:
             writer.writerows((run.name, step, f"{seconds:.1f}", f"{value:.4f}") for step, seconds, value in run.curve)
+
+
+def read_csv(path: Path) -> list[PlottedRun]:
+    """Return the curves of a file with the columns that `_write_csv` writes; seconds that are missing are NaN.
+
+    The last column may have any name. Exit the command with a message if the file is none such.
+    """
+    curves: dict[str, Curve] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            if (header := next(rows, []))[:3] != ["run", "step", "seconds"] or len(header) != 4:
+                _refuse(f"{path}: its first line is {','.join(header)!r}; run,step,seconds and a fourth are expected")
+            for row in rows:
+                name, step, seconds, value = row
+                curves.setdefault(name, []).append((int(step), float(seconds or "nan"), float(value)))
+    except OSError as error:
+        _refuse(f"{path}: {error.strerror}")
+    except ValueError:
+        _refuse(f"{path}, line {rows.line_num}: a name and three numbers are expected")
+    if not curves:
+        _refuse(f"{path} has no curves")
+    return [PlottedRun(name, curve) for name, curve in curves.items()]
 
 
 def draw(

@@ -13,7 +13,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from typer.testing import CliRunner, Result
 
 from relaax.cli.app import app
-from relaax.cli.plot import PlottedRun, band, draw
+from relaax.cli.plot import PlottedRun, band, draw, read_csv
 
 SCALAR = "episode/mean_return_100"
 CURVE = [(0, 0.0, 1.0), (10, 60.0, 3.0)]
@@ -109,6 +109,42 @@ def test_references_are_dotted_the_target_is_dashed():
     assert [text.get_text() for text in axes.texts] == ["A2C (2.5)", "random (-1)"]
     assert axes.get_legend() is None, "each line says its name itself"
     assert axes.get_xlabel() == "minutes"
+
+
+def test_curves_of_others_are_drawn_beside_and_not_written_again(tmp_path):
+    run = a_run(tmp_path / "run", 1.0, 2.0)
+    published = tmp_path / "published.csv"
+    published.write_text("run,step,seconds,return\nDQN,0,,0.5\nDQN,100,,4.5\nA2C,50,,3\n")
+    done = plot(run, "--curves", published, "-o", tmp_path / "plot.svg", "--csv", tmp_path / "plot.csv")
+    assert done.exit_code == 0, done.output
+    assert "<!-- DQN -->" in (tmp_path / "plot.svg").read_text(), "the legend names it"
+    assert "DQN" not in (tmp_path / "plot.csv").read_text()
+    dqn, a2c = read_csv(published)
+    assert [(step, value) for step, _, value in dqn.curve] == [(0, 0.5), (100, 4.5)]
+    assert (a2c.name, len(a2c.curve)) == ("A2C", 1)
+    assert read_csv(tmp_path / "plot.csv")[0].curve == [(0, 0.0, 1.0), (100, 30.0, 2.0)], "what --csv wrote"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "its first line is ''; run,step,seconds and a fourth are expected"),
+        ("run,step,return\n", "its first line is 'run,step,return'; run,step,seconds and a fourth are expected"),
+        ("run,step,seconds,return\n", "has no curves"),
+        ("run,step,seconds,return\nDQN,1,,2\nDQN,1,2\n", "line 3: a name and three numbers are expected"),
+        ("run,step,seconds,return\nDQN,one,,2\n", "line 2: a name and three numbers are expected"),
+        ("run,step,seconds,return\nDQN,1,,2\n", "--x minutes: the curve DQN of --curves has no seconds"),
+        (None, "published.csv: No such file or directory"),
+    ],
+)
+def test_curves_that_cannot_be_read_are_told_in_a_sentence(tmp_path, text, said):
+    run, published = a_run(tmp_path / "run", 1.0), tmp_path / "published.csv"
+    if text is not None:
+        published.write_text(text)
+    refused = plot(run, "--curves", published, "--x", "minutes", "-o", tmp_path / "plot.png")
+    assert refused.exit_code == 2
+    assert said in refused.output
+    assert not (tmp_path / "plot.png").exists()
 
 
 def test_one_run_alone_needs_no_legend():
