@@ -1,4 +1,4 @@
-"""Priorities in a binary tree of sums, from which slots are drawn in proportion (Schaul et al. 2016, appendix B.2.1)."""
+"""Priorities in a binary tree of sums; slots are drawn in proportion to them (Schaul et al. 2016, appendix B.2.1)."""
 
 from __future__ import annotations
 
