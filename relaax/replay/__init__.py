@@ -1,4 +1,4 @@
-"""Replay memory in one process: tables of items, drawn uniformly or by priority, and a limiter of rates."""
+"""Keep replay memory in one process: tables of items, drawn uniformly or by priority, and a limiter of rates."""
 
 from relaax.replay.errors import OutOfStep, SequenceGap, UnknownFrames
 from relaax.replay.limiter import RateLimiter

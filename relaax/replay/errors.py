@@ -1,4 +1,4 @@
-"""What a writer must hear about."""
+"""Tell a writer what it must hear about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest and the lowest priority, in binary trees laid out as `relaax.replay.sum_tree.NODES`."""
+"""Keep the largest and the lowest priority, in binary trees laid out as `relaax.replay.sum_tree.NODES`."""
 
 from __future__ import annotations
 

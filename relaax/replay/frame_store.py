@@ -1,4 +1,4 @@
-"""Single frames, each stored once however many stacks it is part of."""
+"""Keep single frames, each once however many stacks it is part of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots of a table's items: their keys, their order, and which slots are free."""
+"""Keep the slots of a table's items: their keys, their order, and which slots are free."""
 
 from __future__ import annotations
 

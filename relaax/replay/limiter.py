@@ -1,4 +1,4 @@
-"""How often an item is sampled: neither side may run ahead of the other."""
+"""Limit how often an item is sampled: neither side may run ahead of the other."""
 
 from __future__ import annotations
 

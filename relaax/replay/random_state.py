@@ -1,4 +1,4 @@
-"""The state of numpy's random numbers as an array of integers."""
+"""Turn the state of numpy's random numbers into an array of integers, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a table holds, how much of it, and what that takes."""
+"""Describe what a table holds, how much of it, and what memory that takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Priorities in a binary tree of sums; slots are drawn in proportion to them (Schaul et al. 2016, appendix B.2.1)."""
+"""Keep priorities in a binary tree of sums, and find slots in proportion (Schaul et al. 2016, appendix B.2.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of items: inserted in batches by numbered writers, sampled, removed if it is full."""
+"""Keep a table of items: inserted in batches by numbered writers, sampled, removed if it is full."""
 
 from __future__ import annotations
 

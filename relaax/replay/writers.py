@@ -1,4 +1,4 @@
-"""What a table remembers of each writer: the number of its last insert, and the frames that it may still name."""
+"""Remember of each writer the number of its last insert, and the frames that it may still name."""
 
 from __future__ import annotations
 

@@ -9,6 +9,14 @@ import pytest
 from relaax.replay import RateLimiter
 
 
+def begun(ratio: float, min_size: int, buffer: float) -> RateLimiter:
+    """A limiter whose samplers may just begin."""
+    limiter = RateLimiter(ratio, min_size, buffer)
+    for _ in range(min_size):
+        assert limiter.await_insert(1, 0)
+    return limiter
+
+
 @pytest.mark.parametrize(
     ("ratio", "min_size", "buffer", "batch", "drawn"),
     [(8.0, 100, 64.0, 4, 32), (0.25, 10, 8.0, 32, 8), (1.0, 1, 1.0, 1, 1), (3.7, 50, 40.0, 7, 11)],
@@ -56,8 +64,7 @@ def test_without_a_ratio_only_the_first_items_are_waited_for() -> None:
 
 
 def test_an_insert_waits_for_a_bounded_time_and_samplers_do_not_run_away_later() -> None:
-    limiter = RateLimiter(2.0, 10, 4.0)
-    assert limiter.await_insert(10, 0)
+    limiter = begun(2.0, 10, 4.0)
     assert limiter.await_insert(2, 0)
     started = time.monotonic()
     assert not limiter.await_insert(1, 0.05)
@@ -76,7 +83,8 @@ def test_who_waits_is_woken_by_the_other_side() -> None:
     results = []
     sampler = threading.Thread(target=lambda: results.append(limiter.await_sample(2, 60)))
     sampler.start()
-    assert limiter.await_insert(10, 0)
+    for _ in range(10):
+        assert limiter.await_insert(1, 60)
     sampler.join(60)
     limiter.await_insert(2, 0)
     limiter.await_insert(2, 0)
@@ -110,8 +118,7 @@ def test_threads_on_both_sides_keep_the_ratio() -> None:
 
 
 def test_what_did_not_happen_is_taken_back() -> None:
-    limiter = RateLimiter(2.0, 10, 4.0)
-    limiter.await_insert(10, 0)
+    limiter = begun(2.0, 10, 4.0)
     limiter.await_insert(2, 0)
     limiter.undo_insert(2)
     assert (limiter.inserts, limiter.balance) == (10, 20.0)
@@ -121,10 +128,11 @@ def test_what_did_not_happen_is_taken_back() -> None:
 
 
 def test_accounts_are_restored() -> None:
-    limiter, other = RateLimiter(2.0, 10, 4.0), RateLimiter(2.0, 10, 4.0)
-    limiter.await_insert(10, 0)
+    limiter, other = begun(2.0, 10, 4.0), RateLimiter(2.0, 10, 4.0)
     limiter.await_sample(3, 0)
-    limiter.await_insert(4, 0)
+    for _ in range(5):
+        limiter.await_insert(1, 0)
+    assert limiter.overruns == 2
     other.restore(limiter.state())
     assert (other.inserts, other.samples, other.overruns) == (limiter.inserts, limiter.samples, limiter.overruns)
     assert other.balance == limiter.balance
