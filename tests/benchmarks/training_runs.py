@@ -17,8 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from relaax.checkpoint.local import LocalStore
-from relaax.checkpoint.manager import CheckpointManager
+from relaax.checkpoint import Checkpoint, CheckpointManager, LocalStore
 from relaax.cli.plot import Curve, read_curve
 from relaax.policy import Policy, load
 from relaax.policy.exporting import policy_of
@@ -85,29 +84,26 @@ def _watched(words: Sequence[object], run: Path, environment: str, score: float)
 
     Returns global steps and mean returns. Raises RuntimeError with what the training printed if it fails.
     """
-    found: dict[str, tuple[int, float]] = {}
+    manager, played = CheckpointManager(LocalStore(run / "checkpoints")), dict[str, tuple[int, float]]()
     with tempfile.TemporaryFile("w+") as output:
         training = subprocess.Popen(_command(*words), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-        reached = False
-        while not reached:
-            ended = training.poll() is not None  # before the look, which then finds the last checkpoint too
-            if (run / "checkpoints").is_dir():
-                manager = CheckpointManager(LocalStore(run / "checkpoints"))
-                for checkpoint_id in sorted(set(manager.published()) - found.keys()):
-                    checkpoint = manager.load(checkpoint_id)
-                    file = run / "policy.safetensors"
-                    file.write_bytes(b"".join(policy_of(checkpoint)))
-                    mean = _mean_return(load(file, greedy=True), environment)
-                    found[checkpoint_id] = int(checkpoint.manifest["global_step"]), mean
-                    reached = reached or mean >= score
-            if ended:
-                break
+        ended = False
+        while not ended and all(mean < score for _, mean in played.values()):
             time.sleep(1)
+            ended = training.poll() is not None  # before the look, which then finds the last checkpoint too
+            for checkpoint_id in sorted(set(manager.published()) - played.keys()):
+                played[checkpoint_id] = _played(manager.load(checkpoint_id), run / "policy.safetensors", environment)
         training.terminate()
         if training.wait() not in (0, 130):  # ended by itself, or by the line above
             output.seek(0)
             raise RuntimeError(f"{' '.join(_command(*words))}: exit code {training.returncode}\n{output.read()}")
-    return [found[checkpoint_id] for checkpoint_id in sorted(found) if found[checkpoint_id][0]]
+    return [(step, mean) for _, (step, mean) in sorted(played.items()) if step]  # the first is what it began with
+
+
+def _played(checkpoint: Checkpoint, file: Path, environment: str) -> tuple[int, float]:
+    """Return the global step of a checkpoint, and what its policy, written to `file`, returns."""
+    file.write_bytes(b"".join(policy_of(checkpoint)))
+    return int(checkpoint.manifest["global_step"]), _mean_return(load(file, greedy=True), environment)
 
 
 def _mean_return(policy: Policy, environment: str) -> float:

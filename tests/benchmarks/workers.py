@@ -32,8 +32,6 @@ PAPER |= {"n_step_q": (1, 2.7, 5.9, 10.7, 17.2), "da3c": (1, 2.1, 3.7, 6.9, 12.5
 """Table 2 of Mnih et al. 2016, means of seven Atari games, for as many workers as `WORKERS`."""
 WORKERS = (1, 2, 4, 8, 16)
 NAME = "value-workers"
-SEEDS = {1: "one seed", 3: "medians of three seeds"}
-MOST_SEEDS = max(SEEDS)
 RUN_LOAD = 0.05
 """Share of the machine that a run takes whatever its pace, by the start of its processes."""
 SCHEDULED_STEPS = 500_000
@@ -42,13 +40,17 @@ SCHEDULED_STEPS = 500_000
 
 @dataclass(frozen=True)
 class Game:
-    """A game, the score that counts, steps per second of each environment, and where a training is given up."""
+    """A game and the score that counts.
+
+    `environment`: gymnasium's id. `rate`: steps per second of each environment. `checkpoint_steps`: between two
+    checkpoints at that rate. `most_steps`: where a training is given up. `exploration_frames`: of value methods.
+    """
 
     title: str
     environment: str
     score: float
     rate: float
-    eval_every: int
+    checkpoint_steps: int
     most_steps: int
     exploration_frames: int
     seeds: int
@@ -62,30 +64,35 @@ GAMES = {
 
 def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, int, Training]]:
     """Part, workers, seed and training of what is not in `rows`, the fewest workers first: they take longest."""
-    for name, workers, number, method in product(options.games, options.workers, range(MOST_SEEDS), options.methods):
-        game, part, seed = GAMES[name], f"{name} {method}", options.first_seed + number
-        if number >= game.seeds or rows.has(part, workers, seed):
-            continue
-        wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
-        settings: dict[str, Any] = {
-            "run.target_return": None,
-            "run.target_evaluation": None,
-            "run.eval_every": None,
-            "run.arguments": ["--wrapper", wrapper, "--path", str(ROOT / "tests")],
-            "run.checkpoint_interval": game.eval_every / (workers * game.rate),
-            "relaax-parameter-server.checkpoints-kept": 1000,
-            "algorithm.max_global_step": SCHEDULED_STEPS,
-        }
-        if method != "da3c":
-            settings["algorithm.exploration_frames"] = game.exploration_frames
-        config = ROOT / "config" / f"{method}_{name}.yaml"
-        if not config.is_file():
-            config = ROOT / "config" / f"n_step_q_{name}.yaml"
-            settings["algorithm.path"] = str(ROOT / "algorithms" / method)
-        run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed, "--max-steps", game.most_steps]
-        load = RUN_LOAD + workers * game.rate / options.steps_per_second
-        training = Training(config, run, settings, load, environment=game.environment, score=game.score)
-        yield part, workers, seed, training
+    for name, workers in product(options.games, options.workers):
+        for number, method in product(range(GAMES[name].seeds), options.methods):
+            seed = options.first_seed + number
+            if not rows.has(f"{name} {method}", workers, seed):
+                yield f"{name} {method}", workers, seed, training(name, method, workers, seed, options.steps_per_second)
+
+
+def training(name: str, method: str, workers: int, seed: int, steps_per_second: float) -> Training:
+    """Return a training until the game's score, on a machine that bears so many steps per second."""
+    game = GAMES[name]
+    wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
+    settings: dict[str, Any] = {
+        "run.target_return": None,
+        "run.target_evaluation": None,
+        "run.eval_every": None,
+        "run.arguments": ["--wrapper", wrapper, "--path", str(ROOT / "tests")],
+        "run.checkpoint_interval": game.checkpoint_steps / (workers * game.rate),
+        "relaax-parameter-server.checkpoints-kept": 1000,
+        "algorithm.max_global_step": SCHEDULED_STEPS,
+    }
+    if method != "da3c":
+        settings["algorithm.exploration_frames"] = game.exploration_frames
+    config = ROOT / "config" / f"{method}_{name}.yaml"
+    if not config.is_file():
+        config = ROOT / "config" / f"n_step_q_{name}.yaml"
+        settings["algorithm.path"] = str(ROOT / "algorithms" / method)
+    run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed, "--max-steps", game.most_steps]
+    load = RUN_LOAD + workers * game.rate / steps_per_second
+    return Training(config, run, settings, load, environment=game.environment, score=game.score)
 
 
 def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
@@ -115,10 +122,11 @@ def tables(rows: Rows, options: argparse.Namespace) -> str:
             paper = dict(zip(WORKERS, PAPER[method], strict=True))
             factors.append(f"| … the paper's | {' | '.join(str(paper.get(n, '–')) for n in options.workers)} |")
         runs = [(r["steps/s"], n) for m in METHODS for n in options.workers for r in rows.rounds(f"{name} {m}", n)]
+        seeds = f"medians of {game.seeds} seeds" if game.seeds > 1 else "one seed"
         held = min((pace / (n * game.rate) for pace, n in runs), default=0)
         text.append(
             f"{game.title}, a greedy evaluation of {game.score:g}, environments at {game.rate:g} steps/s (from the "
-            f"start of the first to the end, {held:.0%} of it or more), {SEEDS[game.seeds]}.\n\n"
+            f"start of the first to the end, {held:.0%} of it or more), {seeds}.\n\n"
             f"Seconds:\n\n| workers {head}\n" + "\n".join(times) + "\n\nEnvironment steps:\n\n"
             f"| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up:\n\n"
             f"| workers {head}\n"
