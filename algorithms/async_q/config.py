@@ -16,6 +16,7 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 class ValueConfig(AgentConfig):
     """The keys of all three."""
 
+    initial_learning_rate: Free[float] = Field(1e-3, gt=0, description="Learning rate at global step 0.")
     update_interval: Free[int] = Field(
         5, ge=1, description="Steps over which gradients are summed before they are sent, I_AsyncUpdate of the paper."
     )

@@ -2,9 +2,9 @@
 """Time to a fixed score against the number of workers, as Table 2 of Mnih et al. 2016: four methods, 1 to 16 workers.
 
 Each worker has one environment, which is held to a rate, as a game or a robot is: so a machine of few cores can have 16
-of them, and what is measured is what more workers bring, and not how fast the cores are. The score is that of greedy
-evaluation. Writes value-workers.csv, value-workers-curves.csv, two pictures a game, and tables into value.md; what is
-in the CSV already is not trained again.
+of them, and what is measured is what more workers bring, and not how fast the cores are. The score is that of ten
+greedy episodes with each checkpoint, and a training ends when it is reached. Writes value-workers.csv,
+value-workers-curves.csv, a picture a game, and tables into value.md; what is in the CSV already is not trained again.
 
     python tests/benchmarks/workers.py
 """
@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from minatar.gym import register_envs
 from rows import Rows, write_tables
 from training_runs import ROOT, Trained, Training, train_all
 
@@ -31,47 +32,67 @@ PAPER |= {"n_step_q": (1, 2.7, 5.9, 10.7, 17.2), "da3c": (1, 2.1, 3.7, 6.9, 12.5
 """Table 2 of Mnih et al. 2016, means of seven Atari games, for as many workers as `WORKERS`."""
 WORKERS = (1, 2, 4, 8, 16)
 NAME = "value-workers"
+RUN_LOAD = 0.05
+"""Share of the machine that a run takes whatever its pace, by the start of its processes."""
+SCHEDULED_STEPS = 500_000
+"""Until which the learning rate falls to zero: later than a training ends."""
 
 
 @dataclass(frozen=True)
 class Game:
-    """A game, the score that counts, steps per second of each environment, and where a training is given up."""
+    """A game and the score that counts.
+
+    `environment`: gymnasium's id. `rate`: steps per second of each environment. `checkpoint_steps`: between two
+    checkpoints at that rate. `most_steps`: where a training is given up. `exploration_frames`: of value methods.
+    """
 
     title: str
+    environment: str
     score: float
     rate: float
-    eval_every: int
+    checkpoint_steps: int
     most_steps: int
+    exploration_frames: int
+    seeds: int
 
 
 GAMES = {
-    "gym_cartpole": Game("CartPole-v1", 250, 200, 5_000, 400_000),
-    "minatar_breakout": Game("MinAtar Breakout", 3, 400, 10_000, 1_500_000),
+    "gym_cartpole": Game("CartPole-v1", "CartPole-v1", 250, 50, 2_500, 100_000, 20_000, 3),
+    "minatar_breakout": Game("MinAtar Breakout", "MinAtar/Breakout-v1", 3, 250, 5_000, 250_000, 50_000, 1),
 }
 
 
 def plan(options: argparse.Namespace, rows: Rows) -> Iterator[tuple[str, int, int, Training]]:
     """Part, workers, seed and training of what is not in `rows`, the fewest workers first: they take longest."""
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
-    for name, workers, seed, method in product(options.games, options.workers, seeds, options.methods):
-        game, part = GAMES[name], f"{name} {method}"
-        if rows.has(part, workers, seed):
-            continue
-        wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
-        settings: dict[str, Any] = {
-            "run.target_return": None,
-            "run.target_evaluation": game.score,
-            "run.arguments": ["--wrapper", wrapper, "--path", str(ROOT / "tests")],
-            "algorithm.max_global_step": game.most_steps,
-        }
-        config = ROOT / "config" / f"{method}_{name}.yaml"
-        if not config.is_file():
-            config = ROOT / "config" / f"n_step_q_{name}.yaml"
-            settings["algorithm.path"] = str(ROOT / "algorithms" / method)
-        run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed]
-        run += ["--eval-every", game.eval_every, "--max-steps", game.most_steps]
-        load = workers * game.rate / options.steps_per_second
-        yield part, workers, seed, Training(config, run, settings, load)
+    for name, workers in product(options.games, options.workers):
+        for number, method in product(range(GAMES[name].seeds), options.methods):
+            seed = options.first_seed + number
+            if not rows.has(f"{name} {method}", workers, seed):
+                yield f"{name} {method}", workers, seed, training(name, method, workers, seed, options.steps_per_second)
+
+
+def training(name: str, method: str, workers: int, seed: int, steps_per_second: float) -> Training:
+    """Return a training until the game's score, on a machine that bears so many steps per second."""
+    game = GAMES[name]
+    wrapper = f'support.real_time:RealTime={{"rate": {game.rate}}}'
+    settings: dict[str, Any] = {
+        "run.target_return": None,
+        "run.target_evaluation": None,
+        "run.eval_every": None,
+        "run.arguments": ["--wrapper", wrapper, "--path", str(ROOT / "tests")],
+        "run.checkpoint_interval": game.checkpoint_steps / (workers * game.rate),
+        "relaax-parameter-server.checkpoints-kept": 1000,
+        "algorithm.max_global_step": SCHEDULED_STEPS,
+    }
+    if method != "da3c":
+        settings["algorithm.exploration_frames"] = game.exploration_frames
+    config = ROOT / "config" / f"{method}_{name}.yaml"
+    if not config.is_file():
+        config = ROOT / "config" / f"n_step_q_{name}.yaml"
+        settings["algorithm.path"] = str(ROOT / "algorithms" / method)
+    run = ["--clients", workers, "--envs-per-client", 1, "--seed", seed, "--max-steps", game.most_steps]
+    load = RUN_LOAD + workers * game.rate / steps_per_second
+    return Training(config, run, settings, load, environment=game.environment, score=game.score)
 
 
 def seconds_to_score(rows: Rows, part: str, workers: int) -> float | None:
@@ -100,11 +121,13 @@ def tables(rows: Rows, options: argparse.Namespace) -> str:
             factors.append(f"| {title} | {' | '.join(ours)} |")
             paper = dict(zip(WORKERS, PAPER[method], strict=True))
             factors.append(f"| … the paper's | {' | '.join(str(paper.get(n, '–')) for n in options.workers)} |")
+        runs = [(r["steps/s"], n) for m in METHODS for n in options.workers for r in rows.rounds(f"{name} {m}", n)]
+        seeds = f"medians of {game.seeds} seeds" if game.seeds > 1 else "one seed"
+        held = min((pace / (n * game.rate) for pace, n in runs), default=0)
         text.append(
-            f"{game.title}, a greedy evaluation of {game.score:g}, environments at {game.rate:g} steps/s, medians of "
-            f"{options.seeds} seeds.\n\nSeconds:\n\n| workers {head}\n"
-            + "\n".join(times)
-            + "\n\nEnvironment steps:\n\n"
+            f"{game.title}, a greedy evaluation of {game.score:g}, environments at {game.rate:g} steps/s (from the "
+            f"start of the first to the end, {held:.0%} of it or more), {seeds}.\n\n"
+            f"Seconds:\n\n| workers {head}\n" + "\n".join(times) + "\n\nEnvironment steps:\n\n"
             f"| workers {head}\n" + "\n".join(steps) + "\n\nSpeed-up:\n\n"
             f"| workers {head}\n"
             + "\n".join(factors)
@@ -151,24 +174,27 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES), help="all by default")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="all by default")
     parser.add_argument("--workers", type=int, nargs="+", default=list(WORKERS), help="numbers of workers (1 2 4 8 16)")
-    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
     parser.add_argument("--first-seed", type=int, default=300, help="the first of them (%(default)s)")
     parser.add_argument(
-        "--steps-per-second", type=float, default=4000, help="that the machine can bear, over all runs (%(default)g)"
+        "--steps-per-second",
+        type=float,
+        default=4000,
+        help="that the machine can bear with ease, over all runs (%(default)g)",
     )
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
+    register_envs()
     rows, curves = Rows(options.output / f"{NAME}.csv"), Rows(options.output / f"{NAME}-curves.csv")
     runs = list(plan(options, rows))
 
     def done(index: int, outcome: Trained) -> None:
         part, workers, seed, _ = runs[index]
-        for number, (step, seconds, score) in enumerate(outcome.evaluations):
-            figures = {"steps": step, "seconds": seconds, "score": score}
-            curves.add(f"{part} {workers}", number, seed, figures)
-        last = outcome.summary
-        figures = {"reached": outcome.reached, "steps": last["env_steps"], "seconds": last["seconds"]}
-        rows.add(part, workers, seed, figures | {"steps/s": last["steps_per_second"]})
+        pace = outcome.summary["steps_per_second"]
+        for number, (step, score) in enumerate(outcome.evaluations):
+            curves.add(f"{part} {workers}", number, seed, {"steps": step, "seconds": step / pace, "score": score})
+        step, score = outcome.evaluations[-1]
+        reached = score >= runs[index][3].score
+        rows.add(part, workers, seed, {"reached": reached, "steps": step, "seconds": step / pace, "steps/s": pace})
 
     titles = [(f"{part}, {workers} workers, seed {seed}", training) for part, workers, seed, training in runs]
     train_all(titles, 1.0, done, options.output / f"{NAME}.log")
