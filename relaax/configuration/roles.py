@@ -10,7 +10,13 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import (
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    RunSection,
+)
 from relaax.configuration.validation import Section
 
 Sections = Mapping[str, Section]
@@ -22,7 +28,9 @@ Addresses = Mapping[str, Sequence[str]]
 ENVIRONMENTS_TOKEN = "RELAAX_TOKEN"
 """The variable for the token that environments send to an RLX server."""
 WORKERS_TOKEN = "RELAAX_PARAMETER_SERVER_TOKEN"
-"""The variable for the token that workers and shards send to a parameter server."""
+"""The variable for the token that workers, learners and shards send to a parameter server."""
+REPLAY_TOKEN = "RELAAX_REPLAY_SERVER_TOKEN"
+"""The variable for the token that workers and learners send to a replay server."""
 
 
 class Restart(enum.Enum):
@@ -61,9 +69,11 @@ class Role:
     """The environment variables of the tokens that it needs."""
     arguments: Callable[[Addresses, int], list[str]]
     """Return the options of the process of this number, given the addresses of the processes that it connects to."""
+    reserved: bool = False
+    """Whether the addresses are fixed before the processes start, and do not change."""
     led: bool = False
     """Whether the first of several processes leads: it starts and ends before the others, and its exit code 0 means
-    that training is over. Their addresses are fixed before they start and do not change.
+    that training is over.
     """
 
 
@@ -79,6 +89,25 @@ def _shards(sections: Sections) -> int:
     section = sections["relaax-parameter-server"]
     assert isinstance(section, ParameterServerSection)
     return section.shards
+
+
+def _replay_shards(sections: Sections) -> int:
+    section = sections["relaax-replay-server"]
+    assert isinstance(section, ReplayServerSection)
+    return section.shards
+
+
+def _learners(sections: Sections) -> int:
+    section = sections["relaax-learner"]
+    assert isinstance(section, LearnerSection)
+    return section.learners
+
+
+def _services(addresses: Addresses) -> list[str]:
+    """Return the options that say where the parameter server is, and the replay servers if there are any."""
+    options = ["--parameter-server", ",".join(addresses["parameter-server"])]
+    replay = addresses["replay-server"]
+    return [*options, "--replay-server", ",".join(replay)] if replay else options
 
 
 def _run(sections: Sections) -> RunSection:
@@ -100,7 +129,24 @@ PARAMETER_SERVER = Role(
     stop_key=None,
     tokens=(WORKERS_TOKEN,),
     arguments=_shard_arguments,
+    reserved=True,
     led=True,
+)
+
+REPLAY_SERVER = Role(
+    name="replay-server",
+    title="the replay server",
+    section="relaax-replay-server",
+    model=ReplayServerSection,
+    command="relaax-replay-server",
+    module="relaax.server.replay_server.main",
+    count=_replay_shards,
+    restart=Restart.ALWAYS,
+    stop_seconds=lambda _: 10.0,
+    stop_key=None,
+    tokens=(REPLAY_TOKEN,),
+    arguments=lambda addresses, shard: ["--shard", f"{shard}/{len(addresses['replay-server'])}"],
+    reserved=True,
 )
 
 RLX_SERVER = Role(
@@ -114,8 +160,23 @@ RLX_SERVER = Role(
     restart=Restart.ALWAYS,
     stop_seconds=lambda _: 10.0,  # it gives its workers 5 s, and ends at once if it has none
     stop_key=None,
-    tokens=(WORKERS_TOKEN, ENVIRONMENTS_TOKEN),
-    arguments=lambda addresses, _: ["--parameter-server", ",".join(addresses["parameter-server"])],
+    tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
+    arguments=lambda addresses, _: _services(addresses),
+)
+
+LEARNER = Role(
+    name="learner",
+    title="a learner",
+    section="relaax-learner",
+    model=LearnerSection,
+    command="relaax-learner",
+    module="relaax.server.learner.main",
+    count=_learners,
+    restart=Restart.IF_FAILED,
+    stop_seconds=lambda _: 10.0,
+    stop_key=None,
+    tokens=(WORKERS_TOKEN, REPLAY_TOKEN),
+    arguments=lambda addresses, number: [*_services(addresses), "--learner", str(number)],
 )
 
 CLIENT = Role(
@@ -133,7 +194,7 @@ CLIENT = Role(
     arguments=lambda addresses, _: [],
 )
 
-ROLES: tuple[Role, ...] = (PARAMETER_SERVER, RLX_SERVER, CLIENT)
+ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, CLIENT)
 """All roles in starting order; they are stopped in reverse order."""
 
 SECTIONS: dict[str, type[Section]] = {role.section: role.model for role in ROLES}

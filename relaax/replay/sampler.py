@@ -9,7 +9,7 @@ import numpy as np
 from relaax.replay.sum_tree import Priorities, Slots, SumTree
 
 
-class Sampler:
+class ItemSampler:
     """Draw slots with replacement, slot i with probability w_i / Σ w.
 
     The weight w_i is priority ** `alpha` (Schaul et al. 2016, equation 1), or 1 if `alpha` is None: uniform. Every draw

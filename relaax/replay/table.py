@@ -15,7 +15,7 @@ from relaax.replay.extremes import Keys, MaxTree, MinTree
 from relaax.replay.frame_store import Frames, FrameSlots, FrameStore
 from relaax.replay.items import Items
 from relaax.replay.random_state import generator_of, state_of
-from relaax.replay.sampler import Sampler
+from relaax.replay.sampler import ItemSampler
 from relaax.replay.spec import TableSpec
 from relaax.replay.sum_tree import Priorities, Slots, checked_priorities
 from relaax.replay.writers import State, Writer, Writers
@@ -84,7 +84,7 @@ class Table:
             name: np.zeros((spec.capacity, field.frames), np.int32) for name, field in spec.stacked.items()
         }
         self._frames = None if spec.frame is None else FrameStore(spec.frames_kept, spec.frame)
-        self._sampler = Sampler(spec.capacity, spec.alpha if spec.sampler == "prioritized" else None)
+        self._sampler = ItemSampler(spec.capacity, spec.alpha if spec.sampler == "prioritized" else None)
         self._priorities = MaxTree(spec.capacity)
         self._lowest = MinTree(spec.capacity) if spec.remover == "lowest_priority" else None
         self._writers = Writers()
