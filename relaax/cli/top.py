@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,12 +93,14 @@ class ServiceWatcher:
 
     def look(self) -> dict[str, Any]:
         """Return what the service does now, as it is printed by --json."""
+        from relaax.parameters.purposes import TRAIN
+
         views = [self._ask(target) for target in self._targets]
         first = views[0].status
         workers = [self._worker(worker) for worker in views[0].workers]
         speed = None if first is None else self._speed("service", first.global_step)
         if speed is None and first is not None:  # the first time: what those who train say
-            speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == "train")
+            speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == TRAIN.mode)
         return {
             "time": time.time(),
             "global_step": None if first is None else first.global_step,
@@ -145,6 +148,7 @@ class ServiceWatcher:
             "discarded": status.discarded,
             "workers": status.workers,
             "exploit_workers": status.exploit_workers,
+            "learners": status.learners,
             "episodes": status.episodes,
             "mean_return_100": _optional(status, "mean_return_100"),
             "checkpoint_global_step": status.checkpoint_global_step if status.checkpoint else None,
@@ -154,22 +158,23 @@ class ServiceWatcher:
         }
 
     def _worker(self, worker: pb.WorkerDescription) -> dict[str, Any]:
-        from relaax.parameters.purposes import PURPOSES, TRAIN
+        from relaax.parameters.purposes import PURPOSES
 
+        purpose = PURPOSES[worker.role]
         speed = self._speed(worker.worker_id, worker.env_steps)
         if speed is None and worker.seconds > 0:  # the first time: since it came
             speed = worker.env_steps / worker.seconds
         return {
             "worker": worker.worker_id[:8],
-            "mode": "train" if PURPOSES[worker.role] is TRAIN else "exploit",
+            "mode": purpose.mode,
             "environment": worker.environment,
             "environments": worker.environments,
-            "actor": worker.actor,
+            "actor": worker.actor if purpose.acts else None,
             "host": worker.host,
             "server": worker.server,
             "seconds": worker.seconds,
             "env_steps": worker.env_steps,
-            "steps_per_second": speed,
+            "steps_per_second": speed if purpose.acts else None,
             "act_ms_p50": _optional(worker, "act_ms_p50"),
             "episodes": worker.episodes,
             "mean_return_100": _optional(worker, "mean_return_100"),
@@ -188,7 +193,8 @@ def _optional(message: Any, name: str) -> float | None:
 
 
 def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the RLX servers that workers belong to, in the order in which they came."""
+    """Return the RLX servers that workers belong to, in the order in which they came. Learners belong to none."""
+    workers = [worker for worker in workers if worker["actor"] is not None]
     names = dict.fromkeys(worker["server"] for worker in workers)
     return [
         {
@@ -314,8 +320,9 @@ def _server_table(seen: Mapping[str, Any]) -> Any:
 
 
 def _worker_table(seen: Mapping[str, Any]) -> Any:
-    here = sum(worker["mode"] == "train" for worker in seen["workers"])
-    title = f"workers: {here} train, {len(seen['workers']) - here} exploit"
+    here = Counter(worker["mode"] for worker in seen["workers"])
+    learners = f", {here['learn']} learn" if here["learn"] else ""
+    title = f"workers: {here['train']} train, {here['exploit']} exploit{learners}"
     names = (
         ("actor", "environment", "host", "mode"),
         ("N", "steps/s", "answer ms", "episodes", "mean return", "minutes"),
@@ -323,7 +330,7 @@ def _worker_table(seen: Mapping[str, Any]) -> Any:
     table = _table(title, *names[0], *names[1], right_from=len(names[0]))
     for worker in seen["workers"]:
         table.add_row(
-            str(worker["actor"]), worker["environment"] or "–", worker["host"] or "–", worker["mode"],
+            _count(worker["actor"]), worker["environment"] or "–", worker["host"] or "–", worker["mode"],
             _count(worker["environments"]), _number(worker["steps_per_second"]), _number(worker["act_ms_p50"]),
             _count(worker["episodes"]), _number(worker["mean_return_100"]), f"{worker['seconds'] / 60:.1f}",
         )  # fmt: skip

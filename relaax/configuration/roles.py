@@ -10,13 +10,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relaax.configuration.sections import (
-    LearnerSection,
-    ParameterServerSection,
-    ReplayServerSection,
-    RlxServerSection,
-    RunSection,
-)
+from relaax.configuration.learner_section import LearnerSection
+from relaax.configuration.sections import ParameterServerSection, ReplayServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import Section
 
 Sections = Mapping[str, Section]
@@ -57,7 +52,9 @@ class Role:
     command: str | None
     """The command that starts one by hand; None for the user's programs, which the plan of a run knows."""
     module: str | None
-    """The module to run, which prints `... listening on HOST:PORT` when ready; None for the user's programs."""
+    """The module to run, which prints `... listening on HOST:PORT`, or `... ready` if it does not listen, when it is
+    ready; None for the user's programs.
+    """
     count: Callable[[Sections], int]
     """The number of processes."""
     restart: Restart
@@ -69,8 +66,10 @@ class Role:
     """The environment variables of the tokens that it needs."""
     arguments: Callable[[Addresses, int], list[str]]
     """Return the options of the process of this number, given the addresses of the processes that it connects to."""
+    listens: bool = True
+    """Whether it has a port, and the key `bind`."""
     reserved: bool = False
-    """Whether the addresses are fixed before the processes start, and do not change."""
+    """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
     led: bool = False
     """Whether the first of several processes leads: it starts and ends before the others, and its exit code 0 means
     that training is over.
@@ -83,6 +82,16 @@ def _shard_arguments(addresses: Addresses, shard: int) -> list[str]:
     if shard:  # only the first shard serves the status page
         arguments += ["--first-shard", shards[0], "--set", "relaax-parameter-server.status_bind=null"]
     return arguments
+
+
+def _replay_arguments(addresses: Addresses, shard: int) -> list[str]:
+    arguments = ["--shard", f"{shard}/{len(addresses['replay-server'])}"]
+    return [*arguments, "--set", "relaax-replay-server.status_bind=null"] if shard else arguments
+
+
+def _learner_arguments(addresses: Addresses, learner: int) -> list[str]:
+    arguments = [*_services(addresses), "--learner", str(learner)]
+    return [*arguments, "--set", "relaax-learner.status_bind=null"] if learner else arguments
 
 
 def _shards(sections: Sections) -> int:
@@ -145,7 +154,7 @@ REPLAY_SERVER = Role(
     stop_seconds=lambda _: 10.0,
     stop_key=None,
     tokens=(REPLAY_TOKEN,),
-    arguments=lambda addresses, shard: ["--shard", f"{shard}/{len(addresses['replay-server'])}"],
+    arguments=_replay_arguments,
     reserved=True,
 )
 
@@ -176,7 +185,8 @@ LEARNER = Role(
     stop_seconds=lambda _: 10.0,
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN),
-    arguments=lambda addresses, number: [*_services(addresses), "--learner", str(number)],
+    arguments=_learner_arguments,
+    listens=False,
 )
 
 CLIENT = Role(
@@ -192,6 +202,7 @@ CLIENT = Role(
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
     arguments=lambda addresses, _: [],
+    listens=False,
 )
 
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, CLIENT)
@@ -201,6 +212,11 @@ SECTIONS: dict[str, type[Section]] = {role.section: role.model for role in ROLES
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 
 
-def servers() -> list[Role]:
-    """Return the roles that listen on an address."""
+def own() -> list[Role]:
+    """Return the roles whose programs are RELAAX's own."""
     return [role for role in ROLES if role.module is not None]
+
+
+def servers() -> list[Role]:
+    """Return those of them that listen on an address."""
+    return [role for role in own() if role.listens]

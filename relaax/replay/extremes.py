@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import Kernel, compiled, inlined, types
-from relaax.replay.sum_tree import NODES, NUMBERS, SLOTS, Priorities, Slots, leaves
+from relaax.replay.sum_tree import NODES, NUMBERS, SLOTS, Priorities, Slots
+from relaax.replay.tree_size import leaves
 
 Keys = npt.NDArray[np.uint64]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.replay.frame_store import Frames
+if TYPE_CHECKING:
+    from relaax.replay.frame_store import Frames
 
 
 class ReplayError(Exception):

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from relaax.replay.sum_tree import leaves
+from relaax.replay.tree_size import leaves
 
 MAX_CAPACITY = 2**31 - 2
 """Slots are kept as int32."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.machine_code import Kernel, compiled, types
+from relaax.replay.tree_size import leaves
 
 Slots = npt.NDArray[np.int64]
 Priorities = npt.NDArray[np.float64]
@@ -74,13 +75,6 @@ class SumTree:
         if len(where) and not (where.min() >= 0 and where.max() < self._capacity):
             raise ValueError(f"slots are 0 to {self._capacity - 1}, not {where.min()} to {where.max()}")
         return where
-
-
-def leaves(capacity: int) -> int:
-    """Return how many leaves a tree for so many slots has: a power of two. Raises ValueError for less than one slot."""
-    if capacity < 1:
-        raise ValueError(f"a capacity of {capacity} holds nothing; 1 is the least")
-    return 1 << (capacity - 1).bit_length()
 
 
 def checked_priorities(priorities: npt.ArrayLike, count: int) -> Priorities:

@@ -7,8 +7,13 @@ import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
+from relaax.configuration import (
+    ConfigurationError,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+)
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_SERVER, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.tokens import read_token
 from relaax.tls import client_context
 
@@ -21,6 +26,11 @@ SOON = timedelta(days=14)
 def parameter_server_token(settings: ParameterServerSection) -> str | None:
     """Return the token that workers and shards must present. Raises ConfigurationError."""
     return read_token(settings.token_file, f"{PARAMETER_SERVER}.token_file", WORKERS_TOKEN)
+
+
+def replay_server_token(settings: ReplayServerSection) -> str | None:
+    """Return the token that workers and learners must present. Raises ConfigurationError."""
+    return read_token(settings.token_file, f"{REPLAY_SERVER.section}.token_file", REPLAY_TOKEN)
 
 
 def rlx_server_token(settings: RlxServerSection) -> str | None:

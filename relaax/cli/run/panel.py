@@ -99,6 +99,7 @@ def _line(progress: Progress) -> str:
     return (
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
         f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {_workers(progress)} workers"
+        + (f"  {progress.learners} learners" if progress.learners else "")
     )
 
 
@@ -169,9 +170,11 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("time", _duration(progress.seconds), "left, at most", _duration(left)),
         ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", _checkpoint(progress)),
     ]
+    if progress.learners:
+        rows.insert(3, ("learners", str(progress.learners), "", ""))
     if progress.discarded:
         reasons = progress.discarded_for.values()
-        rows.insert(4, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
+        rows.insert(-3, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
     for row in rows:
         table.add_row(*row)
     outer = Table.grid()

@@ -15,7 +15,7 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
-from relaax.parameters.purposes import EXPLOIT, TRAIN, Purpose
+from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.segments import Segments
 from relaax.parameters.status import TrainingStatus
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
@@ -169,7 +169,7 @@ class ParameterServerCore:
                 model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
                 self._model = model
                 _log.info("new model: %d parameters", model.shard.size)
-            if self._begun is None:
+            if self._begun is None and purpose.acts:
                 self._begun = self._clock()
         if model.fingerprint != fingerprint:
             self._refuse_difference(fingerprint, model.fingerprint)
@@ -260,6 +260,7 @@ class ParameterServerCore:
             best_mean_return_100=best,
             workers=self.registry.count(TRAIN),
             exploit_workers=self.registry.count(EXPLOIT),
+            learners=self.registry.count(LEARN),
             mean_staleness=staleness,
             staleness_p95=self.metrics.staleness_p95(),
             learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
@@ -274,6 +275,7 @@ class ParameterServerCore:
             act_ms_p99=p99,
             version=__version__,
             description=self.description,
+            spaces=model.spaces if model else "",
         )
 
     def mark(self) -> object | None:

@@ -66,6 +66,7 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
     Family("workers", "training workers heard of in the last minute", lambda v: v.status.workers),
     Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),
+    Family("learners", "learners heard of in the last minute", lambda v: v.status.learners),
     Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
     Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
     Family(
@@ -147,6 +148,7 @@ def status_server(
             "global_step": status.global_step,
             "workers": status.workers,
             "exploit_workers": status.exploit_workers,
+            "learners": status.learners,
             "finished": status.finished,
         }
 

@@ -57,7 +57,9 @@ def check_registration(request: pb.RegisterRequest) -> None:
         wrong = "worker_id must be 32 hexadecimal digits"
     elif request.role not in PURPOSES:
         wrong = f"role {request.role} is none"
-    elif not 1 <= request.environments <= MAX_ENVIRONMENTS:
+    elif not PURPOSES[request.role].acts and request.environments:
+        wrong = f"{PURPOSES[request.role].name} has no environments, not {request.environments}"
+    elif PURPOSES[request.role].acts and not 1 <= request.environments <= MAX_ENVIRONMENTS:
         wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"
     elif request.frame_skip > MAX_FRAME_SKIP:
         wrong = f"frame_skip must be at most {MAX_FRAME_SKIP}, not {request.frame_skip}"

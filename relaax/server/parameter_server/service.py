@@ -108,7 +108,7 @@ class ParameterService:
                     host=worker.origin.host,
                     server=worker.origin.server,
                     environments=len(worker.actors),
-                    actor=worker.actors[0],
+                    actor=worker.actors[0] if worker.purpose.acts else 0,
                     seconds=registry.age(worker),
                     env_steps=worker.activity.env_steps,
                     episodes=worker.activity.episodes,
@@ -142,7 +142,8 @@ class ParameterService:
             )
         except ModelRefused as error:
             raise NotAllowedNow(str(error)) from None
-        _log.info("worker %s joins: %d x %r", worker.worker_id[:8], request.environments, request.environment)
+        what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
+        _log.info("worker %s joins: %s", worker.worker_id[:8], what)
         shard = model.shard
         return pb.RegisterResponse(
             incarnation=self._core.incarnation,
@@ -200,6 +201,7 @@ class ParameterService:
             statistics=statistics_to_messages(statistics),
             frames=counters.frames,
             target_generation=None if target is None else target.generation,
+            actor_count=self._core.registry.actor_count,
         )
         return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
@@ -260,6 +262,7 @@ class ParameterService:
             not_modified=not_modified,
             frames=applied.counters.frames,
             target_generation=applied.target_generation,
+            actor_count=self._core.registry.actor_count,
         )
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)
@@ -272,7 +275,8 @@ class ParameterService:
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
         worker.activity.take_in(report, env_steps)
-        self._core.figures.take_in(worker.worker_id, worker.actors[0], env_steps, report)
+        actor = worker.actors[0] if worker.purpose.acts else None
+        self._core.figures.take_in(worker.worker_id, actor, env_steps, report)
 
 
 _DISCARDS = {

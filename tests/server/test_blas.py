@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from relaax.server.rlx_server import main
-from relaax.server.rlx_server.blas import StartAnew, use_kernels
+from relaax.server.blas import StartAnew, use_kernels
 
 DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}
 

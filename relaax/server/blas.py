@@ -1,11 +1,12 @@
-"""Choice of OpenBLAS kernels for the matrix products of workers."""
+"""Choice of OpenBLAS kernels for the matrix products of workers and learners."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NoReturn
 
 _log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ DESCRIPTIONS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 class StartAnew(Exception):
-    """The process must be restarted with `environment`, which `main` does."""
+    """The process must be restarted with `environment`, which `restarting` does."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         super().__init__("this process must be restarted")
@@ -39,6 +40,20 @@ def use_kernels(which: BlasKernels, environment: Mapping[str, str]) -> None:
         return
     _log.info("%s: the server restarts without it, because blas-kernels is native", said)
     raise StartAnew({name: value for name, value in environment.items() if name not in DESCRIPTIONS})
+
+
+@contextlib.contextmanager
+def restarting(command: str) -> Iterator[None]:
+    """Restart the program if StartAnew is raised inside. If that is impossible, end `command` with one sentence."""
+    try:
+        yield
+    except StartAnew as asked:
+        try:
+            start_anew(asked.environment)
+        except OSError as error:
+            why = f"{sys.executable} cannot be restarted: {error.strerror}"
+            print(f"{command}: {why}; unset {' and '.join(DESCRIPTIONS)} instead", file=sys.stderr)
+            sys.exit(2)
 
 
 def start_anew(environment: Mapping[str, str]) -> NoReturn:

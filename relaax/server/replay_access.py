@@ -1,0 +1,65 @@
+"""Access of workers and learners to the replay servers of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from relaax.algorithm_base import Algorithm, ConfigBase, Space
+from relaax.configuration import ConfigurationError
+from relaax.server.targets import replay_targets
+
+if TYPE_CHECKING:
+    from relaax.configuration.learner_section import LearnerSection
+    from relaax.configuration.sections import RlxServerSection
+    from relaax.parameters.channel import Target
+    from relaax.replay.declaration import TableDeclaration
+    from relaax.replay.interfaces import ReplayMemory
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayUse:
+    """What somebody wants of a replay memory: the table, and the actor indices of its environments; none of a learner."""
+
+    declaration: TableDeclaration
+    actors: Sequence[int] = ()
+
+
+MakeReplay = Callable[[ReplayUse], "ReplayMemory"]
+"""Connects to the replay servers. Called in the process that uses them: gRPC does not survive a fork."""
+
+
+def declared(
+    algorithm: Algorithm, config: ConfigBase, observation_space: Space, action_space: Space, session: str
+) -> TableDeclaration:
+    """Return the table of an algorithm that has a memory: one for all, or if workers learn one of this session."""
+    assert algorithm.Replay is not None
+    table = algorithm.Replay(config, observation_space, action_space).table()
+    if not algorithm.Replay.bundled(config):
+        return table
+    return replace(table, spec=replace(table.spec, name=f"{table.spec.name}/{session}"))
+
+
+def replay_source(settings: RlxServerSection, algorithm: Algorithm) -> MakeReplay | None:
+    """Return what connects a worker to its memory; None if it has none or only acts. Raises ConfigurationError."""
+    if algorithm.Replay is None or settings.only_acts:
+        return None
+    if not settings.replay_server:
+        raise ConfigurationError(
+            f"relaax-rlx-server.replay_server: {algorithm.name} keeps experience in a replay memory, and no replay "
+            "server is named: set it to their addresses in the order of their shards, such as localhost:7002"
+        )
+    return make_replay(settings)
+
+
+def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
+    """Return what connects to the replay servers that a section names. Raises ConfigurationError."""
+    servers, patience = replay_targets(settings), settings.replay_server_patience
+    return lambda use: _connected(servers, use, patience)
+
+
+def _connected(servers: Sequence[Target], use: ReplayUse, patience: float) -> ReplayMemory:
+    from relaax.replay.client import ReplayClient
+
+    return ReplayClient(servers, use.declaration, use.actors, unavailable_after=patience)
