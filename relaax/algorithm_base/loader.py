@@ -159,7 +159,7 @@ def load_algorithm(path: str, folder: Path) -> Algorithm:
 
     Raises ConfigurationError if it is not found, cannot be imported or exports too little.
     """
-    algorithm = _imported(path, folder)
+    algorithm = open_algorithm(path, folder)
     _log.info("algorithm %s from %s", algorithm.name, algorithm.source)
     algorithm.check()
     return algorithm
@@ -170,10 +170,14 @@ def load_config(path: str, folder: Path) -> type[ConfigBase]:
 
     Raises ConfigurationError as `load_algorithm` does.
     """
-    return _imported(path, folder).Config
+    return open_algorithm(path, folder).Config
 
 
-def _imported(path: str, folder: Path) -> Algorithm:
+def open_algorithm(path: str, folder: Path) -> Algorithm:
+    """Return the algorithm meant by `path` (see `find_algorithm`); what it exports is imported as it is used.
+
+    Raises ConfigurationError if it is not found or cannot be imported.
+    """
     source = find_algorithm(path, folder)
     with _importing(source):
         module = importlib.import_module(f"{parent_package(source.parent)}.{source.stem}")

@@ -59,6 +59,11 @@ def rlx_server() -> None:
     _serve("relaax-rlx-server", "relaax.server.rlx_server.main")
 
 
+def learner() -> None:
+    """Run `relaax-learner`."""
+    _serve("relaax-learner", "relaax.server.learner.main")
+
+
 def _serve(command: str, module: str) -> None:
     with named(command):
         if not _asks_for_versions():

@@ -56,6 +56,7 @@ class LearnerSection(Section):
         "auto", description="Transport of gradients and parameters, as relaax-rlx-server.bridge."
     )
     status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
+    allow_anonymous: bool = Field(False, description="Allow a status_bind other than loopback.")
     log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
     log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
     device: Device | None = Field(

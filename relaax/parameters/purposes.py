@@ -1,7 +1,7 @@
 """The purposes for which a process registers with the parameter server, and what each may do there.
 
-All code that asks what a registered process may do reads this one table. A further purpose is a row here and a number in
-the `Role` of `parameter_server.proto`.
+All code that asks what a registered process may do reads this one table. A further purpose is a row here and a number
+in the `Role` of `parameter_server.proto`.
 """
 
 from __future__ import annotations

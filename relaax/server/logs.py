@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from datetime import datetime
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
@@ -45,6 +45,18 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         return json.dumps(said)
+
+
+def writes_log(frame: FrameType | None) -> bool:
+    """Return whether `frame` is inside logging, which would print an exception raised in it and continue.
+
+    A signal that is to raise one comes again then.
+    """
+    while frame is not None:
+        if frame.f_globals.get("__name__") == logging.__name__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def configure_logging(level: str, format_: str = "text") -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
-    """What somebody wants of a replay memory: the table, and the actor indices of its environments; none of a learner."""
+    """What somebody wants of a replay memory: a table, for environments with these actor indices; none of a learner."""
 
     declaration: TableDeclaration
     actors: Sequence[int] = ()

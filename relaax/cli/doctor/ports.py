@@ -16,7 +16,7 @@ import psutil
 from relaax import rlx
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
-from relaax.configuration.roles import servers
+from relaax.configuration.roles import own
 from relaax.server.address import AddressError, listen, split_address
 
 SECONDS = 5.0
@@ -27,7 +27,9 @@ _NO_HELLO = b"\xff\xff\xff\xff"
 def ports(subject: Subject) -> Iterator[Finding]:
     """Check every address that the servers would listen on."""
     found = subject.configuration
-    for role in servers():
+    for role in own():
+        if not role.count(found.sections):
+            continue
         for key in ("bind", "status_bind"):
             address = getattr(found.sections[role.section], key, None)
             if address is not None:

@@ -20,7 +20,8 @@ from relaax.server.tokens import without_tokens
 _log = logging.getLogger(__name__)
 
 _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
-READY = " listening on "
+LISTENS = " listening on "
+READY = " ready"
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
 READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
@@ -60,8 +61,8 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
 class Process:
     """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
 
-    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` holds it. If the log
-    cannot be written, the output is lost, and the process continues.
+    A server announces an address (`... listening on HOST:PORT`), which `address` holds, or if it has none that it is
+    ready (`... ready`). If the log cannot be written, the output is lost, and the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
@@ -130,15 +131,17 @@ class Process:
         ready.set()
 
     def _hear(self, line: str, ready: threading.Event) -> None:
-        if READY in line and not self._announced:
+        if not self._announced and (LISTENS in line or line.rstrip().endswith(READY)):
             self._announced = True
-            self.address = line.rpartition(READY)[2].strip()
+            self.address = line.rpartition(LISTENS)[2].strip() if LISTENS in line else ""
             ready.set()
         elif FAILED in line:
             self.failed = line.partition(FAILED)[2].strip()
 
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        """Return the server's address. Raises StartError if it ends, announces none, or `stopping` is set."""
+        """Return the server's address; empty if it has none. Raises StartError if it ends, announces nothing, or
+        `stopping` is set.
+        """
         deadline = time.monotonic() + timeout
         while not self._ready.wait(0.1) and time.monotonic() < deadline:
             if stopping.is_set():

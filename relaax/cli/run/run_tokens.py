@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from relaax.cli.run.plan import Plan
 from relaax.configuration import ConfigurationError
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN, Role
-from relaax.server.tls import parameter_server_token, rlx_server_token
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN, Role
+from relaax.server.tls import parameter_server_token, replay_server_token, rlx_server_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,12 @@ class RunTokens:
 def run_tokens(plan: Plan) -> RunTokens:
     """Read the tokens from the configuration and this process's environment. Raises ConfigurationError."""
     workers = parameter_server_token(plan.configuration.parameter_server)
+    replay = replay_server_token(plan.configuration.replay_server)
     environments = rlx_server_token(plan.configuration.rlx_server)
     if plan.configuration.rlx_server.clients_file is not None and environments is None:
         raise ConfigurationError(
             "relaax-rlx-server.clients_file: the clients of `relaax run` have no name, and would not be admitted: "
             "set token_file as well, or omit clients_file"
         )
-    found = {WORKERS_TOKEN: workers, ENVIRONMENTS_TOKEN: environments}
+    found = {WORKERS_TOKEN: workers, REPLAY_TOKEN: replay, ENVIRONMENTS_TOKEN: environments}
     return RunTokens({variable: token for variable, token in found.items() if token})

@@ -1,0 +1,85 @@
+"""The loop of a learner: take a batch, learn from it, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from relaax.algorithm_base import LearnerBase
+from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
+from relaax.replay.interfaces import Sampled
+from relaax.server.learner.sampling import SampleAhead
+
+IDLE_SECONDS = 1.0
+"""How long a learner without samples waits before it says so: the parameter server would take it for gone, and tells it
+whether training has ended."""
+TELL_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class LearnerState:
+    """What a learner does, for its status port; written by one thread. Totals since the start of the process."""
+
+    learner: int
+    phase: Literal["starting", "waiting", "learning"] = "starting"
+    """Waiting: for the first worker, which brings the model."""
+    updates: int = 0
+    items: int = 0
+    waited_seconds: float = 0.0
+    replay_size: int | None = None
+    global_step: int = 0
+
+
+class LearnerMeter:
+    """Measure a learner, and record it as metrics about once a second."""
+
+    def __init__(
+        self, state: LearnerState, metrics: MetricsRecorder, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state = state
+        self._metrics = metrics
+        self._clock = clock
+        self._since = clock()
+        self._updates, self._waited = state.updates, state.waited_seconds
+
+    def waited(self, seconds: float) -> None:
+        """Count time without samples."""
+        self._state.waited_seconds += seconds
+        self._tell()
+
+    def learned(self, sampled: Sampled) -> None:
+        """Count an update."""
+        state = self._state
+        state.updates += 1
+        state.items += len(sampled.ages)
+        state.replay_size = sampled.size
+        self._metrics.scalar("replay/size", float(sampled.size))
+        self._metrics.scalar("replay/sample_age", float(sampled.ages.mean()))
+        self._tell()
+
+    def _tell(self) -> None:
+        seconds = self._clock() - self._since
+        if seconds < TELL_SECONDS:
+            return
+        updates, waited = self._state.updates - self._updates, self._state.waited_seconds - self._waited
+        self._metrics.scalar("learner/updates_per_second", updates / seconds)
+        self._metrics.scalar("learner/wait_fraction", min(1.0, waited / seconds))
+        self._since += seconds
+        self._updates, self._waited = self._state.updates, self._state.waited_seconds
+
+
+def learn(learner: LearnerBase, samples: SampleAhead, client: ParameterClientBase, state: LearnerState) -> NoReturn:
+    """Learn from batch after batch. Ends by an exception: TrainingEnded, or what the servers or the learner raise."""
+    meter = LearnerMeter(state, client.metrics)
+    while True:
+        begun = time.monotonic()
+        sampled = samples.take(IDLE_SECONDS)
+        meter.waited(time.monotonic() - begun)
+        if sampled is None:
+            client.flush()
+        else:
+            learner.step(sampled)
+            meter.learned(sampled)
+        state.global_step = client.global_step
