@@ -83,6 +83,11 @@ Addresses = Annotated[
     pydantic.BeforeValidator(_addresses),
     pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+NoneOrAddresses = Annotated[
+    list[Address],
+    pydantic.BeforeValidator(_addresses),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 Folder = Annotated[str, pydantic.AfterValidator(_folder)]
 Duration = Annotated[
     float,
@@ -213,7 +218,7 @@ class RlxServerSection(Section):
     parameter_server_patience: float = Field(
         60.0, gt=0, description="Seconds that a worker waits for an unreachable parameter server."
     )
-    replay_server: Annotated[list[Address], pydantic.BeforeValidator(_addresses)] = Field(
+    replay_server: NoneOrAddresses = Field(
         [], description="Addresses of the replay servers, in the order of their shards, for algorithms that have one."
     )
     replay_server_token_file: str | None = Field(

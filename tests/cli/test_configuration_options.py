@@ -1,4 +1,4 @@
-"""`--print-config`, `--check-config` and early refusals of the three commands that read a configuration."""
+"""`--print-config`, `--check-config` and early refusals of the commands that read a configuration."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from relaax.configuration import load_configuration
+from relaax.configuration import SECTIONS, load_configuration
 from relaax.configuration.yaml_file import parse_yaml
 from support.processes import Processes
-from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
+from support.service import LEARNER, PARAMETER_SERVER, RELAAX, RLX_SERVER
 
 COMMANDS = {
     "relaax run": (*RELAAX, "run", "da3c_gym_cartpole"),
     "relaax-parameter-server": (*PARAMETER_SERVER, "--config", "da3c_gym_cartpole"),
     "relaax-rlx-server": (*RLX_SERVER, "--config", "da3c_gym_cartpole"),
+    "relaax-learner": (*LEARNER, "--config", "da3c_gym_cartpole"),
 }
 WITHOUT_TENSORFLOW = """
 import sys
@@ -41,7 +42,7 @@ def test_the_effective_configuration_is_printed(name: str, processes: Processes,
     assert "  gae_lambda: 1.0  # default" in command.lines
     assert "very-secret" not in text + command.stderr
     document = parse_yaml(text, "printed")
-    assert list(document) == ["relaax-parameter-server", "relaax-rlx-server", "relaax-run", "algorithm"]
+    assert list(document) == [*SECTIONS, "algorithm"]
     again = tmp_path / "again.yaml"
     again.write_text(text)
     assert load_configuration(again).run.clients == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import time
 
 import pytest
@@ -225,3 +226,11 @@ view.say("no")
     )
     assert command.wait(60) == 0, command.report()
     assert command.stderr == ""
+
+
+def test_learners_stand_apart_from_workers_where_there_are_any() -> None:
+    assert "learners" not in rendered(PROGRESS)
+    text = rendered(dataclasses.replace(PROGRESS, learners=3, discarded=2, discarded_stale=2))
+    assert re.search(r"learners +3\b", text)
+    assert re.search(r"workers +4 ", text)
+    assert text.index("updates") < text.index("discarded") < text.index("answer to a step")

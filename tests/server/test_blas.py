@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from relaax.server.rlx_server import main
 from relaax.server.blas import StartAnew, use_kernels
+from relaax.server.rlx_server import main
 
 DESCRIBED = {"OPENBLAS_CORETYPE": "Haswell", "PATH": "/bin"}
 

@@ -18,6 +18,7 @@ from support.processes import Processes, Running, wait_until
 
 PARAMETER_SERVER = (sys.executable, "-m", "relaax.server.parameter_server.main")
 RLX_SERVER = (sys.executable, "-m", "relaax.server.rlx_server.main")
+LEARNER = (sys.executable, "-m", "relaax.server.learner.main")
 RELAAX = (sys.executable, "-m", "relaax.cli.main")
 
 

@@ -54,8 +54,8 @@ app = command_app()
 @app.command()
 @key_options(
     RLX_SERVER,
-    "bind", "parameter_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format", "timeout",
-    "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
+    "bind", "parameter_server", "replay_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format",
+    "timeout", "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
 )  # fmt: skip
 def serve(
     keys: dict[str, Any],

@@ -19,6 +19,7 @@ from relaax.rlx import Box, Discrete
 from relaax.server.learner import learning
 from relaax.server.learner.learning import LearnerMeter, LearnerState, learn
 from relaax.server.learner.sampling import AHEAD, SampleAhead
+from support.metrics_page import documented
 from support.processes import wait_until
 from support.replay_algorithm import SIZE, Config, Learner
 
@@ -52,11 +53,10 @@ class CountingReplay(LocalReplay):
         self.given_back += 1
 
 
-def learner_of(replay: LocalReplay, **options: Any) -> tuple[Learner, FakeParameters]:
-    parameters = FakeParameters(np.zeros(SIZE, np.float32), **options)
+def learner_of(replay: LocalReplay, parameters: FakeParameters) -> Learner:
     parameters.register(Registration("", environments=0, purpose=LEARN))
-    context = LearnerContext(*SPACES, seed=1, learner=0, parameters=parameters, metrics=parameters.metrics, replay=replay)
-    return Learner(Config(path="x", batch=4), context), parameters
+    given: dict[str, Any] = {"parameters": parameters, "metrics": parameters.metrics, "replay": replay}
+    return Learner(Config(path="x", batch=4), LearnerContext(*SPACES, seed=1, learner=0, **given))
 
 
 class EndsAfter(FakeParameters):
@@ -78,9 +78,7 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     replay = CountingReplay(TableDeclaration(SPEC, min_size=8), environments=1)
     fill(replay, 10)
     parameters = EndsAfter(5)
-    parameters.register(Registration("", environments=0, purpose=LEARN))
-    context = LearnerContext(*SPACES, seed=1, learner=0, parameters=parameters, metrics=parameters.metrics, replay=replay)
-    learner, state = Learner(Config(path="x", batch=4), context), LearnerState(0)
+    learner, state = learner_of(replay, parameters), LearnerState(0)
     samples = SampleAhead(replay, learner.batch_size)
     try:
         with pytest.raises(TrainingEnded):
@@ -92,7 +90,7 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     assert replay.given_back == 5
     assert replay.samples <= 5 + AHEAD + 2, "no further ahead than that"
     told = {name for name, _ in parameters.scalars}
-    assert told == {"replay/size", "replay/sample_age", "learner/updates_per_second", "learner/wait_fraction"}
+    assert told == {name for name in documented() if name.startswith(("learner/", "replay/"))}
 
 
 def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
@@ -100,7 +98,8 @@ def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
 ) -> None:
     monkeypatch.setattr(learning, "IDLE_SECONDS", 0.01)
     replay = memory()
-    learner, parameters = learner_of(replay)
+    parameters = FakeParameters(np.zeros(SIZE, np.float32))
+    learner = learner_of(replay, parameters)
     flushed = threading.Event()
 
     def flush() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from support.metrics_page import documented_for_prometheus
 from support.nobody import nobody
 from support.processes import Processes, Running, wait_until
 from support.scrape import health, scraped, status_url
-from support.service import PARAMETER_SERVER
+from support.service import LEARNER, PARAMETER_SERVER
 
-LEARNER = (sys.executable, "-m", "relaax.server.learner.main")
 PREFIX = "relaax_learner_"
 READY = "relaax-learner ready"
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from relaax.cli.top import ServiceWatcher, _picture
 from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
 from relaax.server.parameter_server.errors import InvalidRequest
@@ -62,17 +67,20 @@ def test_a_learner_pushes_and_is_counted_apart() -> None:
 
 
 def test_a_learner_hears_of_the_end_of_training() -> None:
-    with running(Models(max_global_step=5)) as server:
-        with bridge_to(server.address) as worker, bridge_to(server.address) as learner:
-            worker.register(registration())
-            learner.register(registration(**LEARNER))
-            worker.pull()
-            learner.pull()
-            with pytest.raises(TrainingEnded):
-                worker.push(None, env_steps=5)
-            with pytest.raises(TrainingEnded):
-                learner.push(gradient(1), env_steps=0)
-            assert server.version == 0
+    with (
+        running(Models(max_global_step=5)) as server,
+        bridge_to(server.address) as worker,
+        bridge_to(server.address) as learner,
+    ):
+        worker.register(registration())
+        learner.register(registration(**LEARNER))
+        worker.pull()
+        learner.pull()
+        with pytest.raises(TrainingEnded):
+            worker.push(None, env_steps=5)
+        with pytest.raises(TrainingEnded):
+            learner.push(gradient(1), env_steps=0)
+        assert server.version == 0
 
 
 @pytest.mark.parametrize("way", ["grpc", "shared_memory"])
@@ -142,3 +150,23 @@ def test_a_gradient_before_the_first_pull_is_still_a_mistake() -> None:
             learner.push(gradient(1), env_steps=0)
         with pytest.raises(ParameterServerError, match="has no environments"):
             learner.register(registration(**{**LEARNER, "environments": 1}))
+
+
+def test_who_looks_at_the_service_sees_learners_apart() -> None:
+    with running() as server, bridge_to(server.address) as worker, bridge_to(server.address) as learner:
+        worker.register(registration(environments=2, environment="CartPole-v1", server="here:7001"))
+        learner.register(registration(**LEARNER))
+        watcher = ServiceWatcher([Target(server.address)])
+        try:
+            seen = watcher.look()
+        finally:
+            watcher.close()
+        assert [shard["learners"] for shard in seen["shards"]] == [1]
+        assert [(one["mode"], one["actor"]) for one in seen["workers"]] == [("train", 0), ("learn", None)]
+        assert [one["server"] for one in seen["servers"]] == ["here:7001"], "a learner is of no RLX server"
+        console = Console(file=io.StringIO(), width=140)
+        console.print(_picture(seen))
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert "workers: 1 train, 0 exploit, 1 learn" in text
+        assert re.search(r"–\s+learner 0\s+here\s+learn\s+0\s+–", text)
