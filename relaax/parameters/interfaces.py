@@ -75,6 +75,8 @@ class Pulled:
 
     `target` is the target network, float32 of shape [parameters], read-only, and the same array until it is renewed.
     None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
+
+    `actor_count` is how many actors there are now, over all workers; 0 if that is not known.
     """
 
     parameters: FlatVector
@@ -83,6 +85,7 @@ class Pulled:
     statistics: Mapping[str, Moments] = field(default_factory=dict)
     frames: int = 0
     target: FlatVector | None = None
+    actor_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
