@@ -46,7 +46,7 @@ class ActionValueAgent(NetworkAgent):
 
     def _take(self, pulled: Pulled) -> None:
         super()._take(pulled)
-        self._frames = pulled.frames
+        self._pulled, self._frames = pulled, pulled.frames
 
     def _online_values(self, inputs: Inputs, state: Array) -> Array:
         """Return the online network's values, float32 [N, A], of inputs [N, ...]."""

@@ -21,8 +21,8 @@ class AgentContext:
 
     `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's: an agent
     seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
-    connections draw the same. `replay` is the memory that the algorithm declares (`ReplayBase`), None if it declares none
-    or only acts.
+    connections draw the same. `replay` is the memory that the algorithm declares (`ReplayBase`), None if it declares
+    none or only acts.
     """
 
     observation_space: Space

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LearnerContext:
-    """What a learner is made with. `learner` is its number, from 0; a worker that bundles one gives its first actor's."""
+    """What a learner is made with. `learner` is its number, from 0; a worker that bundles one gives its first actor."""
 
     observation_space: Space
     action_space: Space

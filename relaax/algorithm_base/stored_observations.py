@@ -66,13 +66,12 @@ class KeptVectors:
         """Return what stands for what was seen last of the episodes `where` they were cut off, [E, ...]."""
         return inputs.copy()
 
-    def first_named(self, stored: Stored) -> int | None:
-        """Return the number of the first frame that some of them name; None if there is none."""
-        return None
-
-    def since(self, first: int | None) -> tuple[Frames | None, int]:
-        """Return the frames from number `first` on, and the number of the first of them; forget those before."""
+    def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
+        """Return the frames from the first one on that some of these name, and its number; forget those before."""
         return None, 0
+
+    def clear(self) -> None:
+        """Forget everything: nothing of it will be named."""
 
 
 class KeptFrames(KeptVectors):
@@ -95,14 +94,13 @@ class KeptFrames(KeptVectors):
         newest[where] = self._keep(inputs[where])
         return self._stack.peek(newest)
 
-    def first_named(self, stored: Stored) -> int | None:
-        return int(stored.min()) if stored.size else None
+    def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
+        first = min(int(numbers.min()) for numbers in stored if numbers.size)
+        self._kept, self._first = [np.concatenate(self._kept)[first - self._first :]], first
+        return self._kept[0], first
 
-    def since(self, first: int | None) -> tuple[Frames | None, int]:
-        frames = np.concatenate(self._kept) if self._kept else np.zeros((0, 0, 0, 1), np.uint8)
-        start = self._following if first is None else first
-        self._kept, self._first = [frames[start - self._first :]], start
-        return self._kept[0], start
+    def clear(self) -> None:
+        self._kept, self._first = [], self._following
 
     def _keep(self, inputs: Inputs) -> npt.NDArray[np.int64]:
         """Keep the newest frame of each of n stacks; return their numbers, int64 [n]."""

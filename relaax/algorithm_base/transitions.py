@@ -19,7 +19,9 @@ Array = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
 
 AT_ONCE = 50
-"""Transitions that are inserted at once (Horgan et al. 2018, appendix F)."""
+"""Transitions that are inserted at once (Horgan et al. 2018, section 4.1)."""
+LARGEST_ERROR = 1e30
+"""Larger ones have the priority of this one."""
 
 
 def transition_table(layout: ObservationLayout, capacity: int, priority_exponent: float | None) -> TableSpec:
@@ -42,6 +44,13 @@ def transition_table(layout: ObservationLayout, capacity: int, priority_exponent
         alpha=priority_exponent or 0.0,
         frame=layout.frame,
     )
+
+
+def priorities_of(errors: npt.NDArray[np.floating[Any]], offset: float) -> Numbers:
+    """Return |error| + offset, float64 [B]. What is beyond all bounds, or no number, is no reason to stop."""
+    sizes = np.nan_to_num(np.abs(errors.astype(np.float64)), nan=0.0)
+    priorities: Numbers = np.minimum(sizes, LARGEST_ERROR) + offset
+    return priorities
 
 
 @dataclass(slots=True)
@@ -106,7 +115,7 @@ class WriterTransitions:
         self._completed = None
         if self._count:
             self._insert()
-        self._kept.since(None)
+        self._kept.clear()
 
     def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
         """Take what was seen and done, of all N environments of the connection.
@@ -172,14 +181,13 @@ class WriterTransitions:
             if completed.values is not None:
                 values = np.where(completed.cut_off, completed.values, values)
             errors = returns + discounts * values[places] - self._chosen[rows, places]
-            self._priorities.append(np.abs(errors) + self._offset)
+            self._priorities.append(priorities_of(errors, self._offset))
         self._count += len(rows)
 
     def _insert(self) -> None:
         columns = {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
         priorities = np.concatenate(self._priorities) if self._priorities else None
-        needed = [self._kept.first_named(part) for part in (columns["observation"], self._observations[self._open])]
-        frames, first = self._kept.since(min((number for number in needed if number is not None), default=None))
+        frames, first = self._kept.since_first_of(columns["observation"], self._observations[self._open])
         self._columns, self._priorities, self._count = [], [], 0
         self._writer.insert(Insertion(columns, priorities, frames, first))
 

@@ -76,7 +76,8 @@ class Pulled:
     `target` is the target network, float32 of shape [parameters], read-only, and the same array until it is renewed.
     None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
 
-    `actor_count` is how many actors there are now, over all workers; 0 if that is not known.
+    `actor_count` is how many actor indices there are over all connections: the highest that is allotted, and 1. 0 if
+    that is not known, as without a parameter server.
     """
 
     parameters: FlatVector
