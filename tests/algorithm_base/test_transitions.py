@@ -12,7 +12,7 @@ from relaax.algorithm_base import Box, Dict, Discrete, Space, StepResult
 from relaax.algorithm_base.observations import ObservationEncoder
 from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.testing import RandomEnvironments
-from relaax.algorithm_base.transitions import Transitions, transition_table
+from relaax.algorithm_base.transitions import Transitions, priorities_of, transition_table
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.local import LocalReplay
@@ -215,3 +215,8 @@ def test_no_insertion_names_a_frame_before_those_that_come_with_it() -> None:
             shared = before.first_frame + len(before.frames) - insertion.first_frame  # type: ignore[arg-type]
             if shared > 0:
                 np.testing.assert_array_equal(before.frames[-shared:], frames[:shared])  # type: ignore[index]
+
+
+def test_errors_beyond_all_bounds_are_priorities_all_the_same() -> None:
+    errors = np.array([-2, 0, np.inf, -np.inf, np.nan], np.float32)
+    assert priorities_of(errors, 0.5).tolist() == [2.5, 0.5, 1e30 + 0.5, 1e30 + 0.5, 0.5]
