@@ -113,7 +113,16 @@ TARGETS_PY = "relaax/algorithm_base/value_targets.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
 VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+ACTING_PY = "algorithms/async_q/action_value_agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
+TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
+STORED_PY = "relaax/algorithm_base/stored_observations.py"
+REPLAY_LEARNER_PY = "algorithms/gorila/learner.py"
+REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+TRANSITIONS = "tests/algorithm_base/test_transitions.py"
+REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
+REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
+REPLAY_CONTRACT = "tests/algorithms/gorila/test_contract.py"
 NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
 TARGET_PY = "relaax/server/parameter_server/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
@@ -146,6 +155,140 @@ _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.f
 _LSTM_KEPT = (NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
 
 ERRORS = (
+    # Experience from steps to transitions, and what is learned from it.
+    planted(
+        "transition-cut-off-as-terminated",
+        "the tail of a truncated episode is dropped",
+        [(TRANSITIONS_PY, "self._open & (terminated | cut_off | (", "self._open & (terminated | (")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-goes-on-after-the-end",
+        "a terminated episode has a discount",
+        [(TRANSITIONS_PY, "self._ages[:, None] * ~terminated", "self._ages[:, None] * ~first")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-over-a-cut",
+        "what follows a truncated episode is the next one's first observation",
+        [(TRANSITIONS_PY, "np.where(cut_off, completed.final, observations)", "observations")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-tail-with-the-whole-discount",
+        "a tail is discounted as if it were n steps long",
+        [(TRANSITIONS_PY, "self._gamma ** self._ages[:, None] *", "self._gamma ** self._steps *")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-of-a-void-step",
+        "a void step makes a transition",
+        [(TRANSITIONS_PY, "self._open[:, first] = False", "pass")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-over-a-reset",
+        "what a reset leaves open goes on afterwards",
+        [(TRANSITIONS_PY, "self._open[:] = False", "pass")],
+        TRANSITIONS,
+    ),
+    planted(
+        "priority-of-the-next-episode",
+        "the priority of a cut-off transition has the value of the next episode's first observation",
+        [(TRANSITIONS_PY, "np.where(completed.cut_off, completed.values, values)", "values")],
+        TRANSITIONS,
+    ),
+    planted(
+        "stack-over-an-episodes-start",
+        "stacks of frames reach into the episode before",
+        [
+            (
+                STORED_PY,
+                "self._stack.push(self._keep(inputs), restart)",
+                "self._stack.push(self._keep(inputs), restart & False)",
+            )
+        ],
+        TRANSITIONS,
+    ),
+    planted(
+        "frames-forgotten-too-early",
+        "frames that open transitions will name are not kept",
+        [
+            (
+                TRANSITIONS_PY,
+                'since_first_of(columns["observation"], self._observations[self._open])',
+                "since_first_of(self._observations[self._open])",
+            )
+        ],
+        TRANSITIONS,
+    ),
+    planted(
+        "learner-with-its-own-target",
+        "a learner's targets are the online network's",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "self._values(self._target, inputs), selector",
+                "self._values(self._online, inputs), selector",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-sums",
+        "a learner sums over the batch",
+        [(REPLAY_LEARNER_PY, " / np.float32(count)", "")],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-without-importance",
+        "a learner does not correct for what is drawn more often",
+        [(REPLAY_LEARNER_PY, "self._beta(self._global_step)", "0 * self._beta(self._global_step)")],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-keeps-priorities",
+        "priorities come back without their offset",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "priorities_of(loss.errors, self.config.priority_offset)",
+                "priorities_of(loss.errors, 0.0)",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "bundle-counts-twice",
+        "the steps that a learner's push has counted are counted again",
+        [
+            (
+                REPLAY_AGENT_PY,
+                "self._env_steps, self._unsaid = self._env_steps, 0, 0",
+                "self._unsaid = self._env_steps, 0",
+            )
+        ],
+        REPLAY_CONTRACT,
+        REPLAY_AGENT,
+    ),
+    planted(
+        "actors-explore-alike",
+        "the actors of Ape-X share one epsilon",
+        [
+            (
+                "algorithms/apex/agent.py",
+                "ladder_of_epsilons(actors, count,",
+                "ladder_of_epsilons([0] * len(actors), count,",
+            )
+        ],
+        REPLAY_AGENT,
+    ),
+    planted(
+        "actors-by-connection",
+        "the ladder of epsilons has as many rungs as a connection has environments",
+        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(actors)", "len(actors)")],
+        REPLAY_AGENT,
+    ),
     # Value methods.
     planted(
         "max-over-the-online-network",
@@ -321,7 +464,7 @@ ERRORS = (
     planted(
         "epsilon-by-steps",
         "epsilon is annealed by steps",
-        [(VALUE_AGENT_PY, "self._frames = pulled.frames", "self._frames = pulled.global_step")],
+        [(ACTING_PY, "self._frames = pulled, pulled.frames", "self._frames = pulled, pulled.global_step")],
         VALUE_AGENT,
     ),
     planted(
