@@ -15,7 +15,13 @@ from relaax.configuration.layers import printed
 from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
 from relaax.configuration.roles import SECTIONS
 from relaax.configuration.secrets import redacted
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import (
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    RunSection,
+)
 from relaax.configuration.validation import ConfigurationError, Section, validate_section
 
 __all__ = [
@@ -27,7 +33,9 @@ __all__ = [
     "Free",
     "HERE",
     "KeyPath",
+    "LearnerSection",
     "ParameterServerSection",
+    "ReplayServerSection",
     "Resume",
     "RlxServerSection",
     "RunSection",

@@ -15,7 +15,7 @@ from relaax.configuration.environment import path_of, variables_of, warn_of_miss
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import Layers, text_of, value_of
 from relaax.configuration.roles import SECTIONS, servers
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import ParameterServerSection, ReplayServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
 
@@ -48,6 +48,11 @@ class Configuration:
     def parameter_server(self) -> ParameterServerSection:
         """Return the section `relaax-parameter-server`."""
         return cast(ParameterServerSection, self.sections["relaax-parameter-server"])
+
+    @property
+    def replay_server(self) -> ReplayServerSection:
+        """Return the section `relaax-replay-server`."""
+        return cast(ReplayServerSection, self.sections["relaax-replay-server"])
 
     @property
     def rlx_server(self) -> RlxServerSection:

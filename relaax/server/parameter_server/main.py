@@ -40,7 +40,7 @@ from relaax.server.options import (
     command_app,
 )
 from relaax.server.parameter_server.storage import location_overrides
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.termination import EndRequests, Reason
 
 if TYPE_CHECKING:
     from relaax.server.parameter_server.server import Server
