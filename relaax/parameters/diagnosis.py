@@ -28,11 +28,9 @@ def tls_trouble(target: Target) -> str | None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said over this connection
         trouble = _dialled(place, context)
         speaks_tls = trouble is None or "certificate" in trouble
-        return (
-            f"it speaks TLS, and no authority is known to check its certificate by: set {target.keys}_ca"
-            if speaks_tls
-            else None
-        )
+        if not speaks_tls:
+            return None
+        return f"it speaks TLS, and no authority is known to check its certificate by: set {target.keys}_ca"
     context = client_context(target.ca.decode("ascii", "replace"))
     if target.certificate and target.key:
         _show(context, target.certificate, target.key)

@@ -1,11 +1,11 @@
-"""Targets of connections to the parameter server: addresses, tokens and certificates of the configuration."""
+"""Targets of connections to other servers: addresses, tokens and certificates of the configuration."""
 
 from __future__ import annotations
 
-from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import WORKERS_TOKEN
+from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
+from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.parameters.channel import Target
-from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
+from relaax.server.tls import LEARNER, PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import read_token
 
 
@@ -20,6 +20,23 @@ def targets(settings: RlxServerSection) -> list[Target]:
         raise ConfigurationError(f"{where}_certificate: is shown over TLS only: set {where}_ca")
     target = Target("", token or "", ca, *(pair or (None, None)))
     return [target.at(address) for address in settings.parameter_server]
+
+
+def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
+    """Return the targets of all replay servers for workers or a learner; none if there are none.
+
+    Raises ConfigurationError.
+    """
+    where = f"{LEARNER if isinstance(settings, LearnerSection) else RLX_SERVER}.replay_server"
+    token = read_token(settings.replay_server_token_file, f"{where}_token_file", REPLAY_TOKEN)
+    files = settings.replay_server_certificate, settings.replay_server_key
+    ca = authority(settings.replay_server_ca, f"{where}_ca")
+    pair = key_pair(*files, f"{where}_certificate", f"{where}_key")
+    if pair and ca is None:
+        raise ConfigurationError(f"{where}_certificate: is shown over TLS only: set {where}_ca")
+    certificate, key = pair or (None, None)
+    target = Target("", token or "", ca, certificate, key, service="replay server", keys=where)
+    return [target.at(address) for address in settings.replay_server]
 
 
 def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:
