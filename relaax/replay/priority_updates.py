@@ -28,6 +28,7 @@ class PriorityUpdates:
         self._lock = threading.Lock()
         self._waiting: list[_Update] = []
         self._call: Any = None
+        self._sent = 0
         self.dropped = 0
         """Updates that were dropped here: the shard was too slow, or away."""
 
@@ -59,6 +60,7 @@ class PriorityUpdates:
         incarnation = self._waiting[0][0]
         together = [update for update in self._waiting if update[0] == incarnation]
         self._waiting = [update for update in self._waiting if update[0] != incarnation]
+        self._sent = sum(len(keys) for _, keys, _ in together)
         request = pb.UpdatePrioritiesRequest(
             incarnation=incarnation,
             keys=to_bytes(np.concatenate([keys for _, keys, _ in together])),
@@ -74,6 +76,7 @@ class PriorityUpdates:
     def _done(self, call: Any) -> None:
         with self._lock:
             if call.code() is not grpc.StatusCode.OK:
+                self.dropped += self._sent + sum(len(keys) for _, keys, _ in self._waiting)
                 self._waiting.clear()
             following = self._next()
         self._watch(following)

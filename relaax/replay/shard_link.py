@@ -170,9 +170,8 @@ class ShardLink:
             self.incarnation = response.incarnation
             self.state = ShardState.of(response.state)
             self._heard = now
-            _log.info(
-                "%s holds %r: %.3g GB once it is full", self.target, self._request.table.name, response.bytes / 1e9
-            )
+            name, gigabytes = self._request.table.name, response.bytes / 1e9
+            _log.info("%s holds %r: %.3g GB once it is full", self.target, name, gigabytes)
 
     def _check_place(self, response: pb.ReplayServiceRegisterResponse) -> None:
         """Raise ReplayError unless it is the shard that the order of addresses says."""
@@ -183,6 +182,6 @@ class ShardLink:
             )
         if response.shard != self.shard:
             raise ReplayError(
-                f"{self.target} is shard {response.shard}, and it was named where shard {self.shard} belongs: name them "
-                "in their order, shard 0 first"
+                f"{self.target} is shard {response.shard}, and it was named where shard {self.shard} belongs: name "
+                "them in their order, shard 0 first"
             )

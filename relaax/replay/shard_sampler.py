@@ -103,15 +103,11 @@ class ShardSampler:
         shares = weights / weights.sum()
         parts = self._random.multinomial(missing, shares)
         calls = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
-        futures = [
-            link.stub.Sample.future(
-                pb.SampleRequest(incarnation=incarnation or "", count=part, wait=wait),
-                timeout=wait + self._group.timeout,
-            )
-            if part
-            else None
-            for link, incarnation, part in calls
-        ]
+        futures: list[Any] = [None] * len(calls)
+        for i, (link, incarnation, part) in enumerate(calls):
+            if part:
+                request = pb.SampleRequest(incarnation=incarnation or "", count=part, wait=wait)
+                futures[i] = link.stub.Sample.future(request, timeout=wait + self._group.timeout)
         answers = [
             None if future is None else self._answer(link, incarnation or "", future)
             for (link, incarnation, _), future in zip(calls, futures, strict=True)

@@ -43,9 +43,7 @@ app = command_app()
 
 
 @app.command()
-@key_options(
-    REPLAY_SERVER, "bind", "memory", "session_timeout", "status_bind", "log_level", "log_format", "allow_anonymous"
-)
+@key_options(REPLAY_SERVER, "bind", "memory", "status_bind", "log_level", "log_format", "allow_anonymous")
 def serve(
     config: ConfigOption,
     keys: dict[str, Any],
