@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay.frame_store import Frames
-from relaax.replay.spec import TableSpec
+from relaax.replay.spec import Field, TableSpec
+
+
+def inserted_form(field: Field) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and dtype of a field's value as a writer sends it: for a stack of H frames H numbers."""
+    if field.frames:
+        return (field.frames,), np.dtype(np.int64)
+    return field.shape, np.dtype(field.dtype)
 
 
 def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tuple[int, dict[str, npt.NDArray[Any]]]:
@@ -24,7 +31,7 @@ def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tu
     counts = {len(column) if column.ndim else -1 for column in checked.values()}
     count = counts.pop()
     for name, field in spec.fields.items():
-        shape, dtype = ((field.frames,), np.dtype(np.int64)) if field.frames else (field.shape, np.dtype(field.dtype))
+        shape, dtype = inserted_form(field)
         column = checked[name]
         if counts or column.shape != (count, *shape) or column.dtype != dtype:
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relaax.replay.limiter import RateLimiter
 from relaax.replay.spec import TableSpec
@@ -31,11 +31,24 @@ class TableDeclaration:
             )
         self.limiter()
 
+    def spec_of_shard(self, shards: int) -> TableSpec:
+        """Return what one of so many shards holds: its part of the items and frames, rounded up."""
+        slots = self.spec.frame_slots
+        return replace(
+            self.spec,
+            capacity=math.ceil(self.spec.capacity / shards),
+            frame_slots=None if slots is None else math.ceil(slots / shards),
+        )
+
     def limiter(self, shards: int = 1) -> RateLimiter:
-        """Return the limiter of one of so many shards."""
+        """Return the limiter of one of so many shards. The largest requests are as large there as for one shard."""
+        min_size = math.ceil(self.min_size / shards)
         if self.samples_per_insert is None:
-            return RateLimiter(None, math.ceil(self.min_size / shards))
+            return RateLimiter(None, min_size)
+        least = max(1.0, self.samples_per_insert)
         buffer = self.error_buffer
         if buffer is None:
-            buffer = max(0.1 * self.min_size * self.samples_per_insert, 1_000 * max(1.0, self.samples_per_insert))
-        return RateLimiter(self.samples_per_insert, math.ceil(self.min_size / shards), max(1.0, buffer / shards))
+            buffer = max(0.1 * min_size * self.samples_per_insert, 1_000 * least)
+        elif shards > 1:
+            buffer = max(buffer / shards, least)
+        return RateLimiter(self.samples_per_insert, min_size, buffer)

@@ -18,5 +18,9 @@ class SequenceGap(OutOfStep):
     """Tell a writer that an insert is missing before this one."""
 
 
+class NoRoom(ValueError):
+    """Refuse frames for which writers have left no room."""
+
+
 class UnknownFrames(OutOfStep):
     """Tell a writer that an item names frames that are not there."""

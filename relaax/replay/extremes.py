@@ -70,7 +70,8 @@ class MinTree:
         return popped
 
     def _slots(self, keys: Keys) -> Slots:
-        return (keys % self._capacity).astype(np.int64)
+        slots: Slots = (keys % self._capacity).astype(np.int64)
+        return slots
 
 
 def _largest_kernel(nodes: Any, slots: Any, priorities: Any) -> None:

@@ -36,7 +36,7 @@ class FrameStore:
 
     def put(self, frames: Frames) -> FrameSlots:
         """Store `frames` uint8 [n, h, w, c] and hold them once; return their slots int32 [n]. So many must be free."""
-        slots = self._free[self.free - len(frames) : self.free].copy()
+        slots: FrameSlots = self._free[self.free - len(frames) : self.free].copy()
         self.free -= len(frames)
         self._frames[slots] = frames
         self._holders[slots] = 1

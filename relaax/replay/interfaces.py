@@ -82,7 +82,8 @@ class Sampled:
     def importance_weights(self, beta: float) -> npt.NDArray[np.float32]:
         """Return (1 / (N P(i))) ** beta, divided by the largest of the batch, float32 [B] (Schaul et al. 2016, 3.4)."""
         weights = (self.size * self.probabilities) ** -beta
-        return (weights / weights.max()).astype(np.float32)
+        normalized: npt.NDArray[np.float32] = (weights / weights.max()).astype(np.float32)
+        return normalized
 
 
 class ReplayMemory(ABC):

@@ -82,7 +82,8 @@ class Items:
 
     def free(self) -> npt.NDArray[np.int32]:
         """Return the free slots int32 [capacity - size], in the order of which `restore` wants to know."""
-        return self._free[: self._capacity - self.size].copy()
+        free: npt.NDArray[np.int32] = self._free[: self._capacity - self.size].copy()
+        return free
 
     def restore(self, keys: Keys, free: npt.NDArray[np.int32], numbered: int) -> None:
         """Make empty slots hold the items with `keys` uint64 [n], oldest first, and `free` what `free()` returned."""

@@ -17,7 +17,7 @@ class RateLimiter:
     Before, nothing is sampled. None for `samples_per_insert`: that is all.
 
     An insert or sample of more than `error_buffer` is refused, so that never both sides wait. An insert that has waited
-    for as long as it may goes on; what it adds beyond the upper bound is not put to the account, so that samplers that
+    for as long as it may is forced; what it adds beyond the upper bound is not put to the account: samplers that
     come back find no more to do than the bound allows.
     """
 
@@ -60,6 +60,11 @@ class RateLimiter:
         """Return the samples that inserts have paid for and that were not taken."""
         return self._balance
 
+    @property
+    def begun(self) -> bool:
+        """Return whether enough items were inserted for the first sample."""
+        return self._inserts >= self._min_size
+
     def may_insert(self, count: int) -> bool:
         """Return whether `count` items may be inserted now. Raises ValueError for more than the buffer allows."""
         self._check(count, self._ratio)
@@ -73,14 +78,25 @@ class RateLimiter:
             return self._sample_allowed(count)
 
     def await_insert(self, count: int, timeout: float) -> bool:
-        """Wait until `count` items may be inserted, and book them; False if that took `timeout` seconds.
+        """Wait until `count` items may be inserted, and book them; False, and nothing, if that took `timeout` seconds.
 
-        They are booked then as well, and are to be inserted: old experience is overwritten unseen. Raises ValueError
-        for more than the buffer allows.
+        Raises ValueError for more than the buffer allows.
         """
         self._check(count, self._ratio)
         with self._changed:
             allowed = self._changed.wait_for(lambda: self._insert_allowed(count), timeout)
+            if allowed:
+                self._book(count, 0)
+            return allowed
+
+    def force_insert(self, count: int) -> bool:
+        """Book `count` items that are inserted in any case: old experience is overwritten unseen.
+
+        Return whether they were allowed. Raises ValueError for more than the buffer allows.
+        """
+        self._check(count, self._ratio)
+        with self._changed:
+            allowed = self._insert_allowed(count)
             if not allowed:
                 self._overruns += count
             self._book(count, 0)
@@ -123,12 +139,12 @@ class RateLimiter:
 
     def _insert_allowed(self, count: int) -> bool:
         # Until samplers may begin nobody but inserts can move the balance.
-        if self._ratio is None or self._inserts < self._min_size:
+        if self._ratio is None or not self.begun:
             return True
         return self._balance + count * self._ratio <= self._middle + self._buffer
 
     def _sample_allowed(self, count: int) -> bool:
-        if self._inserts < self._min_size:
+        if not self.begun:
             return False
         return self._ratio is None or self._balance - count >= self._middle - self._buffer
 

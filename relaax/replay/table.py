@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay.batch import checked_columns, checked_frames
+from relaax.replay.errors import NoRoom
 from relaax.replay.extremes import Keys, MaxTree, MinTree
 from relaax.replay.frame_store import Frames, FrameSlots, FrameStore
 from relaax.replay.items import Items
@@ -137,8 +138,8 @@ class Table:
         keep_from: later inserts name no frame with a lower number.
 
         A number that was there before changes nothing. If the table is full, items are removed that were there before;
-        if no room for frames is left, the oldest. Raises SequenceGap, UnknownFrames, and ValueError for an insert that
-        is malformed, larger than the table, or for whose frames writers have left no room: then nothing has changed.
+        if no room for frames is left, the oldest. Raises SequenceGap, UnknownFrames, NoRoom, and ValueError for an
+        insert that is malformed or larger than the table: then nothing has changed.
         """
         with self._lock:
             known = self._writers.get(writer)
@@ -201,6 +202,11 @@ class Table:
             applied = int(np.count_nonzero(there))
             self._totals.stale_updates += len(named) - applied
             return applied
+
+    def expected(self, writer: str) -> int:
+        """Return the number of a writer's next insert."""
+        with self._lock:
+            return self._writers.get(writer).sequence + 1
 
     def remove_writer(self, writer: str) -> None:
         """Forget a writer: its numbers begin at 1 again, its frames are kept for items only. Its items stay."""
@@ -266,7 +272,7 @@ class Table:
             if not writer.continued_by(first_frame, count):
                 kept -= len(writer.frames)
             if kept + count > self._frames.room:
-                raise ValueError(
+                raise NoRoom(
                     f"writers keep {kept} of {self._frames.room} frames, {count} more have no room: "
                     "let them keep fewer by `keep_from`, remove those that are gone, or give more `frame_slots`"
                 )

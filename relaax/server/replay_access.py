@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from relaax.algorithm_base import Algorithm, ConfigBase, Space
 from relaax.configuration import ConfigurationError
@@ -30,15 +32,23 @@ MakeReplay = Callable[[ReplayUse], "ReplayMemory"]
 """Connects to the replay servers. Called in the process that uses them: gRPC does not survive a fork."""
 
 
-def declared(
-    algorithm: Algorithm, config: ConfigBase, observation_space: Space, action_space: Space, session: str
-) -> TableDeclaration:
-    """Return the table of an algorithm that has a memory: one for all, or if workers learn one of this session."""
+def use_of(
+    algorithm: Algorithm,
+    config: ConfigBase,
+    spaces: tuple[Space, Space],
+    *,
+    actors: Sequence[int] = (),
+    session: str = "",
+    number: int = 0,
+) -> ReplayUse:
+    """Return what a worker or learner wants of the memory that an algorithm declares for these spaces.
+
+    The table is of this session if each worker learns from one of its own. `number`: tells learners apart.
+    """
     assert algorithm.Replay is not None
-    table = algorithm.Replay(config, observation_space, action_space).table()
-    if not algorithm.Replay.bundled(config):
-        return table
-    return replace(table, spec=replace(table.spec, name=f"{table.spec.name}/{session}"))
+    bundled = algorithm.Replay.bundled(config)
+    seed = int(np.random.SeedSequence([config.seed, number, *actors]).generate_state(1)[0])
+    return ReplayUse(algorithm.Replay(config, *spaces).table(), actors, session if bundled else "", seed)
 
 
 def replay_source(settings: RlxServerSection, algorithm: Algorithm) -> MakeReplay | None:
@@ -62,4 +72,6 @@ def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
 def _connected(servers: Sequence[Target], use: ReplayUse, patience: float) -> ReplayMemory:
     from relaax.replay.client import ReplayClient
 
-    return ReplayClient(servers, use.declaration, use.actors, unavailable_after=patience)
+    return ReplayClient(
+        servers, use.declaration, actors=use.actors, session=use.session, seed=use.seed, patience=patience
+    )

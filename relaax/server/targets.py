@@ -31,6 +31,7 @@ def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
         REPLAY_TOKEN,
         settings.replay_server_ca,
         files,
+        "replay server",
     )
     return [target.at(address) for address in settings.replay_server]
 
@@ -40,7 +41,12 @@ def _section_of(settings: RlxServerSection | LearnerSection) -> str:
 
 
 def _target(
-    keys: str, token_file: str | None, variable: str, ca_file: str | None, files: tuple[str | None, str | None]
+    keys: str,
+    token_file: str | None,
+    variable: str,
+    ca_file: str | None,
+    files: tuple[str | None, str | None],
+    service: str = "parameter server",
 ) -> Target:
     """Return a target without an address. `keys`: what the names of its keys begin with. Raises ConfigurationError."""
     token = read_token(token_file, f"{keys}_token_file", variable)
@@ -48,7 +54,7 @@ def _target(
     pair = key_pair(*files, f"{keys}_certificate", f"{keys}_key")
     if pair and ca is None:
         raise ConfigurationError(f"{keys}_certificate: is shown over TLS only: set {keys}_ca")
-    return Target("", token or "", ca, *(pair or (None, None)))
+    return Target("", token or "", ca, *(pair or (None, None)), service=service, keys=keys)
 
 
 def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:

@@ -17,7 +17,8 @@ from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
 from relaax.server import status, strikes, tokens
-from relaax.server.parameter_server import checkpointing, connections, core, guard, request_reader, requests
+from relaax.server.grpc_port import connections, guard, request_reader
+from relaax.server.parameter_server import checkpointing, core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.rlx_server import children, claims, client_accounts, dead_peers, listener, meters, peer
 from support.pages import DOCS

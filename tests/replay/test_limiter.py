@@ -69,8 +69,10 @@ def test_an_insert_waits_for_a_bounded_time_and_samplers_do_not_run_away_later()
     started = time.monotonic()
     assert not limiter.await_insert(1, 0.05)
     assert time.monotonic() - started >= 0.05
+    assert limiter.inserts == 12
+    assert not limiter.force_insert(1)
     for _ in range(1000):  # nobody learns: actors go on
-        assert not limiter.await_insert(2, 0)
+        assert not limiter.force_insert(2)
     assert (limiter.overruns, limiter.inserts) == (2001, 2013)
     samples = 0
     while limiter.await_sample(1, 0):
@@ -131,7 +133,7 @@ def test_accounts_are_restored() -> None:
     limiter, other = begun(2.0, 10, 4.0), RateLimiter(2.0, 10, 4.0)
     limiter.await_sample(3, 0)
     for _ in range(5):
-        limiter.await_insert(1, 0)
+        limiter.force_insert(1)
     assert limiter.overruns == 2
     other.restore(limiter.state())
     assert (other.inserts, other.samples, other.overruns) == (limiter.inserts, limiter.samples, limiter.overruns)

@@ -24,7 +24,7 @@ RELAAX = (sys.executable, "-m", "relaax.cli.main")
 
 def status_of(address: str) -> Any:
     """What a parameter server says of training. Raises grpc.RpcError."""
-    with grpc.insecure_channel(address, options=client_options(parameters=0)) as channel:
+    with grpc.insecure_channel(address, options=client_options(longest=2**20)) as channel:
         return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
 
 

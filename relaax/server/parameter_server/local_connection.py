@@ -29,12 +29,12 @@ from relaax.parameters.frames import (
 )
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
-from relaax.server.parameter_server.call_counter import CallCounter
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.status_codes import status_code
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.errors import ServiceError
-from relaax.server.parameter_server.grpc_service import status_code
 from relaax.server.parameter_server.service import ParameterService
 from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
+from relaax.server.service_errors import ServiceError
 
 _log = logging.getLogger(__name__)
 _NUMBER_BYTES = 4

@@ -12,7 +12,7 @@ from typing import Any
 
 from relaax.parameters import segments
 from relaax.parameters.frames import BrokenFrame, FrameSocket
-from relaax.server.parameter_server.call_counter import CallCounter
+from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.local_connection import LocalConnection, shake_hands
 from relaax.server.parameter_server.service import ParameterService

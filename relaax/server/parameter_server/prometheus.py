@@ -11,12 +11,11 @@ from typing import Any
 from relaax import __version__
 from relaax.parameters.status import TrainingStatus
 from relaax.server.address import listen
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.metric_families import Families, Family, registry_of
-from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.health import Health
-from relaax.server.parameter_server.port_protection import PortProtection
 from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.status import StatusServer
 
@@ -110,23 +109,19 @@ FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") 
 def status_server(
     address: str,
     core: ParameterServerCore,
-    health: Health,
+    port: GrpcPort,
     calls: Mapping[str, CallCounter],
     offers: SharedMemoryOffers,
     checkpointer: Checkpointer | None,
-    keeper: PortProtection,
 ) -> StatusServer:
     """Return a status server that is bound to `address` and not started. `calls`: by transport. Raises AddressError."""
-    begun = time.monotonic()
-
-    def serving() -> bool:
-        return health.serving and not keeper.reading.jammed
+    begun, keeper = time.monotonic(), port.keeper
 
     def view() -> StatusSample:
         failures = checkpointer.failures if checkpointer else 0
         return StatusSample(
             core.status(),
-            serving(),
+            port.serving,
             sum((Counter(counter.calls) for counter in calls.values()), Counter()),
             {bridge: counter.calls.get(("Push", "OK"), 0) for bridge, counter in calls.items()},
             core.repeated,
@@ -141,7 +136,7 @@ def status_server(
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
         status = core.status()
-        return serving(), {
+        return port.serving, {
             "server": "relaax-parameter-server",
             "version": __version__,
             "incarnation": status.incarnation,

@@ -15,9 +15,9 @@ from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_from_messages
 from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
-from relaax.server.parameter_server.errors import InvalidRequest
 from relaax.server.parameter_server.shard import Push
 from relaax.server.parameter_server.target import TARGET
+from relaax.server.service_errors import InvalidRequest
 
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")

@@ -14,13 +14,6 @@ from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.errors import (
-    InvalidRequest,
-    MemoryExhausted,
-    NotAllowedNow,
-    TryAgain,
-    UnknownWorker,
-)
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.model_access import ModelUnavailable
@@ -37,6 +30,13 @@ from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefus
 from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.parameter_server.snapshot import Statistics
 from relaax.server.parameter_server.target import TARGET
+from relaax.server.service_errors import (
+    InvalidRequest,
+    MemoryExhausted,
+    NotAllowedNow,
+    TryAgain,
+    UnknownWorker,
+)
 
 _log = logging.getLogger(__name__)
 

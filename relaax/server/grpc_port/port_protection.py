@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import grpc
 
-from relaax.server.parameter_server.connections import Connections
-from relaax.server.parameter_server.disconnection_log import DisconnectionLog
-from relaax.server.parameter_server.request_reader import RequestReader
+from relaax.server.grpc_port.connections import Connections
+from relaax.server.grpc_port.disconnection_log import DisconnectionLog
+from relaax.server.grpc_port.request_reader import RequestReader
 
 _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
@@ -23,12 +23,13 @@ class PortProtection:
         self,
         ended: Callable[[str, grpc.StatusCode], None],
         admit: Callable[[str, grpc.ServicerContext], None],
-        lost: Callable[[str], None],
+        lost: Callable[[str], None] = lambda worker_id: None,
+        lasting: Collection[str] = (),
     ) -> None:
-        """For `ended` and `admit` see `RequestReader`, for `lost` see `Connections`."""
+        """For `ended`, `admit` and `lasting` see `RequestReader`, for `lost` see `Connections`."""
         self._complaints = DisconnectionLog()
         self.connections = Connections(self._complaints, lost)
-        self.reading = RequestReader(self._complaints, ended, self.connections.heard, admit)
+        self.reading = RequestReader(self._complaints, ended, self.connections.heard, admit, lasting)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -1,4 +1,4 @@
-"""Errors that the parameter service answers with, whatever transport a request came by."""
+"""Errors that services answer with, whatever transport a request came by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class InvalidRequest(ServiceError):
 
 
 class NotAllowedNow(ServiceError):
-    """Refuse a request that does not fit the model, the worker's role, or what the worker sent before."""
+    """Refuse a request that does not fit the model or table, the worker's role, or what the worker sent before."""
 
 
 class UnknownWorker(ServiceError):
@@ -20,7 +20,7 @@ class UnknownWorker(ServiceError):
 
 
 class MemoryExhausted(ServiceError):
-    """Refuse a request for shared memory when the system has none left."""
+    """Refuse a request that takes more memory than is left."""
 
 
 class TryAgain(ServiceError):

@@ -1,4 +1,4 @@
-"""The reasons why a parameter server ends, and how its main thread learns them."""
+"""The reasons why a server ends, and how its main thread learns them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ class Reason(enum.Enum):
     """Shard 0 refuses this shard; or, of shard 0 itself, no checkpoint is usable by all shards."""
     SUPERSEDED = enum.auto()
     """Another server has taken over the lease: nothing that is learned here can be saved."""
+
+
+def signal_reasons() -> dict[int, Reason]:
+    """Return the signals that end a server, with their reasons. One that nohup has set aside is not among them."""
+    reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        reasons[signal.SIGHUP] = Reason.TERMINATED  # its terminal has gone
+    return reasons
 
 
 class EndRequests:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from relaax.server.parameter_server.disconnection_log import DisconnectionLog
+from relaax.server.grpc_port.disconnection_log import DisconnectionLog
 from relaax.server.strikes import network_of
 
 MAX_CONNECTIONS = 16_384

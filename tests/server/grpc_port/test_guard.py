@@ -11,7 +11,8 @@ import grpc
 import pytest
 
 from relaax.parameters.channel import Target, open_channel
-from relaax.server.parameter_server.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
+from relaax.server.grpc_port.guard import LOGGED, NO_TOKEN, OPEN, WRONG_TOKEN, Guard, Refusals, host_of
+from relaax.server.parameter_server.credentials import SENTENCES
 from relaax.server.strikes import MAX_ADDRESSES, Strikes, network_of
 from relaax.server.tokens import Token
 
@@ -37,7 +38,7 @@ class Methods(grpc.GenericRpcHandler):
 @pytest.fixture
 def guarded() -> Iterator[tuple[Refusals, Methods, str]]:
     refusals, methods = Refusals(), Methods()
-    server = grpc.server(futures.ThreadPoolExecutor(2), [methods], [Guard(Token(TOKEN), refusals)])
+    server = grpc.server(futures.ThreadPoolExecutor(2), [methods], [Guard(Token(TOKEN), refusals, SENTENCES)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield refusals, methods, f"127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Count the calls that a parameter server has answered, by method and status."""
+"""Count the calls that a server has answered, by method and status."""
 
 from __future__ import annotations
 

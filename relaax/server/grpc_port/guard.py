@@ -1,4 +1,4 @@
-"""Authenticate callers of a parameter server by the token that comes with every call, of every service."""
+"""Authenticate callers of a port by the token that comes with every call, of every service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from urllib.parse import unquote
 
 import grpc
 
-from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters.channel import AUTHORIZATION
 from relaax.server.strikes import Strikes
 from relaax.server.tokens import Token
@@ -24,13 +23,17 @@ OPEN = frozenset({"/grpc.health.v1.Health/Check"})
 LOGGED = 20
 """Refused calls of one address in a minute, after which no more of them are logged for a minute."""
 NO_TOKEN, WRONG_TOKEN = "no token", "wrong token"
-_SENTENCES = {
-    NO_TOKEN: "this parameter server asks for a token, and none was shown: set "
-    f"relaax-rlx-server.parameter_server_token_file or the environment variable {WORKERS_TOKEN}",
-    WRONG_TOKEN: "the token that was shown is not this parameter server's: see "
-    f"relaax-rlx-server.parameter_server_token_file and the environment variable {WORKERS_TOKEN}",
-}
 _BEARER = "Bearer "
+
+
+def token_sentences(server: str, key: str, variable: str) -> Mapping[str, str]:
+    """Return what is said to callers without the token: `key` and `variable` are where theirs is configured."""
+    return {
+        NO_TOKEN: f"this {server} asks for a token, and none was shown: set {key} or the environment variable "
+        f"{variable}",
+        WRONG_TOKEN: f"the token that was shown is not this {server}'s: see {key} and the environment variable "
+        f"{variable}",
+    }
 
 
 class Refusals:
@@ -65,11 +68,11 @@ class Refusals:
 
 
 class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Ends calls without the token before any of their messages is read."""
+    """Ends calls without the token before any of their messages is read. `sentences`: see `token_sentences`."""
 
-    def __init__(self, token: Token, refusals: Refusals) -> None:
+    def __init__(self, token: Token, refusals: Refusals, sentences: Mapping[str, str]) -> None:
         self._token = token
-        self._endings = {why: _ending(partial(refusals.end, why, said)) for why, said in _SENTENCES.items()}
+        self._endings = {why: _ending(partial(refusals.end, why, said)) for why, said in sentences.items()}
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         if handler_call_details.method in OPEN:

@@ -7,16 +7,15 @@ import itertools
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from relaax.server.parameter_server.coordination import coordination_pb2
-from relaax.server.parameter_server.disconnection_log import DisconnectionLog
-from relaax.server.parameter_server.guard import OPEN, host_of
+from relaax.server.grpc_port.disconnection_log import DisconnectionLog
+from relaax.server.grpc_port.guard import OPEN, host_of
 
 MESSAGE_SECONDS = 15.0
 """Seconds from a call until its message is complete: a worker does not wait longer for the answer."""
@@ -32,9 +31,6 @@ JAM_SECONDS = 10.0
 """Seconds of waiting for a thread after which the server counts as jammed."""
 
 LATE, CROWDED = "late", "crowded"
-_JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
-JOIN = f"/{_JOIN.containing_service.full_name}/{_JOIN.name}"
-"""The one stream that lasts: that of a shard."""
 
 Handler = Any  # grpc.RpcMethodHandler, or None
 
@@ -66,7 +62,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
     return.
 
     gRPC reads the message of a unary call in a thread of the server's, for as long as the caller likes. So unary calls
-    are taken as streams, which are the same on the wire, and read here. Streams but those of shards end after
+    are taken as streams, which are the same on the wire, and read here. Streams but the `lasting` ones end after
     `MESSAGE_SECONDS` as a whole.
 
     `ended` is told the method and the status of each call that is ended here, `whole` the peer of each whose message
@@ -79,12 +75,15 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         ended: Callable[[str, grpc.StatusCode], None],
         whole: Callable[[str, bool], None] = lambda peer, proven: None,
         admit: Callable[[str, grpc.ServicerContext], None] = lambda method, context: None,
+        lasting: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`lasting`: methods whose streams stay."""
         self._complaints = complaints
         self._on_ended = ended
         self._on_whole = whole
         self._admit = admit
+        self._lasting_methods = lasting
         self._clock = clock
         self._queue: deque[float] = deque()  # when calls came that have no thread yet
         self._lock = threading.Lock()
@@ -128,7 +127,7 @@ class RequestReader(grpc.ServerInterceptor):  # type: ignore[type-arg]  # it is 
         method = handler_call_details.method
         self._queue.append(self._clock())
         if handler.request_streaming:
-            behavior = self._lasting if method == JOIN else self._limited
+            behavior = self._lasting if method in self._lasting_methods else self._limited
             return grpc.stream_stream_rpc_method_handler(
                 functools.partial(behavior, method, handler.stream_stream),
                 request_deserializer=handler.request_deserializer,
