@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
-    """What somebody wants of a replay memory: a table, for environments with these actor indices; none of a learner."""
+    """What somebody wants of a replay memory: a table, for environments with these actor indices; none of a learner's.
+
+    session: that has the table for itself; empty for the one that all share. seed: see `ReplayClient`.
+    """
 
     declaration: TableDeclaration
     actors: Sequence[int] = ()
+    session: str = ""
+    seed: int = 0
 
 
 MakeReplay = Callable[[ReplayUse], "ReplayMemory"]

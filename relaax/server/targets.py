@@ -54,7 +54,8 @@ def _target(
     pair = key_pair(*files, f"{keys}_certificate", f"{keys}_key")
     if pair and ca is None:
         raise ConfigurationError(f"{keys}_certificate: is shown over TLS only: set {keys}_ca")
-    return Target("", token or "", ca, *(pair or (None, None)), service=service, keys=keys)
+    certificate, key = pair or (None, None)
+    return Target("", token or "", ca, certificate, key, service=service, keys=keys)
 
 
 def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:
