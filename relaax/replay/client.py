@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.parameters.channel import Target
+from relaax.parameters.message_memory import keep_freed_memory
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import ReplayMemory, ReplayWriter, Sampled
 from relaax.replay.priority_updates import PriorityUpdates
@@ -18,6 +19,7 @@ from relaax.replay.remote_writer import RemoteWriter
 from relaax.replay.shard_group import ShardGroup
 from relaax.replay.shard_sampler import ShardSampler
 from relaax.replay.sum_tree import checked_priorities
+from relaax.replay.wire import MAX_MESSAGE
 
 _GOODBYE_SECONDS = 2.0
 
@@ -52,6 +54,7 @@ class ReplayClient(ReplayMemory):
             else target
             for target in targets
         ]
+        keep_freed_memory(MAX_MESSAGE)
         self._group = ShardGroup(where, declaration, session, timeout, patience)
         try:
             self._group.connect()

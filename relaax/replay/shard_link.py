@@ -60,6 +60,7 @@ class ShardLink:
         self._asked: Any = None  # a future of the registration
         self._news: Any = None  # a future of the table's state
         self._heard = 0.0
+        self._known = False  # whether it was there before
         self._pause = _FIRST_PAUSE
         self._next_try = 0.0
 
@@ -162,11 +163,13 @@ class ShardLink:
             response: pb.ReplayServiceRegisterResponse = future.result()
             self._check_place(response)
         except grpc.RpcError as error:
-            if not is_away(error) or authentication_trouble(error, self.target) is not None:
+            # A server that was there before is away: that is found out without dialling it again.
+            if not is_away(error) or (not self._known and authentication_trouble(error, self.target) is not None):
                 self.refusal = self.error(error)
         except ReplayError as error:
             self.refusal = error
         else:
+            self._known = True
             self.incarnation = response.incarnation
             self.state = ShardState.of(response.state)
             self._heard = now

@@ -65,17 +65,17 @@ class ShardSampler:
         delivered: list[ShardLink] = []
         wait = 0.0
         while (missing := count - sum(len(piece.keys) for piece in self._pieces)) > 0:
-            links = delivered or self._candidates()
+            links, began = delivered or self._candidates(), time.monotonic()
             delivered = self._round(links, missing, wait) if links else []
-            left = deadline - time.monotonic()
+            now = time.monotonic()
             if delivered:
                 wait = 0.0
-            elif left <= 0:
+            elif now >= deadline:
                 return None
             else:
-                wait = min(CALL_WAIT, left)
-                if not links:
+                if not links or now - began < wait / 2:  # nobody is there, or too many wait there
                     self._group.pause()
+                wait = min(CALL_WAIT, deadline - now)
         return self._joined(count)
 
     def _candidates(self) -> list[ShardLink]:

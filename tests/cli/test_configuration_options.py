@@ -10,11 +10,12 @@ import pytest
 from relaax.configuration import SECTIONS, load_configuration
 from relaax.configuration.yaml_file import parse_yaml
 from support.processes import Processes
-from support.service import LEARNER, PARAMETER_SERVER, RELAAX, RLX_SERVER
+from support.service import LEARNER, PARAMETER_SERVER, RELAAX, REPLAY_SERVER, RLX_SERVER
 
 COMMANDS = {
     "relaax run": (*RELAAX, "run", "da3c_gym_cartpole"),
     "relaax-parameter-server": (*PARAMETER_SERVER, "--config", "da3c_gym_cartpole"),
+    "relaax-replay-server": (*REPLAY_SERVER, "--config", "da3c_gym_cartpole"),
     "relaax-rlx-server": (*RLX_SERVER, "--config", "da3c_gym_cartpole"),
     "relaax-learner": (*LEARNER, "--config", "da3c_gym_cartpole"),
 }
@@ -95,7 +96,7 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
 
 
 @pytest.mark.parametrize("option", ["--bind", "--status-bind"])
-@pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-rlx-server"])
+@pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server"])
 def test_an_address_that_others_reach_is_found_by_the_check(name: str, option: str, processes: Processes) -> None:
     command = processes.start(*COMMANDS[name], "--check-config", option, "0.0.0.0:0")
     assert command.wait(120) == 2, command.report()

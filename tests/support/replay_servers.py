@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from relaax.server.replay_server.server import ReplayServer
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.termination import EndRequests, Reason
 from support.processes import Processes, Running
+from support.service import REPLAY_SERVER
 
 CONFIGURATION = """
 relaax-replay-server:
@@ -109,7 +109,7 @@ def write_replay_configuration(folder: Path, text: str = CONFIGURATION) -> Path:
 
 def command(config: Path, *arguments: str) -> list[str]:
     """The command as its module, which needs no installation anew."""
-    return [sys.executable, "-m", "relaax.server.replay_server.main", "--config", str(config), *arguments]
+    return [*REPLAY_SERVER, "--config", str(config), *arguments]
 
 
 def start_replay_server(processes: Processes, config: Path, *arguments: str) -> tuple[Running, str]:

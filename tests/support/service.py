@@ -17,6 +17,7 @@ from relaax.parameters.grpc_options import client_options
 from support.processes import Processes, Running, wait_until
 
 PARAMETER_SERVER = (sys.executable, "-m", "relaax.server.parameter_server.main")
+REPLAY_SERVER = (sys.executable, "-m", "relaax.server.replay_server.main")
 RLX_SERVER = (sys.executable, "-m", "relaax.server.rlx_server.main")
 LEARNER = (sys.executable, "-m", "relaax.server.learner.main")
 RELAAX = (sys.executable, "-m", "relaax.cli.main")

@@ -13,7 +13,7 @@ import numpy as np
 from relaax import __version__
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.messages import declaration_from_message
-from relaax.replay.wire import MAX_ITEMS, from_bytes, inserted_columns, numbers_from, to_bytes, to_messages
+from relaax.replay.wire import MAX_ITEMS, from_bytes, inserted_columns, numbers_from, to_bytes
 from relaax.server.grpc_port.status_codes import errors_as_status
 from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WriterInsert
 from relaax.server.replay_server.service import ReplayService
@@ -62,13 +62,15 @@ class ReplayGrpcService:
             sample = self._service.sample(held, request.count, _seconds(request.wait))
         if sample is None:
             return pb.SampleResponse(not_yet=True, state=_state(held))
-        return pb.SampleResponse(
-            columns=to_messages(sample.columns),
+        response = pb.SampleResponse(
             keys=to_bytes(sample.keys),
             probabilities=to_bytes(sample.probabilities),
             ages=to_bytes(sample.ages),
             state=pb.TableState(size=sample.size, total_priority=sample.total_priority, begun=True),
         )
+        for name, column in sample.columns.items():  # what is given to the constructor is copied once more
+            response.columns.add(name=name, data=to_bytes(column))
+        return response
 
     def UpdatePriorities(  # noqa: N802
         self, request: pb.UpdatePrioritiesRequest, context: grpc.ServicerContext

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from relaax.parameters.message_memory import keep_freed_memory
 from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
 from relaax.replay.spec import Field, TableSpec
 from relaax.replay.table import Table
@@ -49,6 +50,7 @@ class ReplayServer:
 
     def start(self) -> None:
         """Start to answer."""
+        keep_freed_memory(MAX_MESSAGE)
         _compile_kernels()
         if self._status:
             self._status.start()

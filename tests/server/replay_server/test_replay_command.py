@@ -125,7 +125,8 @@ def test_a_configuration_is_checked_without_a_start(processes: Processes, config
 
 def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path) -> None:
     _, address = start_replay_server(processes, config, "--memory", "0.001")
-    with pytest.raises(ReplayError, match=r"takes 0.0921 GB on this shard, and all may take 0.00100 GB: give"):
+    needed = f"{numbered(10**6).spec.bytes() / 1e9:.4f} GB"
+    with pytest.raises(ReplayError, match=f"takes {needed} on this shard, and all may take 0.00100 GB: give"):
         ReplayClient([address], numbered(10**6))
 
 
@@ -207,9 +208,9 @@ def test_a_server_that_is_not_the_right_one_is_refused(keys: Keys, tmp_path: Pat
     _, pair = strangers()
     certificate, key = keys.put("stranger", pair)
     section = ReplayServerSection(tls_certificate=certificate, tls_key=key)
-    with serving(credentials=read_replay_credentials(section)) as (shard,):
-        with pytest.raises(ReplayUnauthenticated, match=r"cannot be trusted.*relaax-learner.replay_server_ca"):
-            ReplayClient([target(keys, shard.address)], numbered(), patience=30.0)
+    refused = pytest.raises(ReplayUnauthenticated, match=r"cannot be trusted.*relaax-learner.replay_server_ca")
+    with serving(credentials=read_replay_credentials(section)) as (shard,), refused:
+        ReplayClient([target(keys, shard.address)], numbered(), patience=30.0)
 
 
 def test_whether_it_serves_is_no_secret(keys: Keys, guarded: str) -> None:
