@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relaax.algorithm_base import Algorithm, ConfigBase, Space
@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
-    """What somebody wants of a replay memory: a table, for environments with these actor indices; none of a learner."""
+    """What somebody wants of a replay memory.
+
+    actors: the actor index of each environment that puts experience there; none of a learner.
+    session: whose table it is; empty if all share one.
+    """
 
     declaration: TableDeclaration
     actors: Sequence[int] = ()
+    session: str = ""
 
 
 MakeReplay = Callable[[ReplayUse], "ReplayMemory"]
 """Connects to the replay servers. Called in the process that uses them: gRPC does not survive a fork."""
 
 
-def declared(
-    algorithm: Algorithm, config: ConfigBase, observation_space: Space, action_space: Space, session: str
-) -> TableDeclaration:
-    """Return the table of an algorithm that has a memory: one for all, or if workers learn one of this session."""
+def replay_use(
+    algorithm: Algorithm, config: ConfigBase, spaces: tuple[Space, Space], actors: Sequence[int] = (), session: str = ""
+) -> ReplayUse:
+    """Return what a worker or learner wants of the memory that its algorithm declares for these spaces.
+
+    If workers learn, each has the memory of its session; else all share one.
+    """
     assert algorithm.Replay is not None
-    table = algorithm.Replay(config, observation_space, action_space).table()
-    if not algorithm.Replay.bundled(config):
-        return table
-    return replace(table, spec=replace(table.spec, name=f"{table.spec.name}/{session}"))
+    declaration = algorithm.Replay(config, *spaces).table()
+    return ReplayUse(declaration, actors, session if algorithm.Replay.bundled(config) else "")
 
 
 def replay_source(settings: RlxServerSection, algorithm: Algorithm) -> MakeReplay | None:
@@ -62,4 +68,4 @@ def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
 def _connected(servers: Sequence[Target], use: ReplayUse, patience: float) -> ReplayMemory:
     from relaax.replay.client import ReplayClient
 
-    return ReplayClient(servers, use.declaration, use.actors, unavailable_after=patience)
+    return ReplayClient(servers, use.declaration, actors=use.actors, session=use.session, patience=patience)

@@ -17,7 +17,7 @@ from relaax.parameters.purposes import LEARN
 from relaax.server.learner.learning import LearnerState, learn
 from relaax.server.learner.model_spaces import await_spaces
 from relaax.server.learner.sampling import SampleAhead
-from relaax.server.replay_access import MakeReplay, ReplayUse, declared
+from relaax.server.replay_access import MakeReplay, replay_use
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def run(plan: LearnerPlan, state: LearnerState) -> None:
         state.phase, state.global_step = "learning", client.global_step
         plan.ready()
         _log.info("learner %d begins at global step %d", plan.number, client.global_step)
-        replay = plan.make_replay(ReplayUse(declared(algorithm, config, *spaces, "")))
+        replay = plan.make_replay(replay_use(algorithm, config, spaces))
         ended.callback(replay.close)
         observation_space, action_space = spaces
         context = LearnerContext(

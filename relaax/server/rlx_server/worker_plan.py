@@ -11,7 +11,7 @@ from relaax.parameters.interfaces import ParameterClientBase
 from relaax.replay.interfaces import ReplayMemory
 from relaax.rlx import Hello
 from relaax.rlx.messages import Mode
-from relaax.server.replay_access import MakeReplay, ReplayUse, declared
+from relaax.server.replay_access import MakeReplay, replay_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +34,4 @@ class WorkerPlan:
         if self.make_replay is None or hello.mode == Mode.EXPLOIT:
             return None
         spaces = hello.observation_space, hello.action_space
-        return self.make_replay(ReplayUse(declared(self.algorithm, self.config, *spaces, session), actors))
+        return self.make_replay(replay_use(self.algorithm, self.config, spaces, actors, session))
