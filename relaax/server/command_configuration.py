@@ -71,11 +71,10 @@ def require_private_ports(*sections: ParameterServerSection | ReplayServerSectio
     """
     for section in sections:
         if isinstance(section, RlxServerSection):
-            variable, otherwise = ENVIRONMENTS_TOKEN, section.clients_file
+            proven = asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
         else:
-            variable = WORKERS_TOKEN if isinstance(section, ParameterServerSection) else REPLAY_TOKEN
-            otherwise = section.tls_client_ca
-        proven = asks_for_token(section.token_file, variable) or otherwise is not None
+            variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN
+            proven = asks_for_token(section.token_file, variable) or section.tls_client_ca is not None
         require_loopback(section.bind, section.allow_anonymous, proven)
         require_private(section.status_bind, section.allow_anonymous)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import LEARNER, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.parameters.channel import Target
-from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
+from relaax.server.tls import LEARNER, PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import read_token
 
 
@@ -37,7 +37,7 @@ def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
 
 
 def _section_of(settings: RlxServerSection | LearnerSection) -> str:
-    return LEARNER.section if isinstance(settings, LearnerSection) else RLX_SERVER
+    return LEARNER if isinstance(settings, LearnerSection) else RLX_SERVER
 
 
 def _target(

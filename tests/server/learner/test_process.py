@@ -142,7 +142,7 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
             assert isinstance(learner.join(), TrainingEnded)
     assert caplog.text.count("waiting for the first worker") == 1
     use = memories.uses[0]
-    assert (use.declaration.spec.name, use.actors) == (replay_algorithm.NAME, ())
+    assert (use.declaration.spec.name, use.actors, use.session) == (replay_algorithm.NAME, (), "")
     assert use.declaration.spec.fields["observation"].shape == (3,)
     wait_until(lambda: server.core.registry.count() == 0, "both have left")
 

@@ -116,14 +116,14 @@ def talk(load: Callable[[], WorkerPlan], mode: rlx.Mode = rlx.Mode.TRAIN) -> tup
     return client.heard, code
 
 
-@pytest.mark.parametrize(("bundle", "table"), [(False, "experience"), (True, f"experience/{SESSION}")])
-def test_an_agent_that_trains_has_it_for_as_long_as_its_connection(bundle: bool, table: str) -> None:
+@pytest.mark.parametrize(("bundle", "session"), [(False, ""), (True, SESSION)])
+def test_an_agent_that_trains_has_it_for_as_long_as_its_connection(bundle: bool, session: str) -> None:
     memory = Memory()
     heard, code = talk(lambda: plan_with(memory, bundle=bundle, min_size=4, batch=4))
     assert [type(each) for each in heard[1:]] == [rlx.Actions] * (STEPS + 1)
     assert code == EXIT_DONE
     (use,) = memory.uses
-    assert (use.declaration.spec.name, use.actors) == (table, (0, 1))
+    assert (use.declaration.spec.name, use.actors, use.session) == (replay_algorithm.NAME, (0, 1), session)
     assert memory.replay.table.size == 2 * STEPS
     assert memory.replay.limiter.samples == (4 * (STEPS - 1) if bundle else 0)
     assert memory.closed == 1
