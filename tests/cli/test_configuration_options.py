@@ -91,7 +91,7 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
     assert bad.stderr.splitlines() == [
         f"{name}: relaax-run.clients: 0 cannot be used: input should be greater than or equal to 1",
         "algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
-        "'relaax-rlx-server.log_level'?",
+        "'relaax-replay-server.log_level' or 'relaax-rlx-server.log_level' or 'relaax-learner.log_level'?",
     ]
 
 
