@@ -60,11 +60,13 @@ class KeptVectors:
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
         """Return what stands for what is seen next, [E, ...]."""
-        return inputs.copy()
+        copy: Stored = inputs.copy()
+        return copy
 
     def peek(self, inputs: Inputs, where: Mask) -> Stored:
         """Return what stands for what was seen last of the episodes `where` they were cut off, [E, ...]."""
-        return inputs.copy()
+        copy: Stored = inputs.copy()
+        return copy
 
     def since_first_of(self, *stored: Stored) -> tuple[Frames | None, int]:
         """Return the frames from the first one on that some of these name, and its number; forget those before."""
@@ -87,7 +89,8 @@ class KeptFrames(KeptVectors):
         self._first = self._following = 0
 
     def push(self, inputs: Inputs, restart: Mask) -> Stored:
-        return self._stack.push(self._keep(inputs), restart).copy()
+        stack: Stored = self._stack.push(self._keep(inputs), restart).copy()
+        return stack
 
     def peek(self, inputs: Inputs, where: Mask) -> Stored:
         newest = np.zeros(self._environments, np.int64)

@@ -153,7 +153,7 @@ class WriterTransitions:
         self._open &= ~where
         self._completed = _Completed(
             where,
-            self._gamma ** self._ages[:, None] * ~terminated,
+            np.asarray(self._gamma ** self._ages[:, None] * ~terminated, np.float64),
             cut_off,
             self._kept.peek(final_inputs[at], cut_off) if final_inputs is not None and cut_off.any() else None,
             None if final_values is None else final_values[at],
