@@ -74,6 +74,7 @@ def learner_with(**keys: Any) -> tuple[LearnerBase, FakeParameters, Priorities]:
         "batch_size": 3,
         "importance_exponent": 1,
         "prioritized": True,
+        "priority_offset": 0.25,
         "errors": "squared",
         "held_out_states": 0,
         "AdaGrad": {"gradient_norm_clipping": None},
@@ -107,7 +108,7 @@ def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float
     (push,) = bridge.pushes
     assert push.gradient is not None
     np.testing.assert_allclose(push.gradient, gradient, rtol=1e-5)
-    np.testing.assert_allclose(memory.given, [np.abs(errors) + 1e-6], rtol=1e-6)
+    np.testing.assert_allclose(memory.given, [np.abs(errors) + 0.25], rtol=1e-6)
     assert push.env_steps == 0
     scalars = dict(bridge.scalars)
     costs = np.square(errors) if keys.get("errors") != "huber" else np.abs(errors) - 0.5
