@@ -33,6 +33,8 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Sampled
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
@@ -72,11 +74,13 @@ __all__ = [
     "Registered",
     "ReplayBase",
     "Registration",
+    "Sampled",
     "ScaledOutput",
     "Schedule",
     "Section",
     "Space",
     "StepResult",
+    "TableDeclaration",
     "TargetInterval",
     "TrainingEnded",
     "Tuple",

@@ -94,7 +94,8 @@ class Algorithm:
     @property
     def _has_replay(self) -> bool:
         with _importing(self.source):
-            return any(hasattr(self._module, name) for name in REPLAY_EXPORTS)
+            values = [(getattr(self._module, name, None), base) for name, base in REPLAY_EXPORTS.items()]
+        return any(isinstance(value, type) and issubclass(value, base) for value, base in values)
 
     def check(self) -> None:
         """Import everything that is exported. Raises ConfigurationError if something is missing."""
