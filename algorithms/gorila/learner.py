@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import LearnerBase, LearnerContext, Pulled
+from relaax.algorithm_base import LearnerBase, LearnerContext, Pulled, Sampled
 from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.held_out import HeldOutStates
@@ -19,7 +19,6 @@ from relaax.algorithm_base.value_loss import ValueLoss
 from relaax.algorithm_base.value_targets import greedy_values, one_step_targets
 from relaax.nn.engine import Engine, make_engine
 from relaax.optim.clipping import clip_by_norm
-from relaax.replay.interfaces import Sampled
 
 from ..async_q.action_value_agent import Array, no_state
 from ..async_q.network import action_values, value_network

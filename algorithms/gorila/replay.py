@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from relaax.algorithm_base import ReplayBase
+from relaax.algorithm_base import ReplayBase, TableDeclaration
 from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.transitions import AT_ONCE, transition_table
-from relaax.replay.declaration import TableDeclaration
 
 from .config import ReplayConfig
 

@@ -33,6 +33,8 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailable, Sampled
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
@@ -71,12 +73,17 @@ __all__ = [
     "RMSPropConfig",
     "Registered",
     "ReplayBase",
+    "ReplayError",
+    "ReplayMemory",
+    "ReplayUnavailable",
+    "Sampled",
     "Registration",
     "ScaledOutput",
     "Schedule",
     "Section",
     "Space",
     "StepResult",
+    "TableDeclaration",
     "TargetInterval",
     "TrainingEnded",
     "Tuple",
