@@ -34,7 +34,7 @@ from relaax.parameters.interfaces import (
 )
 from relaax.parameters.moments import Moments
 from relaax.replay.declaration import TableDeclaration
-from relaax.replay.interfaces import Sampled
+from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailable, Sampled
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
@@ -73,8 +73,11 @@ __all__ = [
     "RMSPropConfig",
     "Registered",
     "ReplayBase",
-    "Registration",
+    "ReplayError",
+    "ReplayMemory",
+    "ReplayUnavailable",
     "Sampled",
+    "Registration",
     "ScaledOutput",
     "Schedule",
     "Section",
