@@ -24,7 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 from rows import Rows
@@ -139,7 +140,8 @@ def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
 
 def table(rows: Rows, names: Sequence[str]) -> str:
     """Return medians of the rounds, and ratios to the first of the names, each of the same round."""
-    text = "| | transitions inserted/s | of the table's | batches of 32 sampled/s | of the table's |\n|---|---:|---:|---:|---:|"
+    text = "| | transitions inserted/s | of the table's | batches of 32 sampled/s | of the table's |\n"
+    text += "|---|---:|---:|---:|---:|"
     base = rows.rounds(names[0])
     for name in names:
         rounds, cells = rows.rounds(name), []

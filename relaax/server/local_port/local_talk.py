@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
     sentence: str
 
 
-class Introduction(NamedTuple):
+class Introduced(NamedTuple):
     """Who has shown its proof, what it is answered by, and how many bytes of memory it asks for."""
 
     worker_id: str
@@ -37,7 +37,7 @@ class Introduction(NamedTuple):
     wanted: int
 
 
-def introduction(frames: FrameSocket, offers: SharedMemoryOffers, deadline: float) -> Introduction:
+def introduction(frames: FrameSocket, offers: SharedMemoryOffers, deadline: float) -> Introduced:
     """Authenticate who connects. It has until `deadline`, by the monotonic clock.
 
     Raises OSError, and BrokenFrame if it does not show the proof that it was given.
@@ -49,10 +49,10 @@ def introduction(frames: FrameSocket, offers: SharedMemoryOffers, deadline: floa
     proof = offers.accepted(worker_id, frame.message[WORKER_ID_BYTES:])
     if proof is None:
         raise BrokenFrame("it did not prove to be a worker")
-    return Introduction(worker_id, proof, frame.vector)
+    return Introduced(worker_id, proof, frame.vector)
 
 
-def hand_over_memory(frames: FrameSocket, who: Introduction, size: int) -> FlatVector:
+def hand_over_memory(frames: FrameSocket, who: Introduced, size: int) -> FlatVector:
     """Answer an introduction by memory that both sides may write to, float32 [size]. Raises OSError and BrokenFrame."""
     try:
         handed, memory = segments.make(size, at_once=False)  # what is never written to takes no memory
