@@ -1535,8 +1535,8 @@ ERRORS = (
         "workers whose connection has ended are counted on",
         [
             (
-                "relaax/server/parameter_server/local_server.py",
-                "                    self._core.registry.lost(worker_id)\n",
+                "relaax/server/local_port/local_server.py",
+                "                    self._lost(name)\n",
                 "                    pass\n",
             )
         ],

@@ -53,7 +53,8 @@ class LearnerSection(Section):
         60.0, gt=0, description="Seconds to wait until a replay server can be reached, before the learner exits."
     )
     bridge: Literal["auto", "grpc", "shared_memory"] = Field(
-        "auto", description="Transport of gradients and parameters, as relaax-rlx-server.bridge."
+        "auto",
+        description="Transport of gradients, parameters and samples, as relaax-rlx-server.bridge.",
     )
     status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
     allow_anonymous: bool = Field(False, description="Allow a status_bind other than loopback.")

@@ -240,7 +240,8 @@ class RlxServerSection(Section):
         "auto",
         description="Transport of gradients and parameters: auto is shared_memory if a shard of the parameter server "
         "is on the workers' host, otherwise grpc; with shared_memory, a worker elsewhere exits. With hogwild, workers "
-        "update the shared parameters themselves, without locks.",
+        "update the shared parameters themselves, without locks. With anything but grpc, a replay server on the "
+        "workers' host is reached through memory.",
     )
     wire_precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",

@@ -32,12 +32,12 @@ from relaax.parameters.interfaces import (
     Registration,
     TrainingEnded,
 )
+from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.message_memory import keep_freed_memory
 from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.precision import PRECISIONS
 from relaax.parameters.received_state import ReceivedState
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import NoSharedMemory, Trouble
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.target import IncarnationEnded, ReceivedTarget
 from relaax.parameters.wire import Carrier

@@ -15,8 +15,9 @@ from relaax.parameters.calls import Call
 from relaax.parameters.channel import Target, open_channel
 from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.interfaces import FlatVector, ParameterServerError
+from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.precision import Narrower, widened
-from relaax.parameters.shared_memory import Method, NoSharedMemory, SharedMemory, Trouble
+from relaax.parameters.shared_memory import Method, SharedMemory
 from relaax.parameters.wire import Carrier, CarrierStub
 
 _log = logging.getLogger(__name__)

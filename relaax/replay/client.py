@@ -32,6 +32,7 @@ class ReplayClient(ReplayMemory):
     session: the session that has the table for itself; empty for the one that all share.
     seed: of the division of batches among the shards.
     timeout: seconds that a shard has to answer a call. patience: seconds to wait until one is there.
+    share_memory: insert and sample through memory where a shard is on this host.
 
     Waits until a shard is there. Raises ReplayUnavailable after the bounded wait, and ReplayError. Made in the process
     that uses it: a channel does not survive a fork. One thread writes and gives priorities, another one may sample.
@@ -47,6 +48,7 @@ class ReplayClient(ReplayMemory):
         seed: int = 0,
         timeout: float = 5.0,
         patience: float = 60.0,
+        share_memory: bool = True,
     ) -> None:
         where = [
             Target(target, service="replay server", keys="relaax-rlx-server.replay_server")
@@ -55,7 +57,7 @@ class ReplayClient(ReplayMemory):
             for target in targets
         ]
         keep_freed_memory(MAX_MESSAGE)
-        self._group = ShardGroup(where, declaration, session, timeout, patience)
+        self._group = ShardGroup(where, declaration, session, timeout, patience, share_memory)
         try:
             self._group.connect()
         except BaseException:
@@ -110,4 +112,5 @@ class ReplayClient(ReplayMemory):
             if answer is not None:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):
                     answer.result(_GOODBYE_SECONDS)
+        self._sampler.close()
         self._group.close()

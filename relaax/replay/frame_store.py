@@ -52,11 +52,14 @@ class FrameStore:
             self._holders, self._free, self.free, self.zeros, np.ascontiguousarray(slots).reshape(-1)
         )
 
-    def stacks(self, slots: FrameSlots) -> Frames:
-        """Return stacks uint8 [n, h, w, c·H] of the frames in `slots` int32 [n, H], oldest first in the last axis."""
+    def stacks(self, slots: FrameSlots, out: Frames | None = None) -> Frames:
+        """Return stacks uint8 [n, h, w, c·H] of the frames in `slots` int32 [n, H], oldest first in the last axis.
+
+        They are written to `out`, if that is given: of their shape, without gaps.
+        """
         height, width, channels = self._shape
         count, length = slots.shape
-        stacks = np.empty((count, height, width, channels * length), np.uint8)
+        stacks = np.empty((count, height, width, channels * length), np.uint8) if out is None else out
         flat = np.ascontiguousarray(slots).reshape(-1)
         self._stack(self._flat, flat, length, height * width, channels, stacks.reshape(-1))
         return stacks

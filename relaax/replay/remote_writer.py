@@ -15,15 +15,17 @@ import numpy as np
 
 from relaax.parameters.calls import is_away
 from relaax.parameters.channel import never_arrived
+from relaax.parameters.local_socket import NoSharedMemory
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.batch import checked_columns, checked_frames
 from relaax.replay.frame_store import Frames
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayWriter
+from relaax.replay.memory_way import LEAST_SECONDS, MemoryWay
 from relaax.replay.shard_group import ShardGroup
 from relaax.replay.shard_link import ShardLink
 from relaax.replay.spec import TableSpec
 from relaax.replay.sum_tree import checked_priorities
-from relaax.replay.wire import to_bytes, to_messages
+from relaax.replay.wire import Columns, to_bytes, to_messages
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class RemoteWriter(ReplayWriter):
         self._home = home
         self._spec = spec
         self._link: ShardLink | None = None
+        self._way = MemoryWay(home, spec)
         self._goodbye: Any = None  # a future that nobody holds is cancelled
         self._incarnation = ""
         self._name = ""
@@ -76,6 +79,7 @@ class RemoteWriter(ReplayWriter):
 
     def leave(self) -> Any:
         """Say that this writer will insert no more, without waiting; return a future, or None."""
+        self._way.close()
         if self._link is None:
             return None
         return self._link.leave(self._incarnation, self._name, self._group.timeout)
@@ -87,7 +91,7 @@ class RemoteWriter(ReplayWriter):
         given = insertion.priorities
         return _Sending(
             count=count,
-            columns=to_messages(columns),
+            columns=columns,
             priorities=b"" if given is None else to_bytes(checked_priorities(given, count)),
             frames=frames,
             first_frame=insertion.first_frame,
@@ -104,6 +108,8 @@ class RemoteWriter(ReplayWriter):
         if self._link is not None and self._link is not link:
             self._goodbye = self.leave()
             _log.info("experience of %d environments goes to %s now", len(self.environments), link.target)
+        if self._link is not link:
+            self._way = MemoryWay(link, self._spec)
         self._link, self._incarnation = link, incarnation
         self._name = uuid.uuid4().hex
         self._sequence, self._following = 0, None
@@ -149,9 +155,8 @@ class RemoteWriter(ReplayWriter):
             sending.in_flight = False  # it went with the table's last life
             self._move(link, incarnation)
         started = time.monotonic()
-        request = self._request(sending, started)
         try:
-            answer: pb.InsertResponse = link.stub.Insert(request, timeout=CALL_WAIT + self._group.timeout)
+            answer = self._send(link, sending, started)
         except grpc.RpcError as error:
             if not is_away(error):
                 raise link.error(error) from None
@@ -162,24 +167,43 @@ class RemoteWriter(ReplayWriter):
         sending.away_since = None
         return self._take(link, sending, answer, started)
 
-    def _request(self, sending: _Sending, now: float) -> pb.InsertRequest:
+    def _send(self, link: ShardLink, sending: _Sending, now: float) -> pb.InsertResponse:
+        """Send an insertion through memory, or by gRPC, and return the answer. Raises grpc.RpcError."""
+        head, frames = self._request(sending, now)
+        timeout = CALL_WAIT + self._group.timeout
+        memory, before = self._way.memory(), sending.in_flight
+        try:
+            if memory is not None and memory.ask_insert(head, sending.columns, frames, timeout):
+                sending.in_flight = True
+                answer = memory.inserted()
+                sending.in_flight = before
+                return answer
+        except NoSharedMemory as why:
+            self._way.lost(why)
+            timeout = max(LEAST_SECONDS, now + timeout - time.monotonic())
+        head.columns.extend(to_messages(sending.columns))
+        head.frames = frames.tobytes()
+        by_grpc: pb.InsertResponse = link.stub.Insert(head, timeout=timeout)
+        return by_grpc
+
+    def _request(self, sending: _Sending, now: float) -> tuple[pb.InsertRequest, Frames]:
+        """Return a request without its columns and frames, and the frames."""
         first, frames = sending.first_frame, sending.frames
         if self._following is not None and self._following >= first:
             frames = frames[self._following - first :]
             first = self._following
-        return pb.InsertRequest(
+        head = pb.InsertRequest(
             incarnation=self._incarnation,
             writer=self._name,
             sequence=self._sequence + 1,
             count=sending.count,
-            columns=sending.columns,
             priorities=sending.priorities,
-            frames=frames.tobytes(),
             first_frame=first,
             keep_from=sending.first_frame,
             wait=CALL_WAIT,
             force=now - sending.began >= LONGEST_WAIT,
         )
+        return head, frames
 
     def _take(self, link: ShardLink, sending: _Sending, answer: pb.InsertResponse, started: float) -> bool:
         """Note what became of a request. Return whether its insertion is done. Raises ReplayError."""
@@ -207,7 +231,7 @@ class _Sending:
     """One insertion on its way."""
 
     count: int
-    columns: list[pb.Column]
+    columns: Columns
     priorities: bytes
     frames: Frames
     first_frame: int

@@ -22,7 +22,8 @@ _PAUSE = 0.02
 class ShardGroup:
     """The shards at `targets`, shard 0 first, each with its part of a table. Thread-safe.
 
-    timeout: seconds that a shard has to answer. patience: seconds to wait until one is there.
+    timeout: seconds that a shard has to answer. patience: seconds to wait until one is there. share_memory: with those
+    of this host.
     """
 
     def __init__(
@@ -32,9 +33,12 @@ class ShardGroup:
         session: str,
         timeout: float,
         patience: float,
+        share_memory: bool,
     ) -> None:
         request = pb.ReplayServiceRegisterRequest(table=declaration_to_message(declaration), session=session)
-        self.links = [ShardLink(target, shard, len(targets), request) for shard, target in enumerate(targets)]
+        self.links = [
+            ShardLink(target, shard, len(targets), request, share_memory) for shard, target in enumerate(targets)
+        ]
         self.timeout = timeout
         self.patience = patience
 

@@ -45,14 +45,19 @@ class ShardLink:
     for it, by whoever calls `look`.
     """
 
-    def __init__(self, target: Target, shard: int, shards: int, request: pb.ReplayServiceRegisterRequest) -> None:
+    def __init__(
+        self, target: Target, shard: int, shards: int, request: pb.ReplayServiceRegisterRequest, share_memory: bool
+    ) -> None:
         self.target = target
         self.shard = shard
         self.incarnation: str | None = None
+        self.offer: pb.ReplayMemoryOffer | None = None
+        """What the shard has said of shared memory, if `share_memory` is true."""
         self.state = ShardState()
         self.refusal: ReplayError | None = None
         """Why asking again will not help, if it was refused."""
         self._shards = shards
+        self._share_memory = share_memory
         self._request = request
         self._channel = open_channel(target, MAX_MESSAGE)
         self.stub = ReplayServiceStub(self._channel)
@@ -144,7 +149,7 @@ class ShardLink:
         self._channel.close()
 
     def _forget(self) -> None:
-        self.incarnation = None
+        self.incarnation = self.offer = None
         self.state = ShardState()
         self._pause, self._next_try = _FIRST_PAUSE, 0.0
 
@@ -170,6 +175,8 @@ class ShardLink:
             self.refusal = error
         else:
             self._known = True
+            if self._share_memory and response.HasField("shared_memory"):
+                self.offer = response.shared_memory
             self.incarnation = response.incarnation
             self.state = ShardState.of(response.state)
             self._heard = now

@@ -14,15 +14,19 @@ import numpy.typing as npt
 from relaax.parameters.calls import is_away
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.interfaces import ReplayError, Sampled
+from relaax.replay.memory_way import MemoryWay, SampleQuestion
 from relaax.replay.shard_group import ShardGroup
 from relaax.replay.shard_link import ShardLink
+from relaax.replay.shared_layout import SampleArrays, sample_of_message
 from relaax.replay.spec import TableSpec
-from relaax.replay.wire import numbers_from, sampled_columns
 
 CALL_WAIT = 1.0
 """Seconds that one call waits until it is allowed."""
 FIRST_REST, LONGEST_REST = 2.0, 16.0
 """Seconds for which a shard is left out that allowed nothing while others did, and the most that grow of them."""
+
+
+_Answer = tuple[pb.SampleResponse, SampleArrays | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,14 @@ class ShardSampler:
         self._random = np.random.default_rng(seed)
         self._pieces: list[_Piece] = []  # of a batch that could not be completed in its time
         self._size = 0
+        self._ways = [MemoryWay(link, spec) for link in group.links]
         self._rests: dict[int, tuple[float, float]] = {}  # by shard: until when, and for how long
         self._away_since: float | None = None
+
+    def close(self) -> None:
+        """Close the connections through memory."""
+        for way in self._ways:
+            way.close()
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         """Draw `count` items; None if that was not allowed for `timeout` seconds.
@@ -103,14 +113,15 @@ class ShardSampler:
         shares = weights / weights.sum()
         parts = self._random.multinomial(missing, shares)
         calls = [(link, link.incarnation, int(part)) for link, part in zip(links, parts, strict=True)]
-        futures: list[Any] = [None] * len(calls)
+        questions: list[SampleQuestion | None] = [None] * len(calls)
         for i, (link, incarnation, part) in enumerate(calls):
             if part:
                 request = pb.SampleRequest(incarnation=incarnation or "", count=part, wait=wait)
-                futures[i] = link.stub.Sample.future(request, timeout=wait + self._group.timeout)
+                timeout = wait + self._group.timeout
+                questions[i] = SampleQuestion(self._ways[link.shard], link, request, timeout)
         answers = [
-            None if future is None else self._answer(link, incarnation or "", future)
-            for (link, incarnation, _), future in zip(calls, futures, strict=True)
+            None if question is None else self._answer(link, incarnation or "", question)
+            for (link, incarnation, _), question in zip(calls, questions, strict=True)
         ]
         kept = [i for i, answer in enumerate(answers) if not parts[i] or answer is not None]
         if not any(answers):
@@ -124,12 +135,12 @@ class ShardSampler:
         self._size = sum(links[i].state.size for i in kept)
         return [links[i] for i in kept]
 
-    def _answer(self, link: ShardLink, incarnation: str, future: Any) -> pb.SampleResponse | None:
+    def _answer(self, link: ShardLink, incarnation: str, question: SampleQuestion) -> _Answer | None:
         """Return what a shard gave; None if that is nothing. Raises ReplayError."""
         try:
-            answer: pb.SampleResponse = future.result()
+            answer, arrays = question.result()
         except grpc.FutureCancelledError:
-            link.lost(incarnation, future)
+            link.lost(incarnation, question.future)
             return None
         except grpc.RpcError as error:
             if not is_away(error):
@@ -140,22 +151,16 @@ class ShardSampler:
             link.ended(incarnation)
             return None
         link.heard(incarnation, answer.state)
-        return None if answer.not_yet else answer
+        return None if answer.not_yet else (answer, arrays)
 
-    def _piece(
-        self, link: ShardLink, incarnation: str | None, count: int, answer: pb.SampleResponse, share: float
-    ) -> _Piece:
+    def _piece(self, link: ShardLink, incarnation: str | None, count: int, answer: _Answer, share: float) -> _Piece:
+        message, arrays = answer
         try:
-            return _Piece(
-                link.shard,
-                incarnation or "",
-                sampled_columns(self._spec, count, answer.columns),
-                numbers_from(answer.keys, "uint64", "keys", count),
-                share * numbers_from(answer.probabilities, "float64", "probabilities", count),
-                numbers_from(answer.ages, "int64", "ages", count),
-            )
+            drawn = sample_of_message(self._spec, count, message) if arrays is None else arrays
         except ValueError as error:
             raise ReplayError(f"{link.target}: {error}") from None
+        shared = share * drawn.probabilities
+        return _Piece(link.shard, incarnation or "", drawn.columns, drawn.keys, shared, drawn.ages)
 
     def _note_rests(self, refused: Sequence[ShardLink], kept: Sequence[ShardLink], waited: float) -> None:
         """Leave shards out for a while that allowed nothing, though waited for, while others gave."""

@@ -167,17 +167,26 @@ class Table:
             self._totals.inserted += count
             return Inserted(keys)
 
-    def sample(self, count: int) -> Sample:
-        """Draw `count` items with replacement. Raises ValueError if the table is empty, or `count` below 1."""
+    def sample(self, count: int, out: Mapping[str, Column] | None = None) -> Sample:
+        """Draw `count` items with replacement. Raises ValueError if the table is empty, or `count` below 1.
+
+        The columns are written to `out`, if that is given: all of them, of their shapes and dtypes, without gaps.
+        """
         if count < 1:
             raise ValueError(f"a sample of {count} items is none; 1 is the least")
         with self._lock:
             if not self._items.size:
                 raise ValueError(f"the table {self.spec.name!r} is empty: insert first, or wait by a rate limiter")
             slots, probabilities = self._sampler.draw(count, self._random, self._items.occupied)
-            columns: dict[str, Column] = {name: column[slots] for name, column in self._columns.items()}
+            into = out or {}
+            columns: dict[str, Column] = {
+                name: column.take(slots, axis=0, out=into.get(name), mode="clip")  # "raise" has a copy of its own
+                for name, column in self._columns.items()
+            }
             if self._frames:
-                columns |= {name: self._frames.stacks(stack[slots]) for name, stack in self._stacks.items()}
+                columns |= {
+                    name: self._frames.stacks(stack[slots], into.get(name)) for name, stack in self._stacks.items()
+                }
             self._totals.sampled += count
             return Sample(
                 keys=self._items.keys(slots),

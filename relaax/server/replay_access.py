@@ -71,12 +71,19 @@ def replay_source(settings: RlxServerSection, algorithm: Algorithm) -> MakeRepla
 def make_replay(settings: RlxServerSection | LearnerSection) -> MakeReplay:
     """Return what connects to the replay servers that a section names. Raises ConfigurationError."""
     servers, patience = replay_targets(settings), settings.replay_server_patience
-    return lambda use: _connected(servers, use, patience)
+    share_memory = settings.bridge != "grpc"
+    return lambda use: _connected(servers, use, patience, share_memory)
 
 
-def _connected(servers: Sequence[Target], use: ReplayUse, patience: float) -> ReplayMemory:
+def _connected(servers: Sequence[Target], use: ReplayUse, patience: float, share_memory: bool) -> ReplayMemory:
     from relaax.replay.client import ReplayClient
 
     return ReplayClient(
-        servers, use.declaration, actors=use.actors, session=use.session, seed=use.seed, patience=patience
+        servers,
+        use.declaration,
+        actors=use.actors,
+        session=use.session,
+        seed=use.seed,
+        patience=patience,
+        share_memory=share_memory,
     )

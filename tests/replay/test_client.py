@@ -1,4 +1,4 @@
-"""The client over gRPC, with shards in this process."""
+"""The client by gRPC and through memory, with shards in this process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from relaax.replay import remote_writer, replay_pb2, shard_sampler
 from relaax.replay.client import ReplayClient
 from relaax.replay.interfaces import Insertion, ReplayError, ReplayUnavailable, Sampled
 from relaax.replay.priority_updates import PriorityUpdates
+from support import replay_servers
 from support.nobody import nobody
 from support.processes import wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, pictured, serving
+
+
+@pytest.fixture(autouse=True, params=["grpc", "shared_memory"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_servers, "SHARE_MEMORY", request.param == "shared_memory")
 
 
 def sampled(client: ReplayClient, count: int, timeout: float = 30.0) -> Sampled:
@@ -258,7 +264,7 @@ def test_sessions_have_tables_of_their_own() -> None:
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving() as shards, client_of(shards, numbered()) as client:
+    with serving() as shards, client_of(shards, numbered(), share_memory=False) as client:
         (writer,) = client.writers
         stub = client._group.links[0].stub
         real = stub.Insert

@@ -29,6 +29,8 @@ algorithm:
   path: da3c
 """
 LARGE = 2**34
+SHARE_MEMORY = True
+"""Whether clients use shared memory, unless a test says so itself."""
 
 
 def numbered(capacity: int = 1000, **more: Any) -> TableDeclaration:
@@ -93,7 +95,9 @@ class Shard:
 def client_of(servers: Sequence[Any], declaration: TableDeclaration, **more: Any) -> Iterator[ReplayClient]:
     """A client of shards or addresses, with one environment unless told otherwise; closed when the block ends."""
     addresses = [getattr(server, "address", server) for server in servers]
-    client = ReplayClient(addresses, declaration, **{"actors": (0,), "patience": 60.0, **more})
+    client = ReplayClient(
+        addresses, declaration, **{"actors": (0,), "patience": 60.0, "share_memory": SHARE_MEMORY, **more}
+    )
     try:
         yield client
     finally:

@@ -7,20 +7,22 @@ import time
 from dataclasses import dataclass
 
 from relaax.metrics import MetricsWriter
+from relaax.parameters.frames import FrameSocket
 from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.wire import add_to_server
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.local_server import LocalServer
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.grpc_service import SERVICE, GrpcService
-from relaax.server.parameter_server.local_server import LocalServer
+from relaax.server.parameter_server.local_connection import LocalConnection, shake_hands
 from relaax.server.parameter_server.prometheus import status_server
 from relaax.server.parameter_server.roles import JOIN
 from relaax.server.parameter_server.service import ParameterService
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
@@ -77,8 +79,13 @@ class Server:
         self.keeper, self._grpc = self._port.keeper, self._port.server
         offers, local_calls = SharedMemoryOffers(), CallCounter()
         service = ParameterService(core, offers)
+
+        def let_in(frames: FrameSocket, deadline: float) -> tuple[str, LocalConnection]:
+            worker_id, memory = shake_hands(frames, core, offers, deadline)
+            return worker_id, LocalConnection(frames, memory, service, core, local_calls)
+
         add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
-        self._local = LocalServer(service, core, offers, local_calls)
+        self._local = LocalServer(offers, let_in, core.registry.lost)
         coordinator.add_to_server(self._grpc)
         coordinator.save_now = self._save_now
         coordinator.on_refused = lambda: ends.put(Reason.REFUSED)

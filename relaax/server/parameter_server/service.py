@@ -13,6 +13,7 @@ from relaax.parameters.precision import Narrower
 from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
@@ -27,7 +28,6 @@ from relaax.server.parameter_server.requests import (
     push_of,
 )
 from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.parameter_server.snapshot import Statistics
 from relaax.server.parameter_server.target import TARGET
 from relaax.server.service_errors import (
@@ -145,6 +145,7 @@ class ParameterService:
         what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
         _log.info("worker %s joins: %s", worker.worker_id[:8], what)
         shard = model.shard
+        offer = self._offers.offer(worker.worker_id) if self._offers else None
         return pb.RegisterResponse(
             incarnation=self._core.incarnation,
             shard=self._core.position.index,
@@ -155,7 +156,7 @@ class ParameterService:
             actors=worker.actors,
             global_step=self._core.global_step,
             finished=self._core.is_over_for(purpose),
-            shared_memory=self._offers.offer(worker.worker_id) if self._offers else None,
+            shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
         )
 
     def _push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:

@@ -3,45 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import asdict
 
 import grpc
-import numpy as np
 
 from relaax import __version__
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.messages import declaration_from_message
-from relaax.replay.wire import MAX_ITEMS, from_bytes, inserted_columns, numbers_from, to_bytes
+from relaax.replay.wire import MAX_ITEMS, numbers_from, to_bytes
 from relaax.server.grpc_port.status_codes import errors_as_status
-from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WriterInsert
+from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.replay_server.requests import insert_of_message, insert_response, seconds, state_after, state_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest
 
 SERVICE: str = pb.DESCRIPTOR.services_by_name["ReplayService"].full_name
-_NAME = re.compile(r"[0-9a-f]{32}")
-_LARGEST_FRAME_NUMBER = 2**62
 _FLOAT64 = "float64"
 
 
 class ReplayGrpcService:
     """Pass each gRPC call to a `ReplayService`."""
 
-    def __init__(self, service: ReplayService) -> None:
+    def __init__(self, service: ReplayService, offers: SharedMemoryOffers) -> None:
         self._service = service
+        self._offers = offers
 
     def Register(  # noqa: N802
         self, request: pb.ReplayServiceRegisterRequest, context: grpc.ServicerContext
     ) -> pb.ReplayServiceRegisterResponse:
         with _refusals(context):
             held = self._service.register(declaration_from_message(request.table), request.session)
+        name = uuid.uuid4().hex
+        offer = self._offers.offer(name)
         return pb.ReplayServiceRegisterResponse(
             incarnation=held.incarnation,
             shard=self._service.shard,
             shards=self._service.shards,
             bytes=held.bytes,
-            state=_state(held),
+            state=state_of(held),
+            shared_memory=pb.ReplayMemoryOffer(
+                socket=offer.socket, name=name, caller_proof=offer.worker_proof, server_proof=offer.shard_proof
+            )
+            if offer
+            else None,
         )
 
     def Insert(self, request: pb.InsertRequest, context: grpc.ServicerContext) -> pb.InsertResponse:  # noqa: N802
@@ -49,24 +55,24 @@ class ReplayGrpcService:
         if held is None:
             return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
         with _refusals(context):
-            answer = self._service.insert(held, _insert_of(held, request))
-        return _insert_response(answer)
+            answer = self._service.insert(held, insert_of_message(held, request))
+        return insert_response(answer)
 
     def Sample(self, request: pb.SampleRequest, context: grpc.ServicerContext) -> pb.SampleResponse:  # noqa: N802
         held = self._service.find(request.incarnation)
         if held is None:
             return pb.SampleResponse(incarnation_ended=True)
         if not request.count:
-            return pb.SampleResponse(state=_state(held))
+            return pb.SampleResponse(state=state_of(held))
         with _refusals(context):
-            sample = self._service.sample(held, request.count, _seconds(request.wait))
+            sample = self._service.sample(held, request.count, seconds(request.wait))
         if sample is None:
-            return pb.SampleResponse(not_yet=True, state=_state(held))
+            return pb.SampleResponse(not_yet=True, state=state_of(held))
         response = pb.SampleResponse(
             keys=to_bytes(sample.keys),
             probabilities=to_bytes(sample.probabilities),
             ages=to_bytes(sample.ages),
-            state=pb.TableState(size=sample.size, total_priority=sample.total_priority, begun=True),
+            state=state_after(sample),
         )
         for name, column in sample.columns.items():  # what is given to the constructor is copied once more
             response.columns.add(name=name, data=to_bytes(column))
@@ -103,55 +109,6 @@ class ReplayGrpcService:
             tables=[pb.TableStatus(name=name, **asdict(numbers)) for name, numbers in tallies],
             version=__version__,
         )
-
-
-def _insert_of(held: HeldTable, request: pb.InsertRequest) -> WriterInsert:
-    """Return an insert with its arrays, views of the request's bytes. Raises ValueError and InvalidRequest."""
-    spec, count = held.spec, request.count
-    if not _NAME.fullmatch(request.writer):
-        raise InvalidRequest("writer must be 32 hexadecimal digits")
-    if count > min(spec.capacity, MAX_ITEMS):
-        raise InvalidRequest(f"{count} items at once are too many; {min(spec.capacity, MAX_ITEMS)} are the most")
-    if max(request.first_frame, request.keep_from) > _LARGEST_FRAME_NUMBER:
-        raise InvalidRequest(f"frames are numbered up to {_LARGEST_FRAME_NUMBER}")
-    frames = None
-    if spec.frame is not None:
-        pixels = int(np.prod(spec.frame))
-        frames = from_bytes(request.frames, (spec.frame, np.dtype(np.uint8)), len(request.frames) // pixels, "frames")
-    elif request.frames:
-        raise InvalidRequest(f"no field of {spec.name!r} is a stack of frames, and {len(request.frames)} bytes came")
-    return WriterInsert(
-        writer=request.writer,
-        sequence=request.sequence,
-        count=count,
-        columns=inserted_columns(spec, count, request.columns),
-        priorities=numbers_from(request.priorities, _FLOAT64, "priorities", count) if request.priorities else None,
-        frames=frames,
-        first_frame=request.first_frame,
-        keep_from=request.keep_from,
-        wait=_seconds(request.wait),
-        force=request.force,
-    )
-
-
-def _insert_response(answer: InsertAnswer) -> pb.InsertResponse:
-    outcome: pb.Outcome = pb.OUTCOME_DONE
-    if answer.not_yet:
-        outcome = pb.OUTCOME_NOT_YET
-    elif answer.expected is not None:
-        outcome = pb.OUTCOME_OUT_OF_STEP
-    elif answer.duplicate:
-        outcome = pb.OUTCOME_DUPLICATE
-    return pb.InsertResponse(outcome=outcome, expected=answer.expected or 0, overrun=answer.overrun)
-
-
-def _state(held: HeldTable) -> pb.TableState:
-    return pb.TableState(size=held.size, total_priority=held.total_priority, begun=held.begun)
-
-
-def _seconds(wish: float) -> float:
-    """Return a wish to wait as a number that is one: what is not, waits for nothing."""
-    return wish if wish > 0 else 0.0
 
 
 @contextlib.contextmanager

@@ -150,8 +150,10 @@ class HeldTable:
             allowed = booked or not done or self.limiter.force_insert(insert.count)
             return InsertAnswer(duplicate=inserted.duplicate, overrun=not allowed)
 
-    def sample(self, count: int, wait: float, room: WaitingRoom) -> Sample | None:
-        """Draw items once that is allowed; None if it is not yet. Raises InvalidRequest."""
+    def sample(
+        self, count: int, wait: float, room: WaitingRoom, out: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> Sample | None:
+        """Draw items once that is allowed; None if it is not yet. `out`: see `Table.sample`. Raises InvalidRequest."""
         if count > MAX_ITEMS or count * sampled_bytes(self.spec) > MAX_MESSAGE - MESSAGE_REST:
             most = min(MAX_ITEMS, (MAX_MESSAGE - MESSAGE_REST) // sampled_bytes(self.spec))
             raise InvalidRequest(f"{count} items at once are too many: {most} of {self.spec.name!r} fit into a message")
@@ -160,7 +162,7 @@ class HeldTable:
                 if not self.limiter.await_sample(count, seconds):
                     return None
             try:
-                sample = self._table.sample(count)
+                sample = self._table.sample(count, out)
             except ValueError:
                 self.limiter.undo_sample(count)
                 raise

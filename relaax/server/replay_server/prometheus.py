@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from relaax import __version__
 from relaax.server.address import listen
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.replay_server.tallies import TableTallies
@@ -26,6 +28,8 @@ class ReplaySample:
     lost_updates: int
     serving: bool
     calls: Mapping[tuple[str, str], int]
+    by_bridge: Mapping[tuple[str, str], int]
+    by_memory: int
     uptime: float
     unfinished: int
     calls_stopped: Mapping[str, int]
@@ -77,6 +81,17 @@ _FAMILIES: tuple[Family[ReplaySample], ...] = (
         _TABLE,
     ),
     Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
+    Family(
+        "bridge_calls_total",
+        "inserts and samples answered, by the way they came",
+        lambda v: v.by_bridge,
+        ("method", "bridge"),
+    ),
+    Family(
+        "connections_by_shared_memory",
+        "writers and samplers that are connected by shared memory",
+        lambda v: v.by_memory,
+    ),
     Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.unfinished),
     Family(
         "stopped_calls_total",
@@ -95,8 +110,17 @@ _FAMILIES: tuple[Family[ReplaySample], ...] = (
 REPLAY_FAMILIES = tuple(replace(family, name=f"relaax_replay_server_{family.name}") for family in _FAMILIES)
 
 
-def replay_status_server(address: str, service: ReplayService, port: GrpcPort, calls: CallCounter) -> StatusServer:
-    """Return a status server that is bound to `address` and not started. Raises AddressError."""
+def replay_status_server(
+    address: str,
+    service: ReplayService,
+    port: GrpcPort,
+    calls: Mapping[str, CallCounter],
+    offers: SharedMemoryOffers,
+) -> StatusServer:
+    """Return a status server that is bound to `address` and not started. `calls`: by the way they came.
+
+    Raises AddressError.
+    """
     begun, keeper = time.monotonic(), port.keeper
 
     def view() -> ReplaySample:
@@ -105,7 +129,13 @@ def replay_status_server(address: str, service: ReplayService, port: GrpcPort, c
             service.memory,
             service.lost_updates,
             port.serving,
-            calls.calls,
+            sum((Counter(counter.calls) for counter in calls.values()), Counter[tuple[str, str]]()),
+            {
+                (method, bridge): counter.calls.get((method, "OK"), 0)
+                for bridge, counter in calls.items()
+                for method in ("Insert", "Sample")
+            },
+            offers.connected(),
             time.monotonic() - begun,
             keeper.reading.unfinished,
             keeper.reading.ended,

@@ -12,8 +12,11 @@ from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.local_server import LocalServer
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
 from relaax.server.replay_server.prometheus import replay_status_server
+from relaax.server.replay_server.replay_talk import replay_let_in
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.termination import EndRequests, Reason
 
@@ -35,13 +38,16 @@ class ReplayServer:
     ) -> None:
         self._service = service
         self._ends = ends
-        calls = CallCounter()
+        calls, local_calls = CallCounter(), CallCounter()
         self._port = GrpcPort(SERVICE, MAX_MESSAGE, credentials, calls)
-        add_ReplayServiceServicer_to_server(ReplayGrpcService(service), self._port.server)
+        offers = SharedMemoryOffers()
+        add_ReplayServiceServicer_to_server(ReplayGrpcService(service, offers), self._port.server)
+        self._local = LocalServer(offers, replay_let_in(service, offers, local_calls))
         self.address = self._port.bind(address)
         self._status = None
         if status_bind is not None:
-            self._status = replay_status_server(status_bind, service, self._port, calls)
+            by_way = {"grpc": calls, "shared_memory": local_calls}
+            self._status = replay_status_server(status_bind, service, self._port, by_way, offers)
 
     @property
     def status_address(self) -> str | None:
@@ -54,6 +60,7 @@ class ReplayServer:
         _compile_kernels()
         if self._status:
             self._status.start()
+        self._local.start()
         self._port.start()
         self._port.health.serve(True)
 
@@ -63,7 +70,9 @@ class ReplayServer:
             self._service.sweep()
         _log.info("ending: %s", reason.name.lower())
         self._port.health.end()
-        self._port.server.stop(DRAIN_SECONDS).wait()
+        stopped = self._port.server.stop(DRAIN_SECONDS)
+        self._local.stop(DRAIN_SECONDS)
+        stopped.wait()
         self._port.keeper.stop()
         if self._status:
             self._status.close()

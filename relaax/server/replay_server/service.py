@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,9 +93,11 @@ class ReplayService:
         """Insert into a table; see `HeldTable.insert`."""
         return held.insert(insert, self._inserts)
 
-    def sample(self, held: HeldTable, count: int, wait: float) -> Sample | None:
+    def sample(
+        self, held: HeldTable, count: int, wait: float, out: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> Sample | None:
         """Draw from a table; see `HeldTable.sample`."""
-        return held.sample(count, wait, self._samples)
+        return held.sample(count, wait, self._samples, out)
 
     def update_priorities(
         self, incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]

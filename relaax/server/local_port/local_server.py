@@ -12,11 +12,8 @@ from typing import Any
 
 from relaax.parameters import segments
 from relaax.parameters.frames import BrokenFrame, FrameSocket
-from relaax.server.grpc_port.call_counter import CallCounter
-from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.local_connection import LocalConnection, shake_hands
-from relaax.server.parameter_server.service import ParameterService
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
+from relaax.server.local_port.local_talk import LocalTalk
+from relaax.server.local_port.offers import SharedMemoryOffers
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
@@ -34,15 +31,22 @@ class LocalServer:
     """
 
     def __init__(
-        self, service: ParameterService, core: ParameterServerCore, offers: SharedMemoryOffers, calls: CallCounter
+        self,
+        offers: SharedMemoryOffers,
+        let_in: Callable[[FrameSocket, float], tuple[str, LocalTalk]],
+        lost: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`calls` counts the calls of this transport."""
-        self._service = service
-        self._core = core
+        """Serve at the socket of `offers`.
+
+        let_in: authenticates who connects, until a deadline by the monotonic clock, and returns the connection and its
+            name; an earlier one of that name ends. Raises OSError and BrokenFrame.
+        lost: is told the name of a connection that has ended.
+        """
         self._offers = offers
-        self._calls = calls
+        self._authenticated = let_in
+        self._lost = lost
         self._lock = threading.Lock()
-        self._connections: dict[str, LocalConnection] = {}
+        self._connections: dict[str, LocalTalk] = {}
         self._threads: set[threading.Thread] = set()
         self._strangers: set[FrameSocket] = set()
         self._stopping = threading.Event()
@@ -129,28 +133,27 @@ class LocalServer:
             finally:
                 with self._lock:
                     ended = [key for key, value in self._connections.items() if value.frames is frames]
-                    for worker_id in ended:
-                        del self._connections[worker_id]
-                for worker_id in ended:
-                    self._core.registry.lost(worker_id)
+                    for name in ended:
+                        del self._connections[name]
+                for name in ended:
+                    self._lost(name)
 
-    def _let_in(self, frames: FrameSocket) -> LocalConnection | None:
+    def _let_in(self, frames: FrameSocket) -> LocalTalk | None:
         """Return the worker's connection, which replaces an earlier one; None if it does not authenticate."""
         try:
             deadline = time.monotonic() + _HANDSHAKE_SECONDS
-            worker_id, memory = shake_hands(frames, self._core, self._offers, deadline)
+            name, connection = self._authenticated(frames, deadline)
             frames.socket.settimeout(None)
         finally:
             self._no_stranger(frames)
-        connection = LocalConnection(frames, memory, self._service, self._core, self._calls)
         with self._lock:
             if self._stopping.is_set():
                 return None
-            before = self._connections.get(worker_id)
-            self._connections[worker_id] = connection
+            before = self._connections.get(name)
+            self._connections[name] = connection
         if before is not None:
             before.close()
-        _log.debug("worker %s shares memory", worker_id[:8])
+        _log.debug("worker %s shares memory", name[:8])
         return connection
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> None:
