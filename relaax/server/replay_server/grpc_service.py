@@ -13,6 +13,7 @@ import numpy as np
 from relaax import __version__
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.messages import declaration_from_message
+from relaax.replay.table import Sample
 from relaax.replay.wire import MAX_ITEMS, from_bytes, inserted_columns, numbers_from, to_bytes, to_messages
 from relaax.server.grpc_port.status_codes import errors_as_status
 from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WriterInsert
@@ -67,7 +68,7 @@ class ReplayGrpcService:
             keys=to_bytes(sample.keys),
             probabilities=to_bytes(sample.probabilities),
             ages=to_bytes(sample.ages),
-            state=pb.TableState(size=sample.size, total_priority=sample.total_priority, begun=True),
+            state=_state(held, sample),
         )
 
     def UpdatePriorities(  # noqa: N802
@@ -143,8 +144,15 @@ def _insert_response(answer: InsertAnswer) -> pb.InsertResponse:
     return pb.InsertResponse(outcome=outcome, expected=answer.expected or 0, overrun=answer.overrun)
 
 
-def _state(held: HeldTable) -> pb.TableState:
-    return pb.TableState(size=held.size, total_priority=held.total_priority, begun=held.begun)
+def _state(held: HeldTable, sample: Sample | None = None) -> pb.TableState:
+    """Return how a table stands, or stood when it was drawn from."""
+    return pb.TableState(
+        size=sample.size if sample else held.size,
+        total_priority=sample.total_priority if sample else held.total_priority,
+        begun=held.begun,
+        inserts=held.limiter.inserts,
+        samples=held.limiter.samples,
+    )
 
 
 def _seconds(wish: float) -> float:

@@ -15,10 +15,10 @@ from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN
-from relaax.server.parameter_server.errors import InvalidRequest
 from relaax.server.parameter_server.registry import Registry
 from relaax.server.parameter_server.requests import check_registration
 from relaax.server.parameter_server.service import ParameterService
+from relaax.server.service_errors import InvalidRequest
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 
 LEARNER = {"purpose": LEARN, "environments": 0, "environment": "learner 0", "host": "here"}
@@ -97,6 +97,24 @@ def test_steps_without_a_gradient_count_and_cost_no_parameters(way) -> None:  # 
         assert (status.updates, status.discarded, status.global_step, status.frames) == (0, 0, 10, 40)
         assert status.mean_staleness == 0
         assert server.core.metrics.drain().get("staleness/mean") is None
+
+
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(way: str) -> None:
+    with running() as server, bridge_to(server.address, way=way) as actor, bridge_to(server.address) as learner:
+        assert server.core.status().mean_actor_staleness is None
+        actor.register(registration())
+        actor.pull()
+        learner.register(registration(**LEARNER))
+        learner.pull()
+        for _ in range(3):
+            learner.push(gradient(1), env_steps=0)
+        learner.flush()
+        assert server.core.status().mean_actor_staleness is None, "a learner is no actor"
+        assert actor.push(None, env_steps=10).staleness == 0, "nothing is applied"
+        actor.push(None, env_steps=10)
+        assert server.core.status().mean_actor_staleness == 1.5
+        assert server.core.metrics.drain()["staleness/actors"] == 1.5
 
 
 def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
