@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from relaax.cli.top import ServiceWatcher, _picture
+from relaax.cli.top import ServiceWatcher
+from relaax.cli.top_picture import picture
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
@@ -183,7 +184,7 @@ def test_who_looks_at_the_service_sees_learners_apart() -> None:
         assert [(one["mode"], one["actor"]) for one in seen["workers"]] == [("train", 0), ("learn", None)]
         assert [one["server"] for one in seen["servers"]] == ["here:7001"], "a learner is of no RLX server"
         console = Console(file=io.StringIO(), width=140)
-        console.print(_picture(seen))
+        console.print(picture(seen))
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
         assert "workers: 1 train, 0 exploit, 1 learn" in text
