@@ -41,8 +41,8 @@ def environment(subject: Subject) -> Iterator[Finding]:
 
 def spaces_of(said: str) -> tuple[Space, Space] | None:
     """Return the spaces that an environment's program says, without bounds; None unless they are a Box and Discrete."""
-    found = re.fullmatch(r"observations Box\((\w+), \[([\d, ]+)\]\), actions Discrete\((\d+).*\)", said)
+    found = re.fullmatch(r"observations Box\((\w+), \[([\d, ]+)\].*\), actions Discrete\((\d+).*\)", said)
     if found is None:
         return None
     dtype, sizes, actions = found.groups()
-    return Box(-1, 1, [int(size) for size in sizes.split(",")], dtype), Discrete(int(actions))
+    return Box(0, 1, [int(size) for size in sizes.split(",")], dtype), Discrete(int(actions))

@@ -1,4 +1,4 @@
-"""Check that the replay servers of this configuration's workers are reachable, in order, and have room for the table."""
+"""Check that the replay servers of this configuration are reachable and in order, and have room for its tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def who_is_at(target: Target) -> str | None:
     view = _asked([target])[0]
     if view.refused:
         return "a server that requires another token"
-    return None if view.status is None else f"a RELAAX replay server, shard {view.status.shard} of {view.status.shards},"
+    return (
+        None if view.status is None else f"a RELAAX replay server, shard {view.status.shard} of {view.status.shards},"
+    )
 
 
 def replay_server(subject: Subject) -> Iterator[Finding]:
@@ -87,7 +89,9 @@ def _one(where: str, number: int, count: int, view: ReplayShardView) -> Finding:
     held = view.sum
     tables = "1 table" if held.tables == 1 else f"{held.tables} tables"
     room = f"{held.bytes / _GIGABYTE:.3g} of {status.memory / _GIGABYTE:.3g} GB"
-    return ok(f"{where} answers, shard {number} of {count}: {held.size} items in {tables}, for which {room} are set aside")
+    return ok(
+        f"{where} answers, shard {number} of {count}: {held.size} items in {tables}, for which {room} are set aside"
+    )
 
 
 def replay_memory(subject: Subject) -> Iterator[Finding]:
