@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, LearnerContext, Leaves, Mask, StepResult
+from relaax.algorithm_base.learner import record_sample
 from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.transitions import Transitions
 
@@ -69,6 +70,7 @@ class ReplayAgent(ActionValueAgent):
             if sampled is None:
                 break
             learner.env_steps, self._env_steps, self._unsaid = self._env_steps, 0, 0
+            record_sample(self.context.metrics, sampled)
             learner.step(sampled)
         if learner.pulled is not self._pulled:
             self._take(learner.pulled)

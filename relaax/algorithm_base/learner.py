@@ -54,3 +54,9 @@ class LearnerBase(ABC):
 
     def close(self) -> None:  # noqa: B027 - nothing to do is a good default
         """The learner has ended."""
+
+
+def record_sample(metrics: MetricsRecorder, sampled: Sampled) -> None:
+    """Record how full the memory is that items were drawn from, and how old they are. For who drives a learner."""
+    metrics.scalar("replay/size", float(sampled.size))
+    metrics.scalar("replay/sample_age", float(sampled.ages.mean()))

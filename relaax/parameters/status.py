@@ -48,6 +48,7 @@ class TrainingStatus:
     version: str = ""
     description: str = ""
     spaces: str = ""
+    mean_actor_staleness: float | None = None
 
     @property
     def discarded_for(self) -> dict[str, int]:

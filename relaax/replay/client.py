@@ -13,7 +13,7 @@ import numpy.typing as npt
 from relaax.parameters.channel import Target
 from relaax.parameters.message_memory import keep_freed_memory
 from relaax.replay.declaration import TableDeclaration
-from relaax.replay.interfaces import ReplayMemory, ReplayWriter, Sampled
+from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 from relaax.replay.priority_updates import PriorityUpdates
 from relaax.replay.remote_writer import RemoteWriter
 from relaax.replay.shard_group import ShardGroup
@@ -77,6 +77,10 @@ class ReplayClient(ReplayMemory):
     @property
     def writers(self) -> Sequence[ReplayWriter]:
         return self._writers
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        return sum((link.traffic for link in self._group.links), ReplayTraffic())
 
     @property
     def lost(self) -> int:

@@ -86,6 +86,17 @@ class Sampled:
         return normalized
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayTraffic:
+    """Items that went into a table and that were drawn from it, over all shards and by everybody."""
+
+    inserts: int = 0
+    samples: int = 0
+
+    def __add__(self, other: ReplayTraffic) -> ReplayTraffic:
+        return ReplayTraffic(self.inserts + other.inserts, self.samples + other.samples)
+
+
 class ReplayMemory(ABC):
     """A table as an agent or a learner has it, over all shards. Used by one thread; a learner samples ahead in another.
 
@@ -96,6 +107,11 @@ class ReplayMemory(ABC):
     @abstractmethod
     def writers(self) -> Sequence[ReplayWriter]:
         """The writers of a connection's environments, each environment in one of them. None of a learner's."""
+
+    @property
+    @abstractmethod
+    def traffic(self) -> ReplayTraffic:
+        """What has gone in and out since this one came, as far as it has heard. For any thread."""
 
     @abstractmethod
     def sample(self, count: int, timeout: float) -> Sampled | None:

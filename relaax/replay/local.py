@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay.declaration import TableDeclaration
-from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayWriter, Sampled
+from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 from relaax.replay.limiter import RateLimiter
 from relaax.replay.table import Table
 
@@ -44,6 +44,10 @@ class LocalReplay(ReplayMemory):
     @property
     def writers(self) -> Sequence[ReplayWriter]:
         return self._writers
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        return ReplayTraffic(self.limiter.inserts, self.limiter.samples)
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         if not self.limiter.await_sample(count, timeout):

@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -15,7 +15,7 @@ import grpc
 from relaax.parameters.calls import is_away
 from relaax.parameters.channel import Target, authentication_trouble, open_channel
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
+from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthenticated
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.wire import MAX_MESSAGE
 
@@ -31,11 +31,13 @@ class ShardState:
     size: int = 0
     total_priority: float = 0.0
     begun: bool = False
+    inserts: int = 0
+    samples: int = 0
 
     @classmethod
     def of(cls, message: pb.TableState) -> ShardState:
         """Return the state of a message."""
-        return cls(message.size, message.total_priority, message.begun)
+        return cls(message.size, message.total_priority, message.begun, message.inserts, message.samples)
 
 
 class ShardLink:
@@ -54,6 +56,8 @@ class ShardLink:
         self.offer: pb.ReplayMemoryOffer | None = None
         """What the shard has said of shared memory, if `share_memory` is true."""
         self.state = ShardState()
+        self.traffic = ReplayTraffic()
+        """What went in and out while the shard was there."""
         self.refusal: ReplayError | None = None
         """Why asking again will not help, if it was refused."""
         self._shards = shards
@@ -113,7 +117,11 @@ class ShardLink:
         """Note how the table stands."""
         with self._lock:
             if incarnation == self.incarnation:
-                self.state = ShardState.of(state)
+                before, now = self.state, ShardState.of(state)
+                # Answers may overtake each other.
+                inserts, samples = max(before.inserts, now.inserts), max(before.samples, now.samples)
+                self.state = replace(now, inserts=inserts, samples=samples)
+                self.traffic += ReplayTraffic(inserts - before.inserts, samples - before.samples)
                 self._heard = time.monotonic()
 
     def lost(self, incarnation: str, error: Any) -> None:

@@ -77,6 +77,7 @@ class ShardMemory:
 
     def inserted(self) -> pb.InsertResponse:
         """Return what became of the insert. Raises NoSharedMemory, and CallRefused."""
+        message: pb.InsertResponse
         message, _, _ = self._answer(pb.InsertResponse)
         return message
 

@@ -24,8 +24,14 @@ def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
 
 def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
     """Return the targets of all replay servers, for workers or a learner. Raises ConfigurationError."""
+    target = replay_target(settings)
+    return [target.at(address) for address in settings.replay_server]
+
+
+def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
+    """Return the target of a replay server, without an address. Raises ConfigurationError."""
     files = settings.replay_server_certificate, settings.replay_server_key
-    target = _target(
+    return _target(
         f"{_section_of(settings)}.replay_server",
         settings.replay_server_token_file,
         REPLAY_TOKEN,
@@ -33,7 +39,6 @@ def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
         files,
         "replay server",
     )
-    return [target.at(address) for address in settings.replay_server]
 
 
 def _section_of(settings: RlxServerSection | LearnerSection) -> str:

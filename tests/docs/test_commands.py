@@ -19,6 +19,7 @@ from relaax.bundled import bundled_folder
 from relaax.cli.app import app
 from relaax.server.learner import main as learner
 from relaax.server.parameter_server import main as parameter_server
+from relaax.server.replay_server import main as replay_server
 from relaax.server.rlx_server import main as rlx_server
 from support.followed import Follower
 from support.pages import DOCS, ROOT, all_pages, blocks, files
@@ -69,6 +70,7 @@ SHORTER = {"=20000": "=3000", "steps 20000": "steps 2000", "steps 100000": "step
 PROGRAMS = {
     "relaax-parameter-server": parameter_server.app,
     "relaax-rlx-server": rlx_server.app,
+    "relaax-replay-server": replay_server.app,
     "relaax-learner": learner.app,
 }
 

@@ -18,7 +18,7 @@ PATIENCE = 150.0
 ACTOR_CRITIC = {"loss/policy", "loss/value", "loss/entropy"}
 VALUES = {"loss", "loss/td_error", "q/chosen", "q/held_out", "epsilon", "target/age_frames", "target/age_updates"}
 """Of the page, what only actor-critics write, and what only value methods."""
-LEARNERS = {name for name in documented() if name.startswith(("learner/", "replay/"))}
+LEARNERS = {name for name in documented() if name.startswith(("learner/", "replay/"))} | {"staleness/actors"}
 PROCESSOR = "system/worker_processor_percent/max"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from relaax.replay import remote_writer, replay_pb2, shard_sampler
 from relaax.replay.client import ReplayClient
-from relaax.replay.interfaces import Insertion, ReplayError, ReplayUnavailable, Sampled
+from relaax.replay.interfaces import Insertion, ReplayError, ReplayTraffic, ReplayUnavailable, Sampled
 from relaax.replay.priority_updates import PriorityUpdates
 from support import replay_servers
 from support.nobody import nobody
@@ -323,3 +323,31 @@ def test_a_writer_leaves_with_its_client() -> None:
             assert len(held(shards[0])._writers) == 1
         assert (len(held(shards[0])._writers), held(shards[0]).size) == (0, 1)
         client.close()
+
+
+def test_what_goes_in_and_out_is_heard_of_by_everybody() -> None:
+    with serving(2) as shards, client_of(shards, numbered(), actors=(0, 1)) as client:
+        assert client.traffic == ReplayTraffic()
+        for writer in client.writers:
+            writer.insert(numbers(1, 2, 3))
+        with client_of(shards, numbered(), actors=()) as learner:
+            assert learner.traffic == ReplayTraffic(), "what was before it is not its"
+            sampled(learner, 10)
+            wait_until(lambda: learner.sample(1, 1.0) and learner.traffic.samples >= 11, "it hears of its own")
+            client.writers[0].insert(numbers(4))
+            wait_until(lambda: learner.sample(64, 1.0) and learner.traffic.inserts == 1, "and of what others do")
+            wait_until(lambda: client.sample(64, 1.0) and client.traffic.inserts == 7, "so does who came first")
+        asked = [held(shard).limiter.samples for shard in shards]
+        assert client.traffic.samples <= sum(asked)
+
+
+def test_answers_that_overtake_each_other_count_nothing_twice() -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        (link,) = client._group.links
+        for inserts in (5, 3, 5, 8):
+            state = replay_pb2.TableState(size=inserts, begun=True, inserts=inserts, samples=2 * inserts)
+            link.heard(link.incarnation or "", state)
+        assert client.traffic == ReplayTraffic(8, 16)
+        assert link.state.size == 8
+        link.heard("of another life", replay_pb2.TableState(inserts=100))
+        assert client.traffic == ReplayTraffic(8, 16)

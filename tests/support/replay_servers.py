@@ -60,6 +60,7 @@ def serving(
     memory: int = LARGE,
     credentials: Credentials | None = None,
     status_bind: str | None = None,
+    addresses: Sequence[str] = (),
     **more: Any,
 ) -> Iterator[list[Shard]]:
     """Shards in this process; they have ended when the block has."""
@@ -67,7 +68,8 @@ def serving(
         started = []
         for shard in range(shards):
             service = ReplayService(memory, shard, shards, **more)
-            started.append(Shard(service, credentials or Credentials(), status_bind))
+            address = addresses[shard] if addresses else "127.0.0.1:0"
+            started.append(Shard(service, credentials or Credentials(), status_bind, address))
             closing.callback(started[-1].stop)
         yield started
 
@@ -75,10 +77,10 @@ def serving(
 class Shard:
     """A replay server in this process, its main loop in a thread."""
 
-    def __init__(self, service: ReplayService, credentials: Credentials, status_bind: str | None) -> None:
+    def __init__(self, service: ReplayService, credentials: Credentials, status_bind: str | None, address: str) -> None:
         self.service = service
         self._ends = EndRequests()
-        self.server = ReplayServer(service, "127.0.0.1:0", self._ends, credentials, status_bind)
+        self.server = ReplayServer(service, address, self._ends, credentials, status_bind)
         self.address = self.server.address
         self._thread = threading.Thread(target=self.server.run)
         self.server.start()

@@ -13,7 +13,7 @@ from relaax.server.tls import parameter_server_token, replay_server_token, rlx_s
 
 @dataclass(frozen=True, slots=True)
 class RunTokens:
-    """The tokens by environment variable. `status` is the one that `relaax run` itself sends."""
+    """The tokens by environment variable. `status` and `replay` are those that `relaax run` itself sends."""
 
     tokens: Mapping[str, str] = field(repr=False)
 
@@ -21,6 +21,11 @@ class RunTokens:
     def status(self) -> str:
         """Return the parameter server's token, or an empty text."""
         return self.tokens.get(WORKERS_TOKEN, "")
+
+    @property
+    def replay(self) -> str:
+        """Return the replay servers' token, or an empty text."""
+        return self.tokens.get(REPLAY_TOKEN, "")
 
     def of(self, role: Role) -> dict[str, str]:
         """Return the environment variables of a role's processes."""

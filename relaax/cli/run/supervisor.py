@@ -13,7 +13,7 @@ from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
-from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, RLX_SERVER, Restart, Role
+from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Restart, Role
 from relaax.server.address import name_of, reserve
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,11 @@ class Supervisor:
         """Return HOST:PORT of every shard, in order, separated by commas, as passed to workers."""
         return ",".join(self._addresses()[PARAMETER_SERVER.name])
 
+    @property
+    def replay_addresses(self) -> list[str]:
+        """Return HOST:PORT of every replay server, in order."""
+        return self._addresses()[REPLAY_SERVER.name]
+
     def start_servers(self) -> None:
         """Start all processes but the clients, in parallel. Raises StartError."""
         self._reserve()
@@ -69,6 +74,15 @@ class Supervisor:
         """Start only the shards. Raises StartError."""
         self._reserve()
         self._start_led(PARAMETER_SERVER)
+
+    def start_replay_servers(self) -> None:
+        """Start only the replay servers. Raises StartError."""
+        self._reserve()
+        processes = self._processes[REPLAY_SERVER.name]
+        for number in range(len(processes)):
+            self._start(REPLAY_SERVER, number)
+        for process in processes:
+            process.wait_ready(START_SECONDS, self.stopping)
 
     def _start_led(self, role: Role) -> None:
         """Start the first process, on which the others depend, then the others together."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 from relaax.algorithm_base import LearnerBase
+from relaax.algorithm_base.learner import record_sample
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
-from relaax.replay.interfaces import Sampled
+from relaax.replay.interfaces import ReplayTraffic, Sampled
 from relaax.server.learner.sampling import SampleAhead
 
 IDLE_SECONDS = 1.0
@@ -33,16 +34,25 @@ class LearnerState:
 
 
 class LearnerMeter:
-    """Measure a learner, and record it as metrics about once a second."""
+    """Measure a learner and its memory, and record that as metrics about once a second.
+
+    `traffic` tells what went into the memory and was drawn from it, by everybody.
+    """
 
     def __init__(
-        self, state: LearnerState, metrics: MetricsRecorder, clock: Callable[[], float] = time.monotonic
+        self,
+        state: LearnerState,
+        metrics: MetricsRecorder,
+        traffic: Callable[[], ReplayTraffic],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._metrics = metrics
+        self._read_traffic = traffic
         self._clock = clock
         self._since = clock()
         self._updates, self._waited = state.updates, state.waited_seconds
+        self._traffic = traffic()
 
     def waited(self, seconds: float) -> None:
         """Count time without samples."""
@@ -55,8 +65,7 @@ class LearnerMeter:
         state.updates += 1
         state.items += len(sampled.ages)
         state.replay_size = sampled.size
-        self._metrics.scalar("replay/size", float(sampled.size))
-        self._metrics.scalar("replay/sample_age", float(sampled.ages.mean()))
+        record_sample(self._metrics, sampled)
         self._tell()
 
     def _tell(self) -> None:
@@ -66,13 +75,20 @@ class LearnerMeter:
         updates, waited = self._state.updates - self._updates, self._state.waited_seconds - self._waited
         self._metrics.scalar("learner/updates_per_second", updates / seconds)
         self._metrics.scalar("learner/wait_fraction", min(1.0, waited / seconds))
+        traffic = self._read_traffic()
+        inserts, samples = traffic.inserts - self._traffic.inserts, traffic.samples - self._traffic.samples
+        self._metrics.scalar("replay/inserts_per_second", inserts / seconds)
+        self._metrics.scalar("replay/samples_per_second", samples / seconds)
+        if inserts:
+            self._metrics.scalar("replay/samples_per_insert", samples / inserts)
+        self._traffic = traffic
         self._since += seconds
         self._updates, self._waited = self._state.updates, self._state.waited_seconds
 
 
 def learn(learner: LearnerBase, samples: SampleAhead, client: ParameterClientBase, state: LearnerState) -> NoReturn:
     """Learn from batch after batch. Ends by an exception: TrainingEnded, or what the servers or the learner raise."""
-    meter = LearnerMeter(state, client.metrics)
+    meter = LearnerMeter(state, client.metrics, lambda: samples.traffic)
     while True:
         begun = time.monotonic()
         sampled = samples.take(IDLE_SECONDS)

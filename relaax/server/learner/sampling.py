@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from relaax.replay.interfaces import ReplayMemory, Sampled
+from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, Sampled
 
 AHEAD = 2
 """Batches that are ready while one is learned from."""
@@ -23,6 +23,11 @@ class SampleAhead:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
         self._thread.start()
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        """See `ReplayMemory.traffic`."""
+        return self._replay.traffic
 
     def take(self, timeout: float) -> Sampled | None:
         """Return the next batch; None if there was none for `timeout` seconds. Raises what sampling raised."""

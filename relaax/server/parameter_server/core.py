@@ -188,8 +188,11 @@ class ParameterServerCore:
         applied = model.shard.push(push)
         if applied.repeated:
             self._count_repeated("same")
-        if (push.gradient is not None or push.applied) and not applied.repeated:
-            self.metrics.staleness(applied.outcome.staleness)
+        if not applied.repeated:
+            if push.gradient is not None or push.applied:
+                self.metrics.staleness(applied.outcome.staleness)
+            elif push.env_steps and not push.withheld:
+                self.metrics.actor_staleness(applied.counters.version - push.base_version)
         self._tell_if_finished()
         return applied
 
@@ -263,6 +266,7 @@ class ParameterServerCore:
             learners=self.registry.count(LEARN),
             mean_staleness=staleness,
             staleness_p95=self.metrics.staleness_p95(),
+            mean_actor_staleness=self.metrics.mean_actor_staleness(),
             learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
             checkpoint=saved.location if saved else "",
             checkpoint_global_step=saved.global_step if saved else None,

@@ -67,6 +67,11 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),
     Family("learners", "learners heard of in the last minute", lambda v: v.status.learners),
     Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
+    Family(
+        "actor_staleness",
+        "versions since the parameters that workers without gradients act by, mean of recent pushes",
+        lambda v: v.status.mean_actor_staleness,
+    ),
     Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
     Family(
         "checkpoint_timestamp_seconds",

@@ -15,7 +15,7 @@ from relaax.replay.messages import declaration_from_message
 from relaax.replay.wire import MAX_ITEMS, numbers_from, to_bytes
 from relaax.server.grpc_port.status_codes import errors_as_status
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.replay_server.requests import insert_of_message, insert_response, seconds, state_after, state_of
+from relaax.server.replay_server.requests import insert_of_message, insert_response, seconds, state_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest
 
@@ -72,7 +72,7 @@ class ReplayGrpcService:
             keys=to_bytes(sample.keys),
             probabilities=to_bytes(sample.probabilities),
             ages=to_bytes(sample.ages),
-            state=state_after(sample),
+            state=state_of(held, sample),
         )
         for name, column in sample.columns.items():  # what is given to the constructor is copied once more
             response.columns.add(name=name, data=to_bytes(column))

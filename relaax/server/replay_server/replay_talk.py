@@ -18,7 +18,7 @@ from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.local_port.local_talk import LocalTalk, hand_over_memory, introduction, told
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_after, state_of
+from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_of
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import InvalidRequest
 
@@ -140,4 +140,4 @@ class ReplayTalk(LocalTalk):
         there.keys[:] = sample.keys
         there.probabilities[:] = sample.probabilities
         there.ages[:] = sample.ages
-        return pb.SampleResponse(state=state_after(sample)), sample_bytes(held.spec, request.count)
+        return pb.SampleResponse(state=state_of(held, sample)), sample_bytes(held.spec, request.count)

@@ -57,14 +57,15 @@ def insert_response(answer: InsertAnswer) -> pb.InsertResponse:
     return pb.InsertResponse(outcome=outcome, expected=answer.expected or 0, overrun=answer.overrun)
 
 
-def state_of(held: HeldTable) -> pb.TableState:
-    """Return how a table stands."""
-    return pb.TableState(size=held.size, total_priority=held.total_priority, begun=held.begun)
-
-
-def state_after(sample: Sample) -> pb.TableState:
-    """Return how a table stood when it was drawn from."""
-    return pb.TableState(size=sample.size, total_priority=sample.total_priority, begun=True)
+def state_of(held: HeldTable, sample: Sample | None = None) -> pb.TableState:
+    """Return how a table stands, or stood when it was drawn from."""
+    return pb.TableState(
+        size=sample.size if sample else held.size,
+        total_priority=sample.total_priority if sample else held.total_priority,
+        begun=held.begun,
+        inserts=held.limiter.inserts,
+        samples=held.limiter.samples,
+    )
 
 
 def seconds(wish: float) -> float:

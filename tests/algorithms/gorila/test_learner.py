@@ -19,7 +19,7 @@ from relaax.algorithm_base import (
     load_algorithm,
 )
 from relaax.algorithm_base.testing import FakeParameters
-from relaax.replay.interfaces import ReplayMemory, ReplayWriter, Sampled
+from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 
 GORILA = load_algorithm("gorila", Path())
 SPACES = Box(-9, 9, shape=(1,)), Discrete(2)
@@ -56,6 +56,10 @@ class Priorities(ReplayMemory):
     @property
     def writers(self) -> Sequence[ReplayWriter]:
         return []
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        raise AssertionError("who drives a learner measures it")
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
         raise AssertionError("a learner is given its samples")

@@ -12,7 +12,7 @@ from relaax.algorithm_base import LearnerContext, Registration, TrainingEnded
 from relaax.algorithm_base.testing import FakeParameters
 from relaax.parameters.purposes import LEARN
 from relaax.replay.declaration import TableDeclaration
-from relaax.replay.interfaces import Insertion, ReplayUnavailable, Sampled
+from relaax.replay.interfaces import Insertion, ReplayTraffic, ReplayUnavailable, Sampled
 from relaax.replay.local import LocalReplay
 from relaax.replay.spec import Field, TableSpec
 from relaax.rlx import Box, Discrete
@@ -53,6 +53,14 @@ class CountingReplay(LocalReplay):
         self.given_back += 1
 
 
+class BusyReplay(CountingReplay):
+    """An actor goes on inserting."""
+
+    def update_priorities(self, sampled: Sampled, priorities: Any) -> None:
+        super().update_priorities(sampled, priorities)
+        fill(self, 1)
+
+
 def learner_of(replay: LocalReplay, parameters: FakeParameters) -> Learner:
     parameters.register(Registration("", environments=0, purpose=LEARN))
     given: dict[str, Any] = {"parameters": parameters, "metrics": parameters.metrics, "replay": replay}
@@ -75,7 +83,7 @@ class EndsAfter(FakeParameters):
 
 def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "TELL_SECONDS", 0.0)
-    replay = CountingReplay(TableDeclaration(SPEC, min_size=8), environments=1)
+    replay = BusyReplay(TableDeclaration(SPEC, min_size=8), environments=1)
     fill(replay, 10)
     parameters = EndsAfter(5)
     learner, state = learner_of(replay, parameters), LearnerState(0)
@@ -86,11 +94,13 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     finally:
         samples.close()
     assert [push.env_steps for push in parameters.pushes] == [0] * 5
-    assert (state.updates, state.items, state.replay_size) == (5, 20, 10)
+    assert (state.updates, state.items) == (5, 20)
+    assert state.replay_size in range(10, 16)
     assert replay.given_back == 5
     assert replay.samples <= 5 + AHEAD + 2, "no further ahead than that"
     told = {name for name, _ in parameters.scalars}
     assert told == {name for name in documented() if name.startswith(("learner/", "replay/"))}
+    assert min(value for name, value in parameters.scalars if name == "replay/inserts_per_second") >= 0
 
 
 def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
@@ -151,11 +161,34 @@ def test_the_meter_tells_rates_once_a_second() -> None:
     fill(replay, 4)
     sampled = replay.sample(2, 0.0)
     assert sampled is not None
-    meter = LearnerMeter(state, parameters.metrics, lambda: now[0])
+    traffic = ReplayTraffic(100, 10)
+    meter = LearnerMeter(state, parameters.metrics, lambda: traffic, lambda: now[0])
     for _ in range(4):
         meter.waited(0.25)
         meter.learned(sampled)
         now[0] += 0.5
-    rates = [pair for pair in parameters.scalars if pair[0].startswith("learner/")]
-    assert rates == [("learner/updates_per_second", 2.0), ("learner/wait_fraction", 0.75)]
+        traffic += ReplayTraffic(10, 20)
+    rates = [pair for pair in parameters.scalars if pair[0] not in ("replay/size", "replay/sample_age")]
+    assert rates == [
+        ("learner/updates_per_second", 2.0),
+        ("learner/wait_fraction", 0.75),
+        ("replay/inserts_per_second", 20.0),
+        ("replay/samples_per_second", 40.0),
+        ("replay/samples_per_insert", 2.0),
+    ]
     assert (state.updates, state.waited_seconds) == (4, 1.0)
+
+
+def test_a_memory_into_which_nothing_goes_has_no_ratio() -> None:
+    now = [0.0]
+    parameters = FakeParameters(np.zeros(SIZE, np.float32))
+    parameters.register(Registration("", environments=0, purpose=LEARN))
+    meter = LearnerMeter(LearnerState(0), parameters.metrics, ReplayTraffic, lambda: now[0])
+    now[0] = 2.0
+    meter.waited(2.0)
+    assert dict(parameters.scalars) == {
+        "learner/updates_per_second": 0.0,
+        "learner/wait_fraction": 1.0,
+        "replay/inserts_per_second": 0.0,
+        "replay/samples_per_second": 0.0,
+    }

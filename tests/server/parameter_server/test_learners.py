@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from relaax.cli.top import ServiceWatcher, _picture
+from relaax.cli.top import ServiceWatcher
+from relaax.cli.top_picture import picture
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.channel import Target
 from relaax.parameters.interfaces import ParameterServerError, TrainingEnded
@@ -99,6 +100,24 @@ def test_steps_without_a_gradient_count_and_cost_no_parameters(way) -> None:  # 
         assert server.core.metrics.drain().get("staleness/mean") is None
 
 
+@pytest.mark.parametrize("way", ["grpc", "shared_memory"])
+def test_who_pushes_no_gradients_is_as_stale_as_its_parameters(way: str) -> None:
+    with running() as server, bridge_to(server.address, way=way) as actor, bridge_to(server.address) as learner:
+        assert server.core.status().mean_actor_staleness is None
+        actor.register(registration())
+        actor.pull()
+        learner.register(registration(**LEARNER))
+        learner.pull()
+        for _ in range(3):
+            learner.push(gradient(1), env_steps=0)
+        learner.flush()
+        assert server.core.status().mean_actor_staleness is None, "a learner is no actor"
+        assert actor.push(None, env_steps=10).staleness == 0, "nothing is applied"
+        actor.push(None, env_steps=10)
+        assert server.core.status().mean_actor_staleness == 1.5
+        assert server.core.metrics.drain()["staleness/actors"] == 1.5
+
+
 def test_parameters_come_with_the_number_of_actors_of_all_connections() -> None:
     with running() as server, bridge_to(server.address) as one, bridge_to(server.address) as other:
         one.register(registration(environments=3))
@@ -165,7 +184,7 @@ def test_who_looks_at_the_service_sees_learners_apart() -> None:
         assert [(one["mode"], one["actor"]) for one in seen["workers"]] == [("train", 0), ("learn", None)]
         assert [one["server"] for one in seen["servers"]] == ["here:7001"], "a learner is of no RLX server"
         console = Console(file=io.StringIO(), width=140)
-        console.print(_picture(seen))
+        console.print(picture(seen))
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
         assert "workers: 1 train, 0 exploit, 1 learn" in text

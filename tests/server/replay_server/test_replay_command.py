@@ -19,8 +19,10 @@ from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.server.replay_server.credentials import read_replay_credentials
 from relaax.server.replay_server.grpc_service import SERVICE
+from relaax.server.replay_server.prometheus import REPLAY_FAMILIES
 from relaax.server.targets import replay_targets
 from support.keys import OTHER_TOKEN, Keys, strangers
+from support.metrics_page import documented_for_prometheus
 from support.processes import Processes, wait_until
 from support.replay_servers import (
     CONFIGURATION,
@@ -41,6 +43,10 @@ TOKEN_FILE, OTHER_FILE = "parameter-server-token", "other-token"
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     return write_replay_configuration(tmp_path)
+
+
+def test_the_page_lists_what_is_exported() -> None:
+    assert documented_for_prometheus(PREFIX) == {family.name for family in REPLAY_FAMILIES}
 
 
 def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
