@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from relaax.server.logs import writes_log
+from relaax.server.logs import may_not_raise
 
 WAIT_SECONDS = 1.0
 """How long a learner may take until it looks; what it waits for is interrupted then, again and again."""
@@ -27,8 +27,8 @@ class Interruption:
     """The first SIGINT or SIGTERM, for the main thread. Without `signals` it never comes.
 
     It is raised as SignalReceived where a learner looks: between two steps, so that no library is left in the middle
-    of something. Whatever waits for longer is interrupted. C code that calls Python drops what is raised in it, so
-    that is done until it has been seen.
+    of something. Whatever waits for longer is interrupted: again and again, as C code that calls Python may drop what
+    is raised in it.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Interruption:
                 self._number = number
                 self._come_again(WAIT_SECONDS)
         elif self._number is not None and self._armed:
-            if writes_log(frame):
+            if may_not_raise(frame):
                 self._come_again(AGAIN_SECONDS)
             else:
                 self._come_again(WAIT_SECONDS)

@@ -61,6 +61,18 @@ def test_what_c_code_has_dropped_is_raised_again() -> None:
         time.sleep(60)
 
 
+def test_a_compiler_is_left_alone() -> None:
+    """An exception in what it has C code call may crash the process."""
+    interrupted, name = Interruption(), {"__name__": "llvmlite.binding.executionengine", "wait": spin}
+    exec("def compiled():\n    wait(0.5)\n    return True", name)
+    with interrupted.signals(), pytest.raises(SignalReceived), interrupted.armed():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert name["compiled"]()  # type: ignore[operator]
+        name.clear()
+        time.sleep(60)
+    assert not name
+
+
 def test_cleaning_up_is_not_disturbed() -> None:
     interrupted, cleaned = Interruption(), False
     with interrupted.signals(), pytest.raises(SignalReceived):
