@@ -13,6 +13,7 @@ from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _log = logging.getLogger(__name__)
+_DEAF = frozenset({logging.__name__, "numba", "llvmlite"})
 
 
 class TextFormatter(logging.Formatter):
@@ -47,13 +48,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(said)
 
 
-def writes_log(frame: FrameType | None) -> bool:
-    """Return whether `frame` is inside logging, which would print an exception raised in it and continue.
+def may_not_raise(frame: FrameType | None) -> bool:
+    """Return whether `frame` is inside what takes no exception from a signal, which has to come again then.
 
-    A signal that is to raise one comes again then.
+    Logging prints it and goes on. The compiler is called by C code, which drops it, and may crash.
     """
     while frame is not None:
-        if frame.f_globals.get("__name__") == logging.__name__:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _DEAF:
             return True
         frame = frame.f_back
     return False

@@ -7,9 +7,12 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-from relaax.server.logs import writes_log
+from relaax.server.logs import may_not_raise
 
+WAIT_SECONDS = 1.0
+"""How long a learner may take until it looks; what it waits for is interrupted then, again and again."""
 AGAIN_SECONDS = 0.05
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalReceived(BaseException):
@@ -20,28 +23,57 @@ class SignalReceived(BaseException):
         self.number = number
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise SignalReceived in what runs inside, when SIGINT or SIGTERM comes first; later ones disturb no cleaning up.
+class Interruption:
+    """The first SIGINT or SIGTERM, for the main thread. Without `signals` it never comes.
 
-    For the main thread, which may be waiting for a server then. Afterwards the signals have their former handlers.
+    It is raised as SignalReceived where a learner looks: between two steps, so that no library is left in the middle
+    of something. Whatever waits for longer is interrupted: again and again, as C code that calls Python may drop what
+    is raised in it.
     """
-    ending = (signal.SIGINT, signal.SIGTERM)
-    numbers: list[int] = []
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number in ending:
-            numbers.append(number)
-        if writes_log(frame):
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
-            return
-        for each in (*ending, signal.SIGALRM):
-            signal.signal(each, signal.SIG_IGN)
-        raise SignalReceived(numbers[0])
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._armed = False
 
-    before = {number: signal.signal(number, handle) for number in (*ending, signal.SIGALRM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def check(self) -> None:
+        """Raise SignalReceived if a signal has come."""
+        if self._number is not None:
+            raise SignalReceived(self._number)
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Take note of signals. Afterwards they have their former handlers."""
+        before = {number: signal.signal(number, self._handle) for number in (*_ENDING, signal.SIGALRM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def armed(self) -> Iterator[None]:
+        """Raise SignalReceived in what runs inside. Outside, as while it cleans up, signals disturb nothing."""
+        self._armed = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._armed = False
+            if self._number is not None:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number in _ENDING:
+            if self._number is None:
+                self._number = number
+                self._come_again(WAIT_SECONDS)
+        elif self._number is not None and self._armed:
+            if may_not_raise(frame):
+                self._come_again(AGAIN_SECONDS)
+            else:
+                self._come_again(WAIT_SECONDS)
+                raise SignalReceived(self._number)
+
+    def _come_again(self, seconds: float) -> None:
+        if self._armed:
+            signal.setitimer(signal.ITIMER_REAL, seconds)

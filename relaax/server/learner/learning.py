@@ -11,6 +11,7 @@ from relaax.algorithm_base import LearnerBase
 from relaax.algorithm_base.learner import record_sample
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.replay.interfaces import ReplayTraffic, Sampled
+from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.sampling import SampleAhead
 
 IDLE_SECONDS = 1.0
@@ -86,10 +87,17 @@ class LearnerMeter:
         self._updates, self._waited = self._state.updates, self._state.waited_seconds
 
 
-def learn(learner: LearnerBase, samples: SampleAhead, client: ParameterClientBase, state: LearnerState) -> NoReturn:
+def learn(
+    learner: LearnerBase,
+    samples: SampleAhead,
+    client: ParameterClientBase,
+    state: LearnerState,
+    interruption: Interruption,
+) -> NoReturn:
     """Learn from batch after batch. Ends by an exception: TrainingEnded, or what the servers or the learner raise."""
     meter = LearnerMeter(state, client.metrics, lambda: samples.traffic)
     while True:
+        interruption.check()
         begun = time.monotonic()
         sampled = samples.take(IDLE_SECONDS)
         meter.waited(time.monotonic() - begun)

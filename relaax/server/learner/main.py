@@ -31,7 +31,7 @@ from relaax.server.address import AddressError, require_private
 from relaax.server.blas import restarting, use_kernels
 from relaax.server.command_configuration import configured, show, whole
 from relaax.server.key_options import key_options
-from relaax.server.learner.interruption import SignalReceived, interruptible
+from relaax.server.learner.interruption import Interruption, SignalReceived
 from relaax.server.logs import configure_logging
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.options import (
@@ -95,14 +95,15 @@ def _run(configuration: Configuration, number: int) -> int:
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     state = LearnerState(number)
     plan = assemble(settings, algorithm, algorithm.configure(configuration.algorithm), number, _Ready())
+    interruption = Interruption()
     try:
-        with interruptible(), ExitStack() as ended:
+        with interruption.signals(), ExitStack() as ended:
             if settings.status_bind is not None:
                 status = status_server(settings.status_bind, state)
                 ended.callback(status.close)
                 status.start()
                 print(f"relaax-learner status at http://{status.address}", flush=True)
-            run(plan, state)
+            run(plan, state, interruption)
     except TrainingEnded as end:
         _log.info("training has ended at global step %d", end.global_step)
     except SignalReceived as signalled:

@@ -54,7 +54,7 @@ from relaax.rlx import (
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
-from relaax.server.logs import writes_log
+from relaax.server.logs import may_not_raise
 from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication
 from relaax.server.rlx_server.claims import REVOKED
 from relaax.server.rlx_server.client_entry import ClientEntrance, called
@@ -179,7 +179,7 @@ class Worker:
         return EXIT_DONE
 
     def _on_interrupt(self, _number: int, frame: FrameType | None) -> None:
-        if self._works and not writes_log(frame):  # the heartbeat interrupts again in a second
+        if self._works and not may_not_raise(frame):  # the heartbeat interrupts again in a second
             self._peer.raise_end()
 
     def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:

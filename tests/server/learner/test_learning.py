@@ -17,6 +17,7 @@ from relaax.replay.local import LocalReplay
 from relaax.replay.spec import Field, TableSpec
 from relaax.rlx import Box, Discrete
 from relaax.server.learner import learning
+from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerMeter, LearnerState, learn
 from relaax.server.learner.sampling import AHEAD, SampleAhead
 from support.metrics_page import documented
@@ -90,7 +91,7 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     samples = SampleAhead(replay, learner.batch_size)
     try:
         with pytest.raises(TrainingEnded):
-            learn(learner, samples, parameters, state)
+            learn(learner, samples, parameters, state, Interruption())
     finally:
         samples.close()
     assert [push.env_steps for push in parameters.pushes] == [0] * 5
@@ -121,7 +122,7 @@ def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
     samples = SampleAhead(replay, 4)
     try:
         with pytest.raises(TrainingEnded):
-            learn(learner, samples, parameters, LearnerState(0))
+            learn(learner, samples, parameters, LearnerState(0), Interruption())
     finally:
         samples.close()
     assert parameters.pushes == []

@@ -21,6 +21,7 @@ from relaax.replay.local import LocalReplay
 from relaax.rlx import Box, Discrete
 from relaax.server.command_configuration import description
 from relaax.server.learner import model_spaces
+from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState
 from relaax.server.learner.process import LearnerPlan, run
 from relaax.server.parameter_server.factory import AlgorithmModels
@@ -90,7 +91,7 @@ class Started:
 
     def _run(self) -> None:
         try:
-            run(self._plan, self.state)
+            run(self._plan, self.state, Interruption())
         except Exception as error:
             self.error = error
 
