@@ -20,7 +20,7 @@ class Config(ReplayConfig):
     replay_capacity: Free[int] = Field(
         2_000_000, ge=1, description="Transitions that are kept, the newest, over all replay servers."
     )
-    batch_size: Free[int] = Field(512, ge=1, le=4_096, description="Transitions of an update.")
+    batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         None,
         description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "

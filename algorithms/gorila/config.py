@@ -30,7 +30,7 @@ class ReplayConfig(ActionValueConfig):
         1_000_000, ge=1, description="Transitions that are kept, the newest, over all replay servers."
     )
     learning_starts: Free[int] = Field(50_000, ge=1, description="Transitions before the first is drawn.")
-    batch_size: Free[int] = Field(32, ge=1, le=4_096, description="Transitions of an update.")
+    batch_size: Free[int] = Field(32, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
         description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "
