@@ -77,9 +77,8 @@ class ShardMemory:
 
     def inserted(self) -> pb.InsertResponse:
         """Return what became of the insert. Raises NoSharedMemory, and CallRefused."""
-        message: pb.InsertResponse
-        message, _, _ = self._answer(pb.InsertResponse)
-        return message
+        answer: pb.InsertResponse = self._answer(pb.InsertResponse)[0]
+        return answer
 
     def ask_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
         """Ask for items. Return whether it was sent: without room for one more it is not. Raises NoSharedMemory."""

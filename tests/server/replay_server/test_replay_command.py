@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from relaax.configuration import LearnerSection, ReplayServerSection, RlxServerSection
 from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.segments import SUPPORTED
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.client import ReplayClient
 from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
@@ -74,6 +75,8 @@ def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
         assert values[f"{PREFIX}table_bytes{label}"] == numbered(4).spec.bytes()
         assert values[f"{PREFIX}memory_bytes"] == 5e8
         assert values[f'{PREFIX}calls_total{{code="OK",method="Insert"}}'] == 2
+        assert values[f'{PREFIX}bridge_calls_total{{bridge="shared_memory",method="Insert"}}'] == 2 * SUPPORTED
+        assert values[f"{PREFIX}connections_by_shared_memory"] == 2 * SUPPORTED
         assert health(url)[1]["items"] == 4
         stub = ReplayServiceStub(client._group.links[0]._channel)
         status = stub.GetStatus(pb.ReplayServiceGetStatusRequest(), timeout=60)
