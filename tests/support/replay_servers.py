@@ -75,9 +75,7 @@ def serving(
 class Shard:
     """A replay server in this process, its main loop in a thread."""
 
-    def __init__(
-        self, service: ReplayService, credentials: Credentials, status_bind: str | None, address: str
-    ) -> None:
+    def __init__(self, service: ReplayService, credentials: Credentials, status_bind: str | None, address: str) -> None:
         self.service = service
         self._ends = EndRequests()
         self.server = ReplayServer(service, address, self._ends, credentials, status_bind)

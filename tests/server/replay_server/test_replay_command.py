@@ -213,9 +213,11 @@ def test_a_server_that_is_not_the_right_one_is_refused(keys: Keys, tmp_path: Pat
     _, pair = strangers()
     certificate, key = keys.put("stranger", pair)
     section = ReplayServerSection(tls_certificate=certificate, tls_key=key)
-    with serving(credentials=read_replay_credentials(section)) as (shard,):
-        with pytest.raises(ReplayUnauthenticated, match=r"cannot be trusted.*relaax-learner.replay_server_ca"):
-            ReplayClient([target(keys, shard.address)], numbered(), patience=30.0)
+    with (
+        serving(credentials=read_replay_credentials(section)) as (shard,),
+        pytest.raises(ReplayUnauthenticated, match=r"cannot be trusted.*relaax-learner.replay_server_ca"),
+    ):
+        ReplayClient([target(keys, shard.address)], numbered(), patience=30.0)
 
 
 def test_whether_it_serves_is_no_secret(keys: Keys, guarded: str) -> None:
