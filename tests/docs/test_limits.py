@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from pydantic import BaseModel
 
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
@@ -35,7 +36,7 @@ from relaax.server.rlx_server import children, claims, client_accounts, dead_pee
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
-SECTIONS = {
+SECTIONS: dict[str, type[BaseModel]] = {
     "relaax-rlx-server": RlxServerSection,
     "relaax-parameter-server": ParameterServerSection,
     "relaax-run": RunSection,
