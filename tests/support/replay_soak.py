@@ -33,6 +33,9 @@ SLOTS = 2048
 COUNTS = {"parameter-server": 2, "replay-server": 2, "learner": 2, "worker": 2, "rlx-server": 1, "client": 2}
 VICTIMS = ("replay-server", "learner", "worker", "parameter-server")
 MORE_STEPS, MORE_UPDATES = 200, 20
+STOP = "stop replay-server"
+STOP_SECONDS = 8.0
+"""More than a client waits for an answer: what it then gives up may be carried out later."""
 OLD_SECONDS = 21.0
 """A run gives up on what ends three times within 20 s of its start."""
 MORE_MEMORY = 64.0
@@ -45,9 +48,12 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ReplaySoakPlan:
-    """`kills`: of each kind of process. `bound`: seconds until all is well again after some of them."""
+    """`kills`: of each kind of process. `stops`: how often a replay server stands still for longer than inserts wait.
+    `bound`: seconds until all is well again after some of them.
+    """
 
     kills: int
+    stops: int
     seed: int = 1
     bound: float = 240.0
 
@@ -58,7 +64,7 @@ class ReplayAccount:
 
     ledger: Account
     items: list[str]
-    kills: Counter[str]
+    faults: Counter[str]
     sent: int = 0
     seen: int = 0
     inserted: int = 0
@@ -155,7 +161,7 @@ class ReplaySoak:
         self._run = runs.start("--no-progress", config=write_replay_soak_config(folder, plan.seed))
         self._archive = Archive(LocalStore(self._run.directory / "checkpoints"), SLOTS)
         self._inserted = Inserted(self._run)
-        self._kills: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
         self._calms: list[float] = []
 
     def run(self) -> ReplayAccount:
@@ -165,8 +171,12 @@ class ReplaySoak:
             before = self._memory()
             for storm in self._storms():
                 time.sleep(self._random.uniform(0, 2))
-                for part in storm:
-                    self._kill(part)
+                for fault in storm:
+                    if fault == STOP:
+                        self._stop(self._random.choice(self._run.of("replay-server")))
+                    else:
+                        self._kill(fault)
+                    self._faults[fault] += 1
                     time.sleep(self._random.uniform(0, 1))
                 self._expect_calm(" and ".join(storm))
             self._expect_bounds(before)
@@ -178,7 +188,7 @@ class ReplaySoak:
 
     def _storms(self) -> Iterator[list[str]]:
         """Every kind so often, in a random order, one or two at a time."""
-        cards = [part for part in VICTIMS for _ in range(self._plan.kills)]
+        cards = [part for part in VICTIMS for _ in range(self._plan.kills)] + [STOP] * self._plan.stops
         self._random.shuffle(cards)
         rest = iter(cards)
         while storm := list(itertools.islice(rest, self._random.choice((1, 1, 2)))):
@@ -189,7 +199,14 @@ class ReplaySoak:
         victim = self._random.choice(victims)
         victim.send_signal(signal.SIGKILL)
         wait_until(lambda: not is_alive(victim), f"the {part} is dead")
-        self._kills[part] += 1
+
+    def _stop(self, victim: psutil.Process) -> None:
+        """Let it stand still for a while, as on a machine that swaps."""
+        victim.suspend()
+        try:
+            time.sleep(STOP_SECONDS)
+        finally:
+            victim.resume()
 
     def _old(self, part: str) -> list[psutil.Process]:
         found = sorted(self._run.of(part), key=lambda process: process.pid)
@@ -258,7 +275,7 @@ class ReplaySoak:
         saved = sorted(self._archive.saved.values(), key=lambda s: s.order)
         assert not self._archive.damaged, self._archive.damaged
         items = self._folder / "items"
-        account = ReplayAccount(audit(lives, saved, COUNTS["parameter-server"]), items_doubled(items), self._kills)
+        account = ReplayAccount(audit(lives, saved, COUNTS["parameter-server"]), items_doubled(items), self._faults)
         account.sent, account.seen, account.inserted = items_sent(items), items_seen(items), inserted
         account.calms = self._calms
         if inserted > account.sent:

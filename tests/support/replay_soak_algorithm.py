@@ -13,6 +13,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import AgentContext, LearnerContext
 from relaax.optim.optimizers import Add, OptimizerSpec
 from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Sampled
 
 from .apex import Agent as ApexAgent
 from .apex import Config as ApexConfig
@@ -73,6 +74,10 @@ class Learner(ApexLearner):  # type: ignore[misc]
     def __init__(self, config: Config, context: LearnerContext) -> None:
         self._journal = Journal(Path(config.journals), config.slots)
         super().__init__(config, _accounted(config, context, self._journal))
+
+    def step(self, sampled: Sampled) -> None:
+        self.context.replay.see(sampled)
+        super().step(sampled)
 
     def close(self) -> None:
         super().close()

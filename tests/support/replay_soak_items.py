@@ -57,25 +57,23 @@ class NumberedItems(ReplayMemory):
         os.pwrite(self._sent_file, struct.pack("<q", self._sent), 0)
         return np.arange(first, self._sent, dtype=np.int64) + (self._slot << WRITERS)
 
-    def sample(self, count: int, timeout: float) -> Sampled | None:
-        sampled = self._memory.sample(count, timeout)
-        if sampled is not None:
-            self._see(sampled)
-        return sampled
-
-    def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
-        self._memory.update_priorities(sampled, priorities)
-
-    def close(self) -> None:
-        self._memory.close()
-
-    def _see(self, sampled: Sampled) -> None:
+    def see(self, sampled: Sampled) -> None:
+        """Note what was drawn, as a learner has it."""
         lives = {place: zlib.crc32(incarnation.encode()) for place, incarnation in sampled.incarnations.items()}
         places = [lives[place] for place in sampled.places.tolist()]
         found = set(zip(sampled.columns[SERIAL].tolist(), sampled.keys.tolist(), places, strict=True)) - self._seen
         self._seen |= found
         rows = np.array(list(found), _FORM)
         os.write(self._seen_file, rows.tobytes())
+
+    def sample(self, count: int, timeout: float) -> Sampled | None:
+        return self._memory.sample(count, timeout)
+
+    def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
+        self._memory.update_priorities(sampled, priorities)
+
+    def close(self) -> None:
+        self._memory.close()
 
 
 class _NumberedWriter(ReplayWriter):
