@@ -130,7 +130,7 @@ class ShardSampler:
         for i in kept:
             answer = answers[i]
             if answer is not None:
-                self._pieces.append(self._piece(*calls[i], answer, float(shares[i] / left)))
+                self._keep(self._piece(*calls[i], answer, float(shares[i] / left)))
         self._note_rests([links[i] for i in range(len(links)) if i not in kept], [links[i] for i in kept], wait)
         self._size = sum(links[i].state.size for i in kept)
         return [links[i] for i in kept]
@@ -161,6 +161,11 @@ class ShardSampler:
             raise ReplayError(f"{link.target}: {error}") from None
         shared = share * drawn.probabilities
         return _Piece(link.shard, incarnation or "", drawn.columns, drawn.keys, shared, drawn.ages)
+
+    def _keep(self, piece: _Piece) -> None:
+        """Add a piece, and drop those of its shard's earlier lives: their keys are those of other items now."""
+        same = [kept for kept in self._pieces if kept.shard != piece.shard or kept.incarnation == piece.incarnation]
+        self._pieces = [*same, piece]
 
     def _note_rests(self, refused: Sequence[ShardLink], kept: Sequence[ShardLink], waited: float) -> None:
         """Leave shards out for a while that allowed nothing, though waited for, while others gave."""

@@ -300,6 +300,26 @@ def test_a_dropped_table_is_registered_again() -> None:
         assert set(sampled(client, 10).columns["number"].tolist()) == {2}
 
 
+def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
+    """Keys begin anew: the priority of an item that is gone would be given to another one."""
+    declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=200.0)
+    with serving(2) as shards, client_of(shards, declaration, actors=[0, 1], session="s") as client:
+        for shard, writer, left in zip(shards, client.writers, (6, 0), strict=True):
+            writer.insert(numbers(1))
+            limiter = held(shard).limiter
+            while limiter.await_sample(1, 0):
+                pass
+            limiter.undo_sample(left)
+        while not client._sampler._pieces:  # until the first has its part of it, and not the rest
+            assert client.sample(8, 0.0) is None
+        held(shards[0]).heard = -1e9
+        shards[0].service.sweep()
+        client.writers[0].insert(numbers(2))
+        found = sampled(client, 8)
+        assert set(found.columns["number"][found.places == 0].tolist()) == {2}
+        assert found.incarnations[0] == held(shards[0]).incarnation
+
+
 def test_what_does_not_fit_the_declaration_is_refused_here() -> None:
     with serving() as shards, client_of(shards, numbered()) as client:
         (writer,) = client.writers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ EXIT_REFUSED = 2
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
 _LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
+_REFUSAL = re.compile(r"^  (relaax-[a-z-]+: (?:(?!^  relaax-).)*)\Z", re.MULTILINE | re.DOTALL)
 
 
 class StartError(Exception):
@@ -214,6 +216,8 @@ class Process:
         """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
         refused = self.exit_code() == EXIT_REFUSED
         words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
+        if refused and (sentences := _REFUSAL.search(words)):
+            words = sentences[1]
         return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
 
     def last_words(self, lines: int = _LINES) -> str:

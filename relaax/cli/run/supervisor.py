@@ -142,8 +142,8 @@ class Supervisor:
         what = f"shard {number} of {role.title}" if several and role.reserved else role.title
         if not role.listens:
             what = process.name
-        _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
         process.restart(self._command(role, number))
+        _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
         process.wait_ready(START_SECONDS, self.stopping)
 
     @property
