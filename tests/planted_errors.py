@@ -123,6 +123,15 @@ TRANSITIONS = "tests/algorithm_base/test_transitions.py"
 REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
 REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
 REPLAY_CONTRACT = "tests/algorithms/gorila/test_contract.py"
+TABLE_PY = "relaax/replay/table.py"
+LIMITER_PY = "relaax/replay/limiter.py"
+SHARD_SAMPLER_PY = "relaax/replay/shard_sampler.py"
+REPLAY_ACCESS_PY = "relaax/server/replay_access.py"
+TABLE = "tests/replay/test_table.py"
+LIMITER = "tests/replay/test_limiter.py"
+REPLAY_CLIENT = "tests/replay/test_client.py"
+LEARNER_PROCESS = "tests/server/learner/test_process.py"
+REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
 NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
 TARGET_PY = "relaax/server/parameter_server/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
@@ -288,6 +297,188 @@ ERRORS = (
         "the ladder of epsilons has as many rungs as a connection has environments",
         [("algorithms/apex/agent.py", "self._pulled.actor_count or len(actors)", "len(actors)")],
         REPLAY_AGENT,
+    ),
+    # Replay memory.
+    planted(
+        "rare-items-count-less",
+        "importance weights grow with how often an item is drawn",
+        [
+            (
+                "relaax/replay/interfaces.py",
+                "(self.size * self.probabilities) ** -beta",
+                "(self.size * self.probabilities) ** beta",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "priorities-without-exponent",
+        "items are drawn by their priorities, whatever the exponent",
+        [("relaax/replay/sampler.py", "else priorities**self._alpha", "else priorities")],
+        TABLE,
+    ),
+    planted(
+        "priority-of-a-gone-key",
+        "the priority of an item that is gone is given to the one in its place",
+        [
+            (
+                "relaax/replay/items.py",
+                "(self._keys[slots] == keys) & (keys > 0)",
+                "(self._keys[slots] > 0) & (keys > 0)",
+            )
+        ],
+        TABLE,
+    ),
+    planted(
+        "new-items-last",
+        "a new item without a priority has 1, and not the largest",
+        [(TABLE_PY, "np.full(count, self._largest())", "np.full(count, _FIRST_PRIORITY)")],
+        TABLE,
+    ),
+    planted(
+        "learner-takes-itself-for-the-target",
+        "a learner's target network is the newest parameters",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "self._target.set_parameters(pulled.target)",
+                "self._target.set_parameters(pulled.parameters)",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-with-a-stale-target",
+        "a learner keeps the first target network",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "        self._target.set_parameters(pulled.target)\n",
+                "        if not hasattr(self, '_kept'):\n"
+                "            self._kept = self._target.set_parameters(pulled.target)\n",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "insert-doubled",
+        "an insert that comes again is inserted again",
+        [(TABLE_PY, "            if known.has(sequence):\n", "            if known.has(sequence) and False:\n")],
+        TABLE,
+    ),
+    planted(
+        "insert-doubled-elsewhere",
+        "what may have arrived at a shard that went away is inserted into another one as well",
+        [("relaax/replay/remote_writer.py", "            return sending.in_flight\n", "            return False\n")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "key-of-another-life",
+        "the rest of a batch from before a shard began anew goes with keys of now",
+        [(SHARD_SAMPLER_PY, "self._pieces = [*same, piece]", "self._pieces = [*self._pieces, piece]")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "actors-run-ahead",
+        "inserts may go beyond the limiter's upper bound",
+        [(LIMITER_PY, "self._ratio <= self._middle + self._buffer", "self._ratio <= self._middle + 2 * self._buffer")],
+        LIMITER,
+    ),
+    planted(
+        "learners-run-ahead",
+        "samples may go beyond the limiter's lower bound",
+        [(LIMITER_PY, "count >= self._middle - self._buffer", "count >= self._middle - 2 * self._buffer")],
+        LIMITER,
+    ),
+    planted(
+        "learners-catch-up-for-ever",
+        "what was inserted while no learner was there is put to the account",
+        [
+            (
+                LIMITER_PY,
+                "min(self._balance + inserts * self._ratio - samples, self._middle + self._buffer)",
+                "self._balance + inserts * self._ratio - samples",
+            )
+        ],
+        LIMITER,
+    ),
+    planted(
+        "sampled-too-early",
+        "items are drawn before there are min_size",
+        [(LIMITER_PY, "        if not self.begun:\n            return False\n", "")],
+        LIMITER,
+    ),
+    planted(
+        "shards-in-equal-parts",
+        "each shard gives as much of a batch as any other, whatever it has",
+        [(SHARD_SAMPLER_PY, "shares = weights / weights.sum()", "shares = np.full(len(links), 1 / len(links))")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "probabilities-of-one-shard",
+        "an item's probability is that within its shard",
+        [(SHARD_SAMPLER_PY, "share * numbers_from(", "numbers_from(")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "each-shard-holds-all",
+        "a shard keeps as many items as all shards together should",
+        [("relaax/replay/declaration.py", "math.ceil(self.spec.capacity / shards)", "self.spec.capacity")],
+        "tests/replay/test_messages.py",
+    ),
+    planted(
+        "empty-table-is-drawn-from",
+        "a draw from an empty table is not refused",
+        [(TABLE_PY, "            if not self._items.size:\n", "            if False:\n")],
+        TABLE,
+    ),
+    planted(
+        "sessions-share-a-table",
+        "the session of a bundle gets the table of another one",
+        [
+            (
+                "relaax/server/replay_server/service.py",
+                "held = self._tables.get((name, session))",
+                "held = next((h for (n, _), h in self._tables.items() if n == name), None)",
+            )
+        ],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "bundles-share-a-table",
+        "a worker that learns names no session",
+        [(REPLAY_ACCESS_PY, 'actors, session if bundled else "", seed', 'actors, "", seed')],
+        REPLAY_OF_WORKERS,
+    ),
+    planted(
+        "learners-draw-alike",
+        "all learners draw with one seed",
+        [(REPLAY_ACCESS_PY, "[config.seed, number, *actors]", "[config.seed, *actors]")],
+        LEARNER_PROCESS,
+    ),
+    planted(
+        "learners-are-all-the-first",
+        "a learner's number is not passed on",
+        [("relaax/server/learner/process.py", "learner=plan.number,", "learner=0,")],
+        LEARNER_PROCESS,
+    ),
+    planted(
+        "ladder-one-rung-short",
+        "the last actor of Ape-X explores more than it should",
+        [(EXPLORATION_PY, "max(count, 1) / max(count - 1, 1)", "max(count, 1) / max(count, 1)")],
+        EXPLORATION,
+    ),
+    planted(
+        "learner-deaf",
+        "a signal that the compiler's callback has dropped does not come again",
+        [
+            (
+                "relaax/server/learner/interruption.py",
+                "                self._come_again(WAIT_SECONDS)\n                raise SignalReceived(self._number)\n",
+                "                raise SignalReceived(self._number)\n",
+            )
+        ],
+        "tests/server/learner/test_interruption.py",
     ),
     # Value methods.
     planted(

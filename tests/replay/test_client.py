@@ -263,18 +263,19 @@ def test_sessions_have_tables_of_their_own() -> None:
         assert set(sampled(other, 10).columns["number"].tolist()) == {2}
 
 
+class Unanswered(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "the connection broke"
+
+
 def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as shards, client_of(shards, numbered(), share_memory=False) as client:
         (writer,) = client.writers
         stub = client._group.links[0].stub
         real = stub.Insert
-
-        class Unanswered(grpc.RpcError):
-            def code(self) -> grpc.StatusCode:
-                return grpc.StatusCode.UNAVAILABLE
-
-            def details(self) -> str:
-                return "the connection broke"
 
         def once(request: replay_pb2.InsertRequest, timeout: float) -> Any:
             real(request, timeout=timeout)
@@ -286,6 +287,27 @@ def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypat
         writer.insert(numbers(3))
         table = held(shards[0])
         assert (table.size, table.tallies.duplicates, client.lost) == (3, 1, 0)
+
+
+def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard takes an insert, and goes away before it has answered."""
+    monkeypatch.setattr(remote_writer, "GRACE", 0.1)
+    with serving(2) as shards, client_of(shards, numbered(), actors=[1]) as client:
+        (writer,) = client.writers
+        link = client._group.links[1]
+        real = link.stub.Insert
+
+        def away(request: replay_pb2.InsertRequest, timeout: float) -> Any:
+            real(request, timeout=timeout)
+            monkeypatch.setattr(link, "look", lambda timeout: None)
+            raise Unanswered
+
+        link.stub.Insert = away
+        writer.insert(numbers(1, 2))
+        assert [held(shard).size for shard in shards] == [0, 2]
+        assert client.lost == 2
+        writer.insert(numbers(3))
+        assert [held(shard).size for shard in shards] == [1, 2]
 
 
 def test_a_dropped_table_is_registered_again() -> None:

@@ -25,7 +25,7 @@ from relaax.server.learner.interruption import Interruption
 from relaax.server.learner.learning import LearnerState
 from relaax.server.learner.process import LearnerPlan, run
 from relaax.server.parameter_server.factory import AlgorithmModels
-from relaax.server.replay_access import ReplayUse
+from relaax.server.replay_access import ReplayUse, use_of
 from support import replay_algorithm
 from support.nobody import nobody
 from support.parameter_servers import Running, bridge_to, running
@@ -122,6 +122,9 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(model_spaces, "ASK_SECONDS", 0.01)
+    ended: list[int] = []
+    assert algorithm.Learner is not None
+    monkeypatch.setattr(algorithm.Learner, "close", lambda learner: ended.append(learner.context.learner))
     memories = Memories()
     with caplog.at_level(logging.INFO):
         learner = Started(plan_for(server.address, algorithm, config, memories, number=3))
@@ -144,8 +147,16 @@ def test_it_waits_for_the_first_worker_and_learns_until_training_ends(
     assert caplog.text.count("waiting for the first worker") == 1
     use = memories.uses[0]
     assert (use.declaration.spec.name, use.actors, use.session) == (replay_algorithm.NAME, (), "")
+    assert ended == [3]
     assert use.declaration.spec.fields["observation"].shape == (3,)
     wait_until(lambda: server.core.registry.count() == 0, "both have left")
+
+
+def test_learners_and_workers_draw_differently(algorithm: Algorithm, config: ConfigBase) -> None:
+    seeds = [use_of(algorithm, config, SPACES, number=number).seed for number in range(3)]
+    seeds += [use_of(algorithm, config, SPACES, actors=actors).seed for actors in ([1], [2])]
+    assert len(set(seeds)) == 5
+    assert seeds[0] == use_of(algorithm, config, SPACES).seed
 
 
 def test_a_learner_of_another_configuration_says_in_what_it_differs(
