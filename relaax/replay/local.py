@@ -85,7 +85,8 @@ class LocalWriter(ReplayWriter):
 
     def insert(self, insertion: Insertion) -> None:
         count = len(next(iter(insertion.columns.values())))
-        self._limiter.await_insert(count, self._timeout)
+        if not self._limiter.await_insert(count, self._timeout):
+            self._limiter.force_insert(count)
         frames, first = insertion.frames, insertion.first_frame
         if frames is not None:
             sent = min(max(self._following - first, 0), len(frames))

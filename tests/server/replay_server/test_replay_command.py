@@ -131,7 +131,7 @@ def test_a_configuration_is_checked_without_a_start(processes: Processes, config
 
 def test_memory_is_refused_with_both_numbers(processes: Processes, config: Path) -> None:
     _, address = start_replay_server(processes, config, "--memory", "0.001")
-    with pytest.raises(ReplayError, match=r"takes 0.0921 GB on this shard, and all may take 0.00100 GB: give"):
+    with pytest.raises(ReplayError, match=r"takes 0.0616 GB on this shard, and all may take 0.00100 GB: give"):
         ReplayClient([address], numbered(10**6))
 
 
