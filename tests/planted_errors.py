@@ -417,7 +417,7 @@ ERRORS = (
     planted(
         "probabilities-of-one-shard",
         "an item's probability is that within its shard",
-        [(SHARD_SAMPLER_PY, "share * numbers_from(", "numbers_from(")],
+        [(SHARD_SAMPLER_PY, "share * drawn.probabilities", "drawn.probabilities")],
         REPLAY_CLIENT,
     ),
     planted(
