@@ -22,6 +22,7 @@ GROWTH_ARGS ?=
 
 STAMP := $(VENV)/setup.stamp
 GENERATED := relaax/rlx/rlx_pb2.py relaax/parameters/parameter_server_pb2.py relaax/parameters/parameter_server_pb2_grpc.py \
+	relaax/replay/replay_pb2.py relaax/replay/replay_pb2_grpc.py \
 	relaax/server/parameter_server/coordination/coordination_pb2.py relaax/server/parameter_server/coordination/coordination_pb2_grpc.py
 PROTOS := $(wildcard protocol/*/v1/*.proto)
 # The stamp names the place it was made in: a copied checkout sets up anew, and so does one without its generated code.

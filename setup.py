@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent
 PROTOS = (
     ("protocol/rlx/v1/rlx.proto", "relaax/rlx", False),
     ("protocol/relaax/v1/parameter_server.proto", "relaax/parameters", True),
+    ("protocol/relaax/v1/replay.proto", "relaax/replay", True),
     ("protocol/relaax/v1/coordination.proto", "relaax/server/parameter_server/coordination", True),
 )
 

@@ -93,7 +93,7 @@ PEER_PY = "relaax/server/rlx_server/peer.py"
 PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
 SESSION_PY = "relaax/server/rlx_server/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
-READING_PY = "relaax/server/parameter_server/request_reader.py"
+READING_PY = "relaax/server/grpc_port/request_reader.py"
 EPISODES_PY = "algorithms/da3c_cont/episodes.py"
 RLX_SERVER_TESTS = "tests/server/rlx_server"
 STRIKES = "tests/server/test_strikes.py"
@@ -113,7 +113,25 @@ TARGETS_PY = "relaax/algorithm_base/value_targets.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
 VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
+ACTING_PY = "algorithms/async_q/action_value_agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
+TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
+STORED_PY = "relaax/algorithm_base/stored_observations.py"
+REPLAY_LEARNER_PY = "algorithms/gorila/learner.py"
+REPLAY_AGENT_PY = "algorithms/gorila/replay_agent.py"
+TRANSITIONS = "tests/algorithm_base/test_transitions.py"
+REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
+REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
+REPLAY_CONTRACT = "tests/algorithms/gorila/test_contract.py"
+TABLE_PY = "relaax/replay/table.py"
+LIMITER_PY = "relaax/replay/limiter.py"
+SHARD_SAMPLER_PY = "relaax/replay/shard_sampler.py"
+REPLAY_ACCESS_PY = "relaax/server/replay_access.py"
+TABLE = "tests/replay/test_table.py"
+LIMITER = "tests/replay/test_limiter.py"
+REPLAY_CLIENT = "tests/replay/test_client.py"
+LEARNER_PROCESS = "tests/server/learner/test_process.py"
+REPLAY_OF_WORKERS = "tests/server/rlx_server/test_replay_memory.py"
 NETWORK_AGENT_PY = "relaax/algorithm_base/network_agent.py"
 TARGET_PY = "relaax/server/parameter_server/target.py"
 VALUE_GRADIENT = "tests/algorithms/async_q/test_gradient.py"
@@ -146,6 +164,322 @@ _DISCOUNT_ACROSS_AN_END = (ROLLOUT_PY, "gamma * ~step.restart", "gamma * ~step.f
 _LSTM_KEPT = (NETWORK_AGENT_PY, "np.where(restart[:, None], np.float32(0), self._state_after)", "self._state_after")
 
 ERRORS = (
+    # Experience from steps to transitions, and what is learned from it.
+    planted(
+        "transition-cut-off-as-terminated",
+        "the tail of a truncated episode is dropped",
+        [(TRANSITIONS_PY, "self._open & (terminated | cut_off | (", "self._open & (terminated | (")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-goes-on-after-the-end",
+        "a terminated episode has a discount",
+        [(TRANSITIONS_PY, "self._ages[:, None] * ~terminated", "self._ages[:, None] * ~first")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-over-a-cut",
+        "what follows a truncated episode is the next one's first observation",
+        [(TRANSITIONS_PY, "np.where(cut_off, completed.final, observations)", "observations")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-tail-with-the-whole-discount",
+        "a tail is discounted as if it were n steps long",
+        [(TRANSITIONS_PY, "self._gamma ** self._ages[:, None] *", "self._gamma ** self._steps *")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-of-a-void-step",
+        "a void step makes a transition",
+        [(TRANSITIONS_PY, "self._open[:, first] = False", "pass")],
+        TRANSITIONS,
+    ),
+    planted(
+        "transition-over-a-reset",
+        "what a reset leaves open goes on afterwards",
+        [(TRANSITIONS_PY, "self._open[:] = False", "pass")],
+        TRANSITIONS,
+    ),
+    planted(
+        "priority-of-the-next-episode",
+        "the priority of a cut-off transition has the value of the next episode's first observation",
+        [(TRANSITIONS_PY, "np.where(completed.cut_off, completed.values, values)", "values")],
+        TRANSITIONS,
+    ),
+    planted(
+        "stack-over-an-episodes-start",
+        "stacks of frames reach into the episode before",
+        [
+            (
+                STORED_PY,
+                "self._stack.push(self._keep(inputs), restart)",
+                "self._stack.push(self._keep(inputs), restart & False)",
+            )
+        ],
+        TRANSITIONS,
+    ),
+    planted(
+        "frames-forgotten-too-early",
+        "frames that open transitions will name are not kept",
+        [
+            (
+                TRANSITIONS_PY,
+                'since_first_of(columns["observation"], self._observations[self._open])',
+                "since_first_of(self._observations[self._open])",
+            )
+        ],
+        TRANSITIONS,
+    ),
+    planted(
+        "learner-with-its-own-target",
+        "a learner's targets are the online network's",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "self._values(self._target, inputs), selector",
+                "self._values(self._online, inputs), selector",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-sums",
+        "a learner sums over the batch",
+        [(REPLAY_LEARNER_PY, " / np.float32(count)", "")],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-without-importance",
+        "a learner does not correct for what is drawn more often",
+        [(REPLAY_LEARNER_PY, "self._beta(self._global_step)", "0 * self._beta(self._global_step)")],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-keeps-priorities",
+        "priorities come back without their offset",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "priorities_of(loss.errors, self.config.priority_offset)",
+                "priorities_of(loss.errors, 0.0)",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "bundle-counts-twice",
+        "the steps that a learner's push has counted are counted again",
+        [
+            (
+                REPLAY_AGENT_PY,
+                "self._env_steps, self._unsaid = self._env_steps, 0, 0",
+                "self._unsaid = self._env_steps, 0",
+            )
+        ],
+        REPLAY_CONTRACT,
+        REPLAY_AGENT,
+    ),
+    planted(
+        "actors-explore-alike",
+        "the actors of Ape-X share one epsilon",
+        [
+            (
+                "algorithms/apex/agent.py",
+                "ladder_of_epsilons(actors, count,",
+                "ladder_of_epsilons([0] * len(actors), count,",
+            )
+        ],
+        REPLAY_AGENT,
+    ),
+    planted(
+        "actors-by-connection",
+        "the ladder of epsilons has as many rungs as a connection has environments",
+        [("algorithms/apex/agent.py", "self._pulled.actor_count or len(actors)", "len(actors)")],
+        REPLAY_AGENT,
+    ),
+    # Replay memory.
+    planted(
+        "rare-items-count-less",
+        "importance weights grow with how often an item is drawn",
+        [
+            (
+                "relaax/replay/interfaces.py",
+                "(self.size * self.probabilities) ** -beta",
+                "(self.size * self.probabilities) ** beta",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "priorities-without-exponent",
+        "items are drawn by their priorities, whatever the exponent",
+        [("relaax/replay/sampler.py", "else priorities**self._alpha", "else priorities")],
+        TABLE,
+    ),
+    planted(
+        "priority-of-a-gone-key",
+        "the priority of an item that is gone is given to the one in its place",
+        [
+            (
+                "relaax/replay/items.py",
+                "(self._keys[slots] == keys) & (keys > 0)",
+                "(self._keys[slots] > 0) & (keys > 0)",
+            )
+        ],
+        TABLE,
+    ),
+    planted(
+        "new-items-last",
+        "a new item without a priority has 1, and not the largest",
+        [(TABLE_PY, "np.full(count, self._largest())", "np.full(count, _FIRST_PRIORITY)")],
+        TABLE,
+    ),
+    planted(
+        "learner-takes-itself-for-the-target",
+        "a learner's target network is the newest parameters",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "self._target.set_parameters(pulled.target)",
+                "self._target.set_parameters(pulled.parameters)",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "learner-with-a-stale-target",
+        "a learner keeps the first target network",
+        [
+            (
+                REPLAY_LEARNER_PY,
+                "        self._target.set_parameters(pulled.target)\n",
+                "        if not hasattr(self, '_kept'):\n"
+                "            self._kept = self._target.set_parameters(pulled.target)\n",
+            )
+        ],
+        REPLAY_LEARNER,
+    ),
+    planted(
+        "insert-doubled",
+        "an insert that comes again is inserted again",
+        [(TABLE_PY, "            if known.has(sequence):\n", "            if known.has(sequence) and False:\n")],
+        TABLE,
+    ),
+    planted(
+        "insert-doubled-elsewhere",
+        "what may have arrived at a shard that went away is inserted into another one as well",
+        [("relaax/replay/remote_writer.py", "            return sending.in_flight\n", "            return False\n")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "key-of-another-life",
+        "the rest of a batch from before a shard began anew goes with keys of now",
+        [(SHARD_SAMPLER_PY, "self._pieces = [*same, piece]", "self._pieces = [*self._pieces, piece]")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "actors-run-ahead",
+        "inserts may go beyond the limiter's upper bound",
+        [(LIMITER_PY, "self._ratio <= self._middle + self._buffer", "self._ratio <= self._middle + 2 * self._buffer")],
+        LIMITER,
+    ),
+    planted(
+        "learners-run-ahead",
+        "samples may go beyond the limiter's lower bound",
+        [(LIMITER_PY, "count >= self._middle - self._buffer", "count >= self._middle - 2 * self._buffer")],
+        LIMITER,
+    ),
+    planted(
+        "learners-catch-up-for-ever",
+        "what was inserted while no learner was there is put to the account",
+        [
+            (
+                LIMITER_PY,
+                "min(self._balance + inserts * self._ratio - samples, self._middle + self._buffer)",
+                "self._balance + inserts * self._ratio - samples",
+            )
+        ],
+        LIMITER,
+    ),
+    planted(
+        "sampled-too-early",
+        "items are drawn before there are min_size",
+        [(LIMITER_PY, "        if not self.begun:\n            return False\n", "")],
+        LIMITER,
+    ),
+    planted(
+        "shards-in-equal-parts",
+        "each shard gives as much of a batch as any other, whatever it has",
+        [(SHARD_SAMPLER_PY, "shares = weights / weights.sum()", "shares = np.full(len(links), 1 / len(links))")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "probabilities-of-one-shard",
+        "an item's probability is that within its shard",
+        [(SHARD_SAMPLER_PY, "share * drawn.probabilities", "drawn.probabilities")],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "each-shard-holds-all",
+        "a shard keeps as many items as all shards together should",
+        [("relaax/replay/declaration.py", "math.ceil(self.spec.capacity / shards)", "self.spec.capacity")],
+        "tests/replay/test_messages.py",
+    ),
+    planted(
+        "empty-table-is-drawn-from",
+        "a draw from an empty table is not refused",
+        [(TABLE_PY, "            if not self._items.size:\n", "            if False:\n")],
+        TABLE,
+    ),
+    planted(
+        "sessions-share-a-table",
+        "the session of a bundle gets the table of another one",
+        [
+            (
+                "relaax/server/replay_server/service.py",
+                "held = self._tables.get((name, session))",
+                "held = next((h for (n, _), h in self._tables.items() if n == name), None)",
+            )
+        ],
+        REPLAY_CLIENT,
+    ),
+    planted(
+        "bundles-share-a-table",
+        "a worker that learns names no session",
+        [(REPLAY_ACCESS_PY, 'actors, session if bundled else "", seed', 'actors, "", seed')],
+        REPLAY_OF_WORKERS,
+    ),
+    planted(
+        "learners-draw-alike",
+        "all learners draw with one seed",
+        [(REPLAY_ACCESS_PY, "[config.seed, number, *actors]", "[config.seed, *actors]")],
+        LEARNER_PROCESS,
+    ),
+    planted(
+        "learners-are-all-the-first",
+        "a learner's number is not passed on",
+        [("relaax/server/learner/process.py", "learner=plan.number,", "learner=0,")],
+        LEARNER_PROCESS,
+    ),
+    planted(
+        "ladder-one-rung-short",
+        "the last actor of Ape-X explores more than it should",
+        [(EXPLORATION_PY, "max(count, 1) / max(count - 1, 1)", "max(count, 1) / max(count, 1)")],
+        EXPLORATION,
+    ),
+    planted(
+        "learner-deaf",
+        "a signal that the compiler's callback has dropped does not come again",
+        [
+            (
+                "relaax/server/learner/interruption.py",
+                "                self._come_again(WAIT_SECONDS)\n                raise SignalReceived(self._number)\n",
+                "                raise SignalReceived(self._number)\n",
+            )
+        ],
+        "tests/server/learner/test_interruption.py",
+    ),
     # Value methods.
     planted(
         "max-over-the-online-network",
@@ -321,7 +655,7 @@ ERRORS = (
     planted(
         "epsilon-by-steps",
         "epsilon is annealed by steps",
-        [(VALUE_AGENT_PY, "self._frames = pulled.frames", "self._frames = pulled.global_step")],
+        [(ACTING_PY, "self._frames = pulled, pulled.frames", "self._frames = pulled, pulled.global_step")],
         VALUE_AGENT,
     ),
     planted(
@@ -1392,8 +1726,8 @@ ERRORS = (
         "workers whose connection has ended are counted on",
         [
             (
-                "relaax/server/parameter_server/local_server.py",
-                "                    self._core.registry.lost(worker_id)\n",
+                "relaax/server/local_port/local_server.py",
+                "                    self._lost(name)\n",
                 "                    pass\n",
             )
         ],

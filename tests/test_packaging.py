@@ -21,10 +21,11 @@ from support.processes import Processes
 from support.wheel import LEFT_OUT, ROOT, borrow, install, quick_wheel, run
 
 NOT_SOURCE = shutil.ignore_patterns(*LEFT_OUT, "*_pb2*")
-COMMANDS = ("relaax", "relaax-parameter-server", "relaax-rlx-server")
+COMMANDS = ("relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server", "relaax-learner")
 NEEDING_SERVER = (
     *(f"relaax {name}" for name in ("version", "run x", "plot x", "new algorithm x", "bench", "conformance", "schema")),
     *("relaax", "relaax --help", "relaax-parameter-server --config x", "relaax-rlx-server --config x"),
+    "relaax-learner --config x",
 )
 SHOW_BUNDLED = """
 from relaax.bundled import bundled_folder, bundled_names

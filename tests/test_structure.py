@@ -57,6 +57,8 @@ def test_generated_code_is_made_and_not_tracked() -> None:
     assert generated == [
         "relaax/parameters/parameter_server_pb2.py",
         "relaax/parameters/parameter_server_pb2_grpc.py",
+        "relaax/replay/replay_pb2.py",
+        "relaax/replay/replay_pb2_grpc.py",
         "relaax/rlx/rlx_pb2.py",
         "relaax/server/parameter_server/coordination/coordination_pb2.py",
         "relaax/server/parameter_server/coordination/coordination_pb2_grpc.py",

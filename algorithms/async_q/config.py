@@ -1,4 +1,4 @@
-"""The keys of async_q's configuration, and those that async_sarsa and n_step_q share with it."""
+"""The keys of async_q's configuration, and those that others share with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,32 @@ from relaax.algorithm_base.value_loss import Errors
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-class ValueConfig(AgentConfig):
+class ActionValueConfig(AgentConfig):
+    """The keys of everyone who acts by action values."""
+
+    dueling: Fixed[bool] = Field(
+        False,
+        description="The network estimates the value of a state and the advantages of its actions: for images each "
+        "has a dense layer of its own, for vectors a network of its own; with an LSTM both have the same layers.",
+    )
+    errors: Free[Errors] = Field(
+        "squared", description="What an error of the value costs: its square, as in the paper, or Huber's loss."
+    )
+    held_out_states: Free[int] = Field(
+        64,
+        ge=0,
+        le=1_000,
+        description="States of its beginning that each connection keeps, whose mean value is `q/held_out`; 0: none.",
+    )
+    greedy_exploit: Free[bool] = Field(
+        True, description="In exploit mode always take the best action; false: a random one with `exploit_epsilon`."
+    )
+    exploit_epsilon: Free[Probability] = Field(
+        0.05, description="Share of random actions in exploit mode if it is not greedy, as Mnih et al. 2015 evaluate."
+    )
+
+
+class ValueConfig(ActionValueConfig):
     """The keys of all three."""
 
     initial_learning_rate: Free[float] = Field(1e-3, gt=0, description="Learning rate at global step 0.")
@@ -34,26 +59,6 @@ class ValueConfig(AgentConfig):
     )
     exploration_frames: Free[int] = Field(
         4_000_000, ge=0, description="Frames, over all workers, in which epsilon falls from the first to the last."
-    )
-    dueling: Fixed[bool] = Field(
-        False,
-        description="The network estimates the value of a state and the advantages of its actions: for images each "
-        "has a dense layer of its own, for vectors a network of its own; with an LSTM both have the same layers.",
-    )
-    errors: Free[Errors] = Field(
-        "squared", description="What an error of the value costs: its square, as in the paper, or Huber's loss."
-    )
-    held_out_states: Free[int] = Field(
-        64,
-        ge=0,
-        le=1_000,
-        description="States of its beginning that each connection keeps, whose mean value is `q/held_out`; 0: none.",
-    )
-    greedy_exploit: Free[bool] = Field(
-        True, description="In exploit mode always take the best action; false: a random one with `exploit_epsilon`."
-    )
-    exploit_epsilon: Free[Probability] = Field(
-        0.05, description="Share of random actions in exploit mode if it is not greedy, as Mnih et al. 2015 evaluate."
     )
 
     @model_validator(mode="after")

@@ -7,21 +7,21 @@ from relaax.algorithm_base.agent_config import agent_network, observation_refusa
 from relaax.nn.action_values import ActionValues
 from relaax.nn.specification import NetworkSpec
 
-from .config import ValueConfig
+from .config import ActionValueConfig
 
 
-def value_network(config: ValueConfig, observation_space: Space, values: ActionValues) -> NetworkSpec:
+def value_network(config: ActionValueConfig, observation_space: Space, values: ActionValues) -> NetworkSpec:
     """Specify a network whose heads are those of `values`."""
     return agent_network(config, observation_space, values.heads, _groups(values), config.dueling)
 
 
-def action_values(config: ValueConfig, action_space: Space) -> ActionValues:
+def action_values(config: ActionValueConfig, action_space: Space) -> ActionValues:
     """Return what the network's heads mean. The space is `Discrete`: any other was refused before."""
     assert isinstance(action_space, Discrete)
     return ActionValues(action_space.n, config.dueling)
 
 
-def refusal(name: str, config: ValueConfig, observation_space: Space, action_space: Space) -> str | None:
+def refusal(name: str, config: ActionValueConfig, observation_space: Space, action_space: Space) -> str | None:
     """Say why the algorithm of this name cannot handle the spaces; None if it can."""
     if not isinstance(action_space, Discrete):
         return (

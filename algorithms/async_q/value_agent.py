@@ -9,22 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, Discrete, LargestOutput, Leaves, Mask, Pulled, Space, StepResult
-from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons, epsilon_greedy
+from relaax.algorithm_base import AgentContext, Leaves, Mask, Pulled, StepResult
+from relaax.algorithm_base.exploration import LinearAnnealing, drawn_epsilons
 from relaax.algorithm_base.held_out import HeldOutStates
-from relaax.algorithm_base.network_agent import NetworkAgent
 from relaax.algorithm_base.rollout import RolloutSteps
 from relaax.algorithm_base.value_loss import ValueLoss
 from relaax.nn.engine import make_engine
 
+from .action_value_agent import ActionValueAgent, Array, Inputs, no_state
 from .config import ValueConfig
-from .network import action_values, refusal, value_network
-
-Array = npt.NDArray[np.float32]
-Inputs = npt.NDArray[Any]
 
 
-class ValueAgent(NetworkAgent):
+class ValueAgent(ActionValueAgent):
     """One actor-learner of Mnih et al. 2016, section 4, over N environments at once.
 
     It acts epsilon-greedily; every `update_interval` steps, while the environments step, it pushes the gradient of
@@ -35,27 +31,16 @@ class ValueAgent(NetworkAgent):
     older. Its value is computed anew for the gradient.
     """
 
-    name: str
-    """Of the algorithm, in sentences."""
-
     def __init__(self, config: ValueConfig, context: AgentContext) -> None:
-        assert isinstance(context.action_space, Discrete)  # refused before otherwise
-        self._first_action = context.action_space.start
-        self._q = action_values(config, context.action_space)
-        super().__init__(config, context, value_network(config, context.observation_space, self._q))
-        n, actions = context.environments, context.action_space.n
+        super().__init__(config, context)
+        n, actions = context.environments, self._q.choices
         self._rollout = RolloutSteps(config.update_interval, n, self._spec, self._input_dtype, value_shape=(actions,))
         self._target = None if context.exploit else make_engine(self._spec, self._input_dtype, (1, None))
         final = drawn_epsilons(context.seed, context.actors, config.final_epsilons, config.final_epsilon_probabilities)
         self._epsilon = LinearAnnealing(config.initial_epsilon, final, config.exploration_frames)
         self._held_out = HeldOutStates(0 if config.recurrent else config.held_out_states)
-        self._frames = 0
         self._target_parameters: Array | None = None
         self._begin(self._rollout)
-
-    @classmethod
-    def refusal(cls, config: ValueConfig, observation_space: Space, action_space: Space) -> str | None:
-        return refusal(cls.name, config, observation_space, action_space)
 
     def learn(self) -> None:
         """An update, where one is due: what was acted on last ends its rollout, and begins the next."""
@@ -68,6 +53,10 @@ class ValueAgent(NetworkAgent):
             outputs, self._state_after = self._actor.act(rollout.inputs[0], self._state, rollout.row)
             rollout.values[0] = self._q.values(outputs)
 
+    def _exploration(self) -> npt.NDArray[np.float64]:
+        exploration: npt.NDArray[np.float64] = self._epsilon(self._frames)
+        return exploration
+
     @abstractmethod
     def _targets(self, rollout: RolloutSteps) -> Array:
         """Return y_t of a full rollout, whose T + 1 rows have been acted on, float32 [T, N]."""
@@ -79,10 +68,6 @@ class ValueAgent(NetworkAgent):
         `q`: the target network's values of them, float32 [N, A].
         """
 
-    def _online_values(self, inputs: Inputs, state: Array) -> Array:
-        """Return the online network's values, float32 [N, A], of inputs [N, ...]."""
-        return self._q.values(self._actor.act(inputs, state)[0])
-
     def _target_values(self, inputs: Inputs, state: Array | None = None) -> Array:
         """Return the target network's values, float32 [..., A], of inputs [..., *input shape].
 
@@ -91,12 +76,8 @@ class ValueAgent(NetworkAgent):
         assert self._target is not None, "an agent in exploit mode has no targets"
         leading = inputs.shape[: inputs.ndim - len(self._spec.inputs)]
         flat = inputs.reshape(-1, *self._spec.inputs)
-        outputs, _ = self._target.act(flat, _no_state(len(flat)) if state is None else state)
+        outputs, _ = self._target.act(flat, no_state(len(flat)) if state is None else state)
         return self._q.values(outputs).reshape(*leading, -1)
-
-    def _policy_outputs(self) -> tuple[tuple[str, ...], LargestOutput]:
-        head = "advantage" if self.config.dueling else "q"  # the state's value moves no action before another
-        return tuple(self._q.heads), LargestOutput(head, self._first_action)
 
     def _outcome(self, step: StepResult, rewards: npt.NDArray[Any]) -> None:
         inputs = self._cut_off_inputs(step)
@@ -107,7 +88,6 @@ class ValueAgent(NetworkAgent):
 
     def _take(self, pulled: Pulled) -> None:
         super()._take(pulled)
-        self._frames = pulled.frames
         if self._target is not None and pulled.target is not self._target_parameters:
             assert pulled.target is not None, "the parameter server declares a target network"
             self._target.set_parameters(pulled.target)
@@ -127,12 +107,6 @@ class ValueAgent(NetworkAgent):
             self._rollout.act(self._inputs, actions, values, self._state, self._restart)
         return [actions + self._first_action]
 
-    def _chosen(self, values: Array) -> npt.NDArray[np.int64]:
-        """Return the actions that the policy takes by these values, int64 [N], from 0."""
-        if not self.context.exploit:
-            return epsilon_greedy(values, self._epsilon(self._frames), self._rng)
-        return epsilon_greedy(values, 0.0 if self.config.greedy_exploit else self.config.exploit_epsilon, self._rng)
-
     def _gradient(self, rollout: RolloutSteps, targets: Array) -> tuple[Array, float]:
         """Return the gradient of the loss, summed over steps and averaged over environments, and the loss's mean."""
         assert self._engine is not None, "an agent in exploit mode does not learn"
@@ -141,14 +115,9 @@ class ValueAgent(NetworkAgent):
         memory = self.context.parameters.gradient_memory()
         gradient = self._engine.gradient(rollout.inputs[:-1], rollout.states[0], rollout.restart[:-1], loss, memory)
         means = loss.means
-        scalars = means | {"epsilon": float(np.mean(self._epsilon(self._frames)))}
+        scalars = means | {"epsilon": float(np.mean(self._exploration()))}
         inputs = self._held_out.due(time.monotonic())
         if inputs is not None:
-            values = self._online_values(self._normalization.observations(inputs), _no_state(len(inputs)))
+            values = self._online_values(self._normalization.observations(inputs), no_state(len(inputs)))
             scalars["q/held_out"] = float(values.max(axis=1).mean())
         return self._clipped(gradient, scalars), means["loss"]
-
-
-def _no_state(count: int) -> Array:
-    """Return what a network without an LSTM remembers of so many inputs."""
-    return np.zeros((count, 0), np.float32)

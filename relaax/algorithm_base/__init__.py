@@ -1,8 +1,9 @@
-"""What an algorithm author implements: `Config`, `Agent` and `ParameterServer`."""
+"""What an algorithm author implements: `Config`, `Agent`, `ParameterServer`, and with replay `Replay`, `Learner`."""
 
 from relaax.algorithm_base.agent import AgentBase, AgentContext
 from relaax.algorithm_base.config import ConfigBase, size_mismatch, space_size
 from relaax.algorithm_base.fingerprint import fingerprint, first_difference, parse_fingerprint, without_bounds
+from relaax.algorithm_base.learner import LearnerBase, LearnerContext
 from relaax.algorithm_base.loader import Algorithm, find_algorithm, load_algorithm
 from relaax.algorithm_base.optimizer_config import (
     AdaGradConfig,
@@ -13,6 +14,7 @@ from relaax.algorithm_base.optimizer_config import (
 )
 from relaax.algorithm_base.parameter_server import ParameterServerBase
 from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph, ScaledOutput
+from relaax.algorithm_base.replay_tables import ReplayBase
 from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.algorithm_base.target_interval import TargetInterval
@@ -31,6 +33,8 @@ from relaax.parameters.interfaces import (
     TrainingEnded,
 )
 from relaax.parameters.moments import Moments
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailable, Sampled
 from relaax.rlx import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 __all__ = [
@@ -51,6 +55,8 @@ __all__ = [
     "FlatVector",
     "Free",
     "LargestOutput",
+    "LearnerBase",
+    "LearnerContext",
     "Leaves",
     "MAX_PARAMETERS",
     "MAX_STATISTICS",
@@ -66,12 +72,18 @@ __all__ = [
     "Pushed",
     "RMSPropConfig",
     "Registered",
+    "ReplayBase",
+    "ReplayError",
+    "ReplayMemory",
+    "ReplayUnavailable",
+    "Sampled",
     "Registration",
     "ScaledOutput",
     "Schedule",
     "Section",
     "Space",
     "StepResult",
+    "TableDeclaration",
     "TargetInterval",
     "TrainingEnded",
     "Tuple",

@@ -11,6 +11,7 @@ from relaax.algorithm_base.step import Leaves, StepResult
 if TYPE_CHECKING:
     from relaax.algorithm_base.policy_graph import PolicyGraph
     from relaax.parameters.interfaces import MetricsRecorder, Parameters
+    from relaax.replay.interfaces import ReplayMemory
     from relaax.rlx import Space
 
 
@@ -20,7 +21,8 @@ class AgentContext:
 
     `actors` are the indices that shard 0 allotted to the connection's environments, and `seed` is the run's: an agent
     seeds its random numbers with both, `np.random.default_rng([context.seed, *context.actors])`, so that no two
-    connections draw the same.
+    connections draw the same. `replay` is the memory that the algorithm declares (`ReplayBase`), None if it declares
+    none or only acts.
     """
 
     observation_space: Space
@@ -31,6 +33,7 @@ class AgentContext:
     exploit: bool
     parameters: Parameters
     metrics: MetricsRecorder
+    replay: ReplayMemory | None = None
 
 
 class AgentBase(ABC):

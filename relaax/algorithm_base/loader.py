@@ -17,7 +17,9 @@ from typing import Any, cast
 
 from relaax.algorithm_base.agent import AgentBase
 from relaax.algorithm_base.config import ConfigBase, size_mismatch
+from relaax.algorithm_base.learner import LearnerBase
 from relaax.algorithm_base.parameter_server import ParameterServerBase
+from relaax.algorithm_base.replay_tables import ReplayBase
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration import ConfigurationError, nearest, validate_section
 from relaax.extras import missing
@@ -34,8 +36,10 @@ class SpacesRefusal:
     supported: bool
 
 
-EXPORTS: Mapping[str, type] = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
+EXPORTS: dict[str, type] = {"Config": ConfigBase, "Agent": AgentBase, "ParameterServer": ParameterServerBase}
 """What an algorithm's directory or file exports: names, and what each is a subclass of."""
+REPLAY_EXPORTS: dict[str, type] = {"Replay": ReplayBase, "Learner": LearnerBase}
+"""What it exports besides if it has a replay memory: both."""
 
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -77,15 +81,31 @@ class Algorithm:
         """What the parameter server is told about the model."""
         return cast(type[ParameterServerBase], self._export("ParameterServer"))
 
+    @cached_property
+    def Replay(self) -> type[ReplayBase] | None:  # noqa: N802
+        """What replay servers are told about the memory; None if the algorithm has none."""
+        return cast(type[ReplayBase], self._export("Replay")) if self._has_replay else None
+
+    @cached_property
+    def Learner(self) -> type[LearnerBase] | None:  # noqa: N802
+        """What learns from the memory, in a learner or a worker; None if the algorithm has none."""
+        return cast(type[LearnerBase], self._export("Learner")) if self._has_replay else None
+
+    @property
+    def _has_replay(self) -> bool:
+        with _importing(self.source):
+            values = [(getattr(self._module, name, None), base) for name, base in REPLAY_EXPORTS.items()]
+        return any(isinstance(value, type) and issubclass(value, base) for value, base in values)
+
     def check(self) -> None:
         """Import everything that is exported. Raises ConfigurationError if something is missing."""
-        for name in EXPORTS:
+        for name in (*EXPORTS, *(REPLAY_EXPORTS if self._has_replay else ())):
             self._export(name)
 
     def _export(self, name: str) -> type:
         with _importing(self.source):
             value = getattr(self._module, name, None)
-        base = EXPORTS[name]
+        base = (EXPORTS | REPLAY_EXPORTS)[name]
         if not (isinstance(value, type) and issubclass(value, base)):
             raise ConfigurationError(
                 f"{self.source}: an algorithm exports {name}, a subclass of relaax.algorithm_base.{base.__name__}"
@@ -140,7 +160,7 @@ def load_algorithm(path: str, folder: Path) -> Algorithm:
 
     Raises ConfigurationError if it is not found, cannot be imported or exports too little.
     """
-    algorithm = _imported(path, folder)
+    algorithm = open_algorithm(path, folder)
     _log.info("algorithm %s from %s", algorithm.name, algorithm.source)
     algorithm.check()
     return algorithm
@@ -151,10 +171,14 @@ def load_config(path: str, folder: Path) -> type[ConfigBase]:
 
     Raises ConfigurationError as `load_algorithm` does.
     """
-    return _imported(path, folder).Config
+    return open_algorithm(path, folder).Config
 
 
-def _imported(path: str, folder: Path) -> Algorithm:
+def open_algorithm(path: str, folder: Path) -> Algorithm:
+    """Return the algorithm meant by `path` (see `find_algorithm`); what it exports is imported as it is used.
+
+    Raises ConfigurationError if it is not found or cannot be imported.
+    """
     source = find_algorithm(path, folder)
     with _importing(source):
         module = importlib.import_module(f"{parent_package(source.parent)}.{source.stem}")

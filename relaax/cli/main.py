@@ -54,9 +54,19 @@ def parameter_server() -> None:
     _serve("relaax-parameter-server", "relaax.server.parameter_server.main")
 
 
+def replay_server() -> None:
+    """Run `relaax-replay-server`."""
+    _serve("relaax-replay-server", "relaax.server.replay_server.main")
+
+
 def rlx_server() -> None:
     """Run `relaax-rlx-server`."""
     _serve("relaax-rlx-server", "relaax.server.rlx_server.main")
+
+
+def learner() -> None:
+    """Run `relaax-learner`."""
+    _serve("relaax-learner", "relaax.server.learner.main")
 
 
 def _serve(command: str, module: str) -> None:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from relaax.configuration import ConfigurationError
-from relaax.number_format import shown
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Role
 
 if TYPE_CHECKING:
     import grpc
 
+    from relaax.cli.replay_shards import ReplayShardView
     from relaax.parameters import parameter_server_pb2 as pb
     from relaax.parameters.channel import Target
 
@@ -51,15 +52,22 @@ def top(
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Ask so often.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show it once, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one line each time.")] = False,
+    replay_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[,...]",
+            help="Replay servers, for HOST:PORT; their token is that of RELAAX_REPLAY_SERVER_TOKEN.",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(help="File with the parameter server's token; else RELAAX_PARAMETER_SERVER_TOKEN."),
     ] = None,
     tls_ca: Annotated[
-        Path | None, typer.Option(help="File with the authority (PEM) of its certificate: connect over TLS.")
+        Path | None, typer.Option(help="File with the authority (PEM) of their certificates: connect over TLS.")
     ] = None,
 ) -> None:
-    """Show what a running service does: shards, RLX servers, and each worker with its environment, speed and returns.
+    """Show what a running service does: its servers, and each worker with its environment, speed and returns.
 
     From any terminal that reaches the parameter server; Ctrl-C ends it, and nothing else. Exit code 0: done; 1: no
     shard answers, with --once; 2: this cannot be asked.
@@ -67,10 +75,10 @@ def top(
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax top: %(message)s", stream=sys.stderr)
     try:
-        asked = _targets(where, token_file, tls_ca)
+        asked = _targets(where, replay_server, token_file, tls_ca)
     except ConfigurationError as error:
         _give_up(str(error), 2)
-    watcher = ServiceWatcher(asked)
+    watcher = ServiceWatcher(*asked)
     try:
         if as_json or once:
             _print(watcher, every, once, as_json)
@@ -85,24 +93,31 @@ def top(
 class ServiceWatcher:
     """Asks all shards, and works out speeds from one answer to the next."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], replay: Sequence[Target] = ()) -> None:
+        """`replay`: the replay servers."""
+        from relaax.cli.replay_shards import ReplayShards
+
         self._targets = targets
+        self._replay = ReplayShards(replay)
         self._channels: dict[str, grpc.Channel] = {}
         self._before: dict[str, tuple[float, int]] = {}
 
     def look(self) -> dict[str, Any]:
         """Return what the service does now, as it is printed by --json."""
+        from relaax.parameters.purposes import TRAIN
+
         views = [self._ask(target) for target in self._targets]
         first = views[0].status
         workers = [self._worker(worker) for worker in views[0].workers]
         speed = None if first is None else self._speed("service", first.global_step)
         if speed is None and first is not None:  # the first time: what those who train say
-            speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == "train")
+            speed = sum(one["steps_per_second"] or 0.0 for one in workers if one["mode"] == TRAIN.mode)
         return {
             "time": time.time(),
             "global_step": None if first is None else first.global_step,
             "steps_per_second": speed,
             "shards": [self._shard(view) for view in views],
+            "replay": [self._replay_shard(view) for view in self._replay.look()],
             "servers": _servers(workers),
             "workers": workers,
         }
@@ -111,6 +126,7 @@ class ServiceWatcher:
         """Close the connections."""
         for channel in self._channels.values():
             channel.close()
+        self._replay.close()
 
     def _ask(self, target: Target) -> ShardView:
         import grpc
@@ -142,9 +158,11 @@ class ServiceWatcher:
             "updates": status.updates,
             "updates_per_second": self._speed(f"shard {view.address}", status.updates),
             "mean_staleness": status.mean_staleness,
+            "mean_actor_staleness": _optional(status, "mean_actor_staleness"),
             "discarded": status.discarded,
             "workers": status.workers,
             "exploit_workers": status.exploit_workers,
+            "learners": status.learners,
             "episodes": status.episodes,
             "mean_return_100": _optional(status, "mean_return_100"),
             "checkpoint_global_step": status.checkpoint_global_step if status.checkpoint else None,
@@ -153,23 +171,49 @@ class ServiceWatcher:
             "version": status.version,
         }
 
-    def _worker(self, worker: pb.WorkerDescription) -> dict[str, Any]:
-        from relaax.parameters.purposes import PURPOSES, TRAIN
+    def _replay_shard(self, view: ReplayShardView) -> dict[str, Any]:
+        from relaax.cli.replay_shards import table_row
 
+        status, place = view.status, view.address
+        if status is None:
+            return {"address": place, "error": view.error or "it has not answered", "tables": []}
+        tables = [
+            {
+                "name": name,
+                **table_row(tallies),
+                "inserts_per_second": self._speed(f"inserts {place} {name}", tallies.inserts),
+                "samples_per_second": self._speed(f"samples {place} {name}", tallies.samples),
+            }
+            for name, tallies in view.tables.items()
+        ]
+        return {
+            "address": place,
+            "error": None,
+            "shard": status.shard,
+            "shards": status.shards,
+            "memory": status.memory,
+            "tables": tables,
+            "version": status.version,
+        }
+
+    def _worker(self, worker: pb.WorkerDescription) -> dict[str, Any]:
+        from relaax.parameters.purposes import PURPOSES
+
+        purpose = PURPOSES[worker.role]
         speed = self._speed(worker.worker_id, worker.env_steps)
         if speed is None and worker.seconds > 0:  # the first time: since it came
             speed = worker.env_steps / worker.seconds
         return {
             "worker": worker.worker_id[:8],
-            "mode": "train" if PURPOSES[worker.role] is TRAIN else "exploit",
+            "mode": purpose.mode,
             "environment": worker.environment,
             "environments": worker.environments,
-            "actor": worker.actor,
+            "actor": worker.actor if purpose.acts else None,
             "host": worker.host,
             "server": worker.server,
             "seconds": worker.seconds,
             "env_steps": worker.env_steps,
-            "steps_per_second": speed,
+            "steps_per_second": speed if purpose.acts else None,
             "act_ms_p50": _optional(worker, "act_ms_p50"),
             "episodes": worker.episodes,
             "mean_return_100": _optional(worker, "mean_return_100"),
@@ -188,7 +232,8 @@ def _optional(message: Any, name: str) -> float | None:
 
 
 def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the RLX servers that workers belong to, in the order in which they came."""
+    """Return the RLX servers that workers belong to, in the order in which they came. Learners belong to none."""
+    workers = [worker for worker in workers if worker["actor"] is not None]
     names = dict.fromkeys(worker["server"] for worker in workers)
     return [
         {
@@ -201,33 +246,53 @@ def _servers(workers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _targets(where: str, token_file: Path | None, tls_ca: Path | None) -> list[Target]:
-    """Return the shards to ask. Raises ConfigurationError."""
-    from relaax.configuration.sections import RlxServerSection
-    from relaax.configuration.validation import validate_section
-    from relaax.server.targets import targets
+def _targets(
+    where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None
+) -> tuple[list[Target], list[Target]]:
+    """Return the shards and the replay servers to ask. Raises ConfigurationError."""
+    from relaax.server.targets import replay_targets, targets
 
     run = Path(where)
     if re.search(r":\d+(,|$)", where):
-        return targets(validate_section(RlxServerSection, _section(where, token_file, tls_ca), "relaax-rlx-server"))
+        section = _section(where, replay or "", token_file, tls_ca)
+        return targets(section), replay_targets(section)
+    if replay is not None:
+        raise ConfigurationError("--replay-server is for HOST:PORT; a configuration and a run name their own")
     if run.is_dir():
         if not (run / "logs").is_dir():
             raise ConfigurationError(f"{where} is no run directory: it has no logs")
-        addresses = [_listening(log) for log in sorted((run / "logs").glob("parameter-server*.log"))]
-        known = ",".join(address for address in addresses if address is not None)
+        known, memory = (_listening_of(run, role) for role in (PARAMETER_SERVER, REPLAY_SERVER))
         if not known:
             raise ConfigurationError(f"{run / 'logs'}: no parameter server says where it listens")
-        return targets(validate_section(RlxServerSection, _section(known, token_file, tls_ca), "relaax-rlx-server"))
+        section = _section(known, memory, token_file, tls_ca)
+        return targets(section), replay_targets(section)
     if token_file is not None or tls_ca is not None:
         raise ConfigurationError("--token-file and --tls-ca are for HOST:PORT; a configuration names its own")
     from relaax.server.command_configuration import configured
 
-    return targets(configured(where, []).rlx_server)
+    named = configured(where, []).rlx_server
+    return targets(named), replay_targets(named)
 
 
-def _section(addresses: str, token_file: Path | None, tls_ca: Path | None) -> dict[str, Any]:
-    files = {"parameter_server_token_file": token_file, "parameter_server_ca": tls_ca}
-    return {"parameter_server": addresses} | {key: str(file) for key, file in files.items() if file is not None}
+def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
+    """Return what a section would say. Raises ConfigurationError."""
+    from relaax.configuration.validation import validate_section
+
+    files = {
+        "parameter_server_token_file": token_file,
+        "parameter_server_ca": tls_ca,
+        "replay_server_ca": tls_ca if replay else None,
+    }
+    given: dict[str, Any] = {key: str(file) for key, file in files.items() if file is not None}
+    given |= {"parameter_server": addresses, "replay_server": replay or []}
+    return validate_section(RlxServerSection, given, RLX_SERVER.section)
+
+
+def _listening_of(run: Path, role: Role) -> str:
+    """Return the addresses at which the processes of a role listen, by their number, with commas between."""
+    logs = sorted((run / "logs").glob(f"{role.name}*.log"), key=lambda log: (len(log.name), log.name))
+    addresses = [_listening(log) for log in logs]
+    return ",".join(address for address in addresses if address is not None)
 
 
 def _listening(log: Path) -> str | None:
@@ -239,6 +304,8 @@ def _listening(log: Path) -> str | None:
 def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> None:
     from rich.console import Console
 
+    from relaax.cli.top_picture import picture
+
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH
@@ -247,7 +314,7 @@ def _print(watcher: ServiceWatcher, every: float, once: bool, as_json: bool) -> 
         if as_json:
             print(json.dumps(seen), flush=True)
         else:
-            console.print(_picture(seen), highlight=False)
+            console.print(picture(seen), highlight=False)
         if once:
             if all(shard["error"] for shard in seen["shards"]):
                 raise typer.Exit(1)
@@ -259,83 +326,15 @@ def _live(watcher: ServiceWatcher, every: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
+    from relaax.cli.top_picture import picture
+
     console = Console()
     if not console.is_terminal:
         _print(watcher, every, once=False, as_json=False)
-    with Live(_picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
+    with Live(picture(watcher.look()), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(every)
-            live.update(_picture(watcher.look()), refresh=True)
-
-
-def _picture(seen: Mapping[str, Any]) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    errors = [Text(f"{shard['address']}: {shard['error']}\n", "red") for shard in seen["shards"] if shard["error"]]
-    return Group(_shard_table(seen), *errors, _server_table(seen), _worker_table(seen))
-
-
-def _table(title: str, *columns: str, right_from: int = 1) -> Any:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        table.add_column(column, no_wrap=True, justify="right" if index >= right_from else "left")
-    return table
-
-
-def _shard_table(seen: Mapping[str, Any]) -> Any:
-    step, speed = seen["global_step"], seen["steps_per_second"]
-    title = "shards" if step is None else f"shards: global step {step:,}, {_number(speed)} steps/s"
-    table = _table(title, "shard", "updates", "per second", "staleness", "discarded", "mean return", "checkpoint")
-    for index, shard in enumerate(seen["shards"]):
-        name = f"{index}  {shard['address']}"
-        if shard["error"] is not None:
-            table.add_row(name, style="red")
-            continue
-        saved = shard["checkpoint_error"] or _count(shard["checkpoint_global_step"])
-        rates = _number(shard["updates_per_second"]), _number(shard["mean_staleness"])
-        notes = " finished" if shard["finished"] else ""
-        table.add_row(
-            f"{name}{notes}", _count(shard["updates"]), *rates, _count(shard["discarded"]),
-            _number(shard["mean_return_100"]), saved,
-        )  # fmt: skip
-    return table
-
-
-def _server_table(seen: Mapping[str, Any]) -> Any:
-    table = _table("RLX servers", "server", "workers", "environments", "steps/s")
-    for server in seen["servers"]:
-        counts = _count(server["workers"]), _count(server["environments"])
-        table.add_row(server["server"] or "–", *counts, _number(server["steps_per_second"]))
-    return table
-
-
-def _worker_table(seen: Mapping[str, Any]) -> Any:
-    here = sum(worker["mode"] == "train" for worker in seen["workers"])
-    title = f"workers: {here} train, {len(seen['workers']) - here} exploit"
-    names = (
-        ("actor", "environment", "host", "mode"),
-        ("N", "steps/s", "answer ms", "episodes", "mean return", "minutes"),
-    )
-    table = _table(title, *names[0], *names[1], right_from=len(names[0]))
-    for worker in seen["workers"]:
-        table.add_row(
-            str(worker["actor"]), worker["environment"] or "–", worker["host"] or "–", worker["mode"],
-            _count(worker["environments"]), _number(worker["steps_per_second"]), _number(worker["act_ms_p50"]),
-            _count(worker["episodes"]), _number(worker["mean_return_100"]), f"{worker['seconds'] / 60:.1f}",
-        )  # fmt: skip
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else shown(value)
-
-
-def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+            live.update(picture(watcher.look()), refresh=True)
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:

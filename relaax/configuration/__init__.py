@@ -12,10 +12,16 @@ from relaax.configuration.configuration import (
 from relaax.configuration.environment import without_variables
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import printed
+from relaax.configuration.learner_section import LearnerSection
 from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
 from relaax.configuration.roles import SECTIONS
 from relaax.configuration.secrets import redacted
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import (
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    RunSection,
+)
 from relaax.configuration.validation import ConfigurationError, Section, validate_section
 
 __all__ = [
@@ -27,7 +33,9 @@ __all__ = [
     "Free",
     "HERE",
     "KeyPath",
+    "LearnerSection",
     "ParameterServerSection",
+    "ReplayServerSection",
     "Resume",
     "RlxServerSection",
     "RunSection",

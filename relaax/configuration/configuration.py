@@ -14,8 +14,9 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import Layers, text_of, value_of
-from relaax.configuration.roles import SECTIONS, servers
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.learner_section import LearnerSection
+from relaax.configuration.roles import SECTIONS, own
+from relaax.configuration.sections import ParameterServerSection, ReplayServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
 
@@ -50,9 +51,19 @@ class Configuration:
         return cast(ParameterServerSection, self.sections["relaax-parameter-server"])
 
     @property
+    def replay_server(self) -> ReplayServerSection:
+        """Return the section `relaax-replay-server`."""
+        return cast(ReplayServerSection, self.sections["relaax-replay-server"])
+
+    @property
     def rlx_server(self) -> RlxServerSection:
         """Return the section `relaax-rlx-server`."""
         return cast(RlxServerSection, self.sections["relaax-rlx-server"])
+
+    @property
+    def learner(self) -> LearnerSection:
+        """Return the section `relaax-learner`."""
+        return cast(LearnerSection, self.sections["relaax-learner"])
 
     @property
     def run(self) -> RunSection:
@@ -128,7 +139,7 @@ def load_configuration(
         layers.put(target, value_of(text, target, models, variable), variable)
     for target, text, override in given:
         layers.put(target, value_of(text, target, models, f"--set {override}"), COMMAND_LINE)
-    for section in (role.section for role in servers()):
+    for section in (role.section for role in own()):
         layers.data[section] = {key: _placed(value, folder) for key, value in layers.data[section].items()}
     checked: dict[str, Any] = {}
     wrong: list[str] = []

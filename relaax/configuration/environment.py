@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 
 from relaax.configuration.keys import KeyPath, Models, all_paths, nearest
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, SECTIONS, WORKERS_TOKEN
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, SECTIONS, WORKERS_TOKEN
 from relaax.configuration.validation import ConfigurationError
 
 _log = logging.getLogger(__name__)
 
 PREFIX = "RELAAX_"
-SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN)
+SECRETS = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN)
 """Variables for secrets: not keys, because they must not be in a file."""
 
 _SECTIONS = [name.removeprefix("relaax-").replace("-", "_").upper() for name in (*SECTIONS, "algorithm")]

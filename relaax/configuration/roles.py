@@ -10,7 +10,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relaax.configuration.sections import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration.learner_section import LearnerSection
+from relaax.configuration.sections import ParameterServerSection, ReplayServerSection, RlxServerSection, RunSection
 from relaax.configuration.validation import Section
 
 Sections = Mapping[str, Section]
@@ -22,7 +23,9 @@ Addresses = Mapping[str, Sequence[str]]
 ENVIRONMENTS_TOKEN = "RELAAX_TOKEN"
 """The variable for the token that environments send to an RLX server."""
 WORKERS_TOKEN = "RELAAX_PARAMETER_SERVER_TOKEN"
-"""The variable for the token that workers and shards send to a parameter server."""
+"""The variable for the token that workers, learners and shards send to a parameter server."""
+REPLAY_TOKEN = "RELAAX_REPLAY_SERVER_TOKEN"
+"""The variable for the token that workers and learners send to a replay server."""
 
 
 class Restart(enum.Enum):
@@ -49,7 +52,9 @@ class Role:
     command: str | None
     """The command that starts one by hand; None for the user's programs, which the plan of a run knows."""
     module: str | None
-    """The module to run, which prints `... listening on HOST:PORT` when ready; None for the user's programs."""
+    """The module to run, which prints `... listening on HOST:PORT`, or `... ready` if it does not listen, when it is
+    ready; None for the user's programs.
+    """
     count: Callable[[Sections], int]
     """The number of processes."""
     restart: Restart
@@ -61,9 +66,13 @@ class Role:
     """The environment variables of the tokens that it needs."""
     arguments: Callable[[Addresses, int], list[str]]
     """Return the options of the process of this number, given the addresses of the processes that it connects to."""
+    listens: bool = True
+    """Whether it has a port, and the key `bind`."""
+    reserved: bool = False
+    """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
     led: bool = False
     """Whether the first of several processes leads: it starts and ends before the others, and its exit code 0 means
-    that training is over. Their addresses are fixed before they start and do not change.
+    that training is over.
     """
 
 
@@ -75,10 +84,39 @@ def _shard_arguments(addresses: Addresses, shard: int) -> list[str]:
     return arguments
 
 
+def _replay_arguments(addresses: Addresses, shard: int) -> list[str]:
+    arguments = ["--shard", f"{shard}/{len(addresses['replay-server'])}"]
+    return [*arguments, "--set", "relaax-replay-server.status_bind=null"] if shard else arguments
+
+
+def _learner_arguments(addresses: Addresses, learner: int) -> list[str]:
+    arguments = [*_services(addresses), "--learner", str(learner)]
+    return [*arguments, "--set", "relaax-learner.status_bind=null"] if learner else arguments
+
+
 def _shards(sections: Sections) -> int:
     section = sections["relaax-parameter-server"]
     assert isinstance(section, ParameterServerSection)
     return section.shards
+
+
+def _replay_shards(sections: Sections) -> int:
+    section = sections["relaax-replay-server"]
+    assert isinstance(section, ReplayServerSection)
+    return section.shards
+
+
+def _learners(sections: Sections) -> int:
+    section = sections["relaax-learner"]
+    assert isinstance(section, LearnerSection)
+    return section.learners
+
+
+def _services(addresses: Addresses) -> list[str]:
+    """Return the options that say where the parameter server is, and the replay servers if there are any."""
+    options = ["--parameter-server", ",".join(addresses["parameter-server"])]
+    replay = addresses["replay-server"]
+    return [*options, "--replay-server", ",".join(replay)] if replay else options
 
 
 def _run(sections: Sections) -> RunSection:
@@ -100,7 +138,24 @@ PARAMETER_SERVER = Role(
     stop_key=None,
     tokens=(WORKERS_TOKEN,),
     arguments=_shard_arguments,
+    reserved=True,
     led=True,
+)
+
+REPLAY_SERVER = Role(
+    name="replay-server",
+    title="the replay server",
+    section="relaax-replay-server",
+    model=ReplayServerSection,
+    command="relaax-replay-server",
+    module="relaax.server.replay_server.main",
+    count=_replay_shards,
+    restart=Restart.ALWAYS,
+    stop_seconds=lambda _: 10.0,
+    stop_key=None,
+    tokens=(REPLAY_TOKEN,),
+    arguments=_replay_arguments,
+    reserved=True,
 )
 
 RLX_SERVER = Role(
@@ -114,8 +169,24 @@ RLX_SERVER = Role(
     restart=Restart.ALWAYS,
     stop_seconds=lambda _: 10.0,  # it gives its workers 5 s, and ends at once if it has none
     stop_key=None,
-    tokens=(WORKERS_TOKEN, ENVIRONMENTS_TOKEN),
-    arguments=lambda addresses, _: ["--parameter-server", ",".join(addresses["parameter-server"])],
+    tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
+    arguments=lambda addresses, _: _services(addresses),
+)
+
+LEARNER = Role(
+    name="learner",
+    title="a learner",
+    section="relaax-learner",
+    model=LearnerSection,
+    command="relaax-learner",
+    module="relaax.server.learner.main",
+    count=_learners,
+    restart=Restart.IF_FAILED,
+    stop_seconds=lambda _: 10.0,
+    stop_key=None,
+    tokens=(WORKERS_TOKEN, REPLAY_TOKEN),
+    arguments=_learner_arguments,
+    listens=False,
 )
 
 CLIENT = Role(
@@ -131,15 +202,21 @@ CLIENT = Role(
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
     arguments=lambda addresses, _: [],
+    listens=False,
 )
 
-ROLES: tuple[Role, ...] = (PARAMETER_SERVER, RLX_SERVER, CLIENT)
+ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, CLIENT)
 """All roles in starting order; they are stopped in reverse order."""
 
 SECTIONS: dict[str, type[Section]] = {role.section: role.model for role in ROLES}
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 
 
-def servers() -> list[Role]:
-    """Return the roles that listen on an address."""
+def own() -> list[Role]:
+    """Return the roles whose programs are RELAAX's own."""
     return [role for role in ROLES if role.module is not None]
+
+
+def servers() -> list[Role]:
+    """Return those of them that listen on an address."""
+    return [role for role in own() if role.listens]

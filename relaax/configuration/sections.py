@@ -83,6 +83,11 @@ Addresses = Annotated[
     pydantic.BeforeValidator(_addresses),
     pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+NoneOrAddresses = Annotated[
+    list[Address],
+    pydantic.BeforeValidator(_addresses),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 Folder = Annotated[str, pydantic.AfterValidator(_folder)]
 Duration = Annotated[
     float,
@@ -213,11 +218,30 @@ class RlxServerSection(Section):
     parameter_server_patience: float = Field(
         60.0, gt=0, description="Seconds that a worker waits for an unreachable parameter server."
     )
+    replay_server: NoneOrAddresses = Field(
+        [], description="Addresses of the replay servers, in the order of their shards, for algorithms that have one."
+    )
+    replay_server_token_file: str | None = Field(
+        None,
+        description="File with the replay servers' token; otherwise the environment variable "
+        "RELAAX_REPLAY_SERVER_TOKEN.",
+    )
+    replay_server_ca: str | None = Field(
+        None, description="File with the authority (PEM) that signed the replay servers' certificates: enables TLS."
+    )
+    replay_server_certificate: str | None = Field(
+        None, description="File with the workers' certificate (PEM), if replay servers ask for one."
+    )
+    replay_server_key: str | None = Field(None, description="File with that certificate's private key (PEM).")
+    replay_server_patience: float = Field(
+        60.0, gt=0, description="Seconds to wait until a replay server can be reached, before a worker exits."
+    )
     bridge: Literal["auto", "grpc", "shared_memory", "hogwild"] = Field(
         "auto",
         description="Transport of gradients and parameters: auto is shared_memory if a shard of the parameter server "
         "is on the workers' host, otherwise grpc; with shared_memory, a worker elsewhere exits. With hogwild, workers "
-        "update the shared parameters themselves, without locks.",
+        "update the shared parameters themselves, without locks. With anything but grpc, a replay server on the "
+        "workers' host is reached through memory.",
     )
     wire_precision: Literal["float32", "float16", "bfloat16"] = Field(
         "float32",
@@ -270,6 +294,41 @@ class RlxServerSection(Section):
                 "bridge to grpc or auto, or omit wire_precision"
             )
         return self
+
+
+class ReplayServerSection(Section):
+    """`relaax-replay-server`: the process that holds a shard of the replay memory."""
+
+    bind: Address = Field("localhost:7002", description="Address for workers and learners; port 0 picks a free one.")
+    shards: int = Field(
+        0, ge=0, le=64, description="Number of replay servers that share the memory; 0 for algorithms without one."
+    )
+    shard: int = Field(0, ge=0, description="Index of this shard, from 0.")
+    memory: float | None = Field(
+        None,
+        gt=0,
+        description="Gigabytes that the tables of this shard may take; by default half of what is available at its "
+        "start.",
+    )
+    session_timeout: Duration = Field(
+        600.0, description="Time after which the memory of a session that is not heard of any more is dropped."
+    )
+    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
+    token_file: str | None = Field(
+        None,
+        description="File with the token that workers and learners must send; otherwise the environment variable "
+        "RELAAX_REPLAY_SERVER_TOKEN.",
+    )
+    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): enables TLS.")
+    tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
+    tls_client_ca: str | None = Field(
+        None,
+        description="File with the authority (PEM) that must have signed the certificates of workers and learners: "
+        "mutual TLS.",
+    )
+    status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
+    log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
+    log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
 
 
 class RunSection(Section):

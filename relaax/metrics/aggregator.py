@@ -58,6 +58,7 @@ class Aggregator:
         self._means: dict[str, Mean] = {}
         self._max_staleness = 0
         self._staleness: deque[int] = deque(maxlen=100)
+        self._actors_staleness: deque[int] = deque(maxlen=100)
         self._returns = RecentReturns()
         self._lock = threading.Lock()
 
@@ -89,6 +90,12 @@ class Aggregator:
             self._max_staleness = max(self._max_staleness, versions)
             self._add("staleness/mean", versions, 1)
 
+    def actor_staleness(self, versions: int) -> None:
+        """Record how many versions old the parameters are that a worker without gradients acts by."""
+        with self._lock:
+            self._actors_staleness.append(versions)
+            self._add("staleness/actors", versions, 1)
+
     def drain(self) -> dict[str, float]:
         """Return the means since the last call, by name."""
         p95 = self.staleness_p95()
@@ -114,6 +121,11 @@ class Aggregator:
         with self._lock:
             ordered = sorted(self._staleness)
         return float(ordered[math.ceil(0.95 * len(ordered)) - 1]) if ordered else 0.0
+
+    def mean_actor_staleness(self) -> float | None:
+        """Return the mean staleness of actors in their last 100 pushes; None before the first."""
+        with self._lock:
+            return sum(self._actors_staleness) / len(self._actors_staleness) if self._actors_staleness else None
 
     def returns_as_json(self) -> dict[str, Any]:
         """Return the state of the episode returns, for a checkpoint."""

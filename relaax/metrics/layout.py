@@ -21,7 +21,9 @@ CHARTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Is it healthy?": {
         "losses": ("loss/.*",),
         "norm of the gradient": ("gradient/norm",),
-        "staleness, versions": ("staleness/mean", "staleness/p95", "staleness/max"),
+        "staleness, versions": ("staleness/mean", "staleness/p95", "staleness/max", "staleness/actors"),
+        "items into and out of replay memory, per second": ("replay/inserts_per_second", "replay/samples_per_second"),
+        "items in replay memory, and age of samples": ("replay/size", "replay/sample_age"),
         "gradients discarded so far": ("discarded/.*",),
         "workers": ("workers/connected",),
     },

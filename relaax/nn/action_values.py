@@ -23,7 +23,7 @@ class ActionValues:
     heads: Mapping[str, int]
 
     def __init__(self, choices: int, dueling: bool = False) -> None:
-        self.dueling = dueling
+        self.choices, self.dueling = choices, dueling
         self.heads = {"value": 1, "advantage": choices} if dueling else {"q": choices}
 
     def values(self, outputs: Mapping[str, Array]) -> Array:

@@ -1,4 +1,4 @@
-"""Open channels to a parameter server: over TLS if an authority is known, and with a token if there is one."""
+"""Open channels to a server: over TLS if an authority is known, and with a token if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from relaax.parameters.diagnosis import tls_trouble
-from relaax.parameters.grpc_options import client_options
+from relaax.parameters.grpc_options import MESSAGE_OVERHEAD, client_options
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
 
 AUTHORIZATION = "authorization"
@@ -19,10 +19,11 @@ _NO_CONNECTION = "failed to connect"  # in contrast to one that was there and br
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The address of a parameter server, with the credentials to connect to it.
+    """The address of a server, with the credentials to connect to it.
 
     `ca`: the authority (PEM) that its certificate is checked by; TLS is used if it is given. `certificate` and `key`
-    (PEM): what this side shows, if the server asks for it. None of the secrets appears in `repr`.
+    (PEM): what this side shows, if the server asks for it. None of the secrets appears in `repr`. `service`: what kind
+    of server it is, for messages; `keys`: what the keys of this side's configuration for it begin with.
     """
 
     address: str
@@ -30,18 +31,23 @@ class Target:
     ca: bytes | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
+    service: str = field(default="parameter server", repr=False)
+    keys: str = field(default="relaax-rlx-server.parameter_server", repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.service} {self.address}"
 
     def at(self, address: str) -> Target:
         """Return a copy for another address."""
         return replace(self, address=address)
 
 
-def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
-    """Return a channel for vectors of so many elements. Every call over it shows the target's token.
+def open_channel(target: Target, longest: int = MESSAGE_OVERHEAD) -> grpc.Channel:
+    """Return a channel for messages of up to so many bytes. Every call over it shows the target's token.
 
     Made in the process that uses it: a channel does not survive a fork. It connects with its first call.
     """
-    options = client_options(parameters)
+    options = client_options(longest)
     if target.ca is None:
         channel = grpc.insecure_channel(target.address, options)
     else:
@@ -51,20 +57,27 @@ def open_channel(target: Target, parameters: int = 0) -> grpc.Channel:
 
 
 def authentication_error(error: BaseException, target: Target) -> ParameterServerUnauthenticated | None:
-    """Return the error to raise if a call failed because one side could not prove its identity; a retry does not help.
+    """Return the error to raise if a call to a parameter server failed as `authentication_trouble` says; else None."""
+    trouble = authentication_trouble(error, target)
+    return None if trouble is None else ParameterServerUnauthenticated(trouble)
+
+
+def authentication_trouble(error: BaseException, target: Target) -> str | None:
+    """Return a sentence if a call failed because one side could not prove its identity: a retry does not help.
 
     None if it failed for another reason. If the connection itself failed, it is dialled once more to find out.
     """
     if not isinstance(error, grpc.RpcError):
         return None
-    code, details = error.code(), error.details() or ""
-    if code is grpc.StatusCode.UNAUTHENTICATED:
-        return ParameterServerUnauthenticated(f"parameter server {target.address}: {details}")
-    if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in details:
-        trouble = tls_trouble(target)
-        if trouble is not None:
-            return ParameterServerUnauthenticated(f"parameter server {target.address}: {trouble}")
-    return None
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+        return f"{target}: {error.details() or ''}"
+    trouble = tls_trouble(target) if never_arrived(error) else None
+    return None if trouble is None else f"{target}: {trouble}"
+
+
+def never_arrived(error: grpc.RpcError) -> bool:
+    """Return whether a call failed before it left: there was no connection."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION in (error.details() or "")
 
 
 class _Details(NamedTuple):

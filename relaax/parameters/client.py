@@ -32,12 +32,12 @@ from relaax.parameters.interfaces import (
     Registration,
     TrainingEnded,
 )
+from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.message_memory import keep_freed_memory
 from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.precision import PRECISIONS
 from relaax.parameters.received_state import ReceivedState
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import NoSharedMemory, Trouble
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.target import IncarnationEnded, ReceivedTarget
 from relaax.parameters.wire import Carrier
@@ -149,6 +149,9 @@ class ParameterClient(ParameterClientBase):
         withheld: bool = False,
     ) -> Pushed:
         self._check(gradient)
+        if gradient is not None and self._received.rolled_back:  # by a flush: it goes with an earlier incarnation
+            carriers, _ = self._push(self._common(env_steps, True, False), None)
+            return self._pushed(carriers, True, None)
         # What is not finite the shard discards and counts, whoever would apply it.
         if self._hogwild is not None and gradient is not None and is_finite(gradient):
             return self._push_applied(self._hogwild, gradient, env_steps, want_parameters)
@@ -303,7 +306,7 @@ class ParameterClient(ParameterClientBase):
             raise ValueError(
                 f"a gradient is float32 of shape ({self._parameters},), not {gradient.dtype} {gradient.shape}"
             )
-        if gradient is not None and self._received.pulled is None:
+        if gradient is not None and self._received.pulled is None and not self._received.rolled_back:
             raise RuntimeError("a gradient is computed on parameters: pull before the first push")
 
     def _common(self, env_steps: int, want_parameters: bool, withheld: bool) -> pb.PushRequest:
@@ -367,7 +370,7 @@ class ParameterClient(ParameterClientBase):
     def _register_again(self, because: str = "has begun a new incarnation") -> None:
         assert self._registration is not None, "register first"
         _log.warning("parameter server %s %s: registering again", self._links[0].address, because)
-        self._received.pulled = None
+        self._received.roll_back()
         self.register(self._registration)
 
     def _next_report(self) -> pb.ReportRequest | None:

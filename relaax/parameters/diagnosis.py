@@ -1,4 +1,4 @@
-"""Find out why a parameter server cannot be connected to. gRPC often knows only that the socket was closed."""
+"""Find out why a server cannot be connected to. gRPC often knows only that the socket was closed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from relaax.parameters.channel import Target
 
 SECONDS = 3.0
-CA, CERTIFICATE, KEY = (f"relaax-rlx-server.parameter_server_{name}" for name in ("ca", "certificate", "key"))
 
 
 def tls_trouble(target: Target) -> str | None:
@@ -29,7 +28,9 @@ def tls_trouble(target: Target) -> str | None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said over this connection
         trouble = _dialled(place, context)
         speaks_tls = trouble is None or "certificate" in trouble
-        return f"it speaks TLS, and no authority is known to check its certificate by: set {CA}" if speaks_tls else None
+        if not speaks_tls:
+            return None
+        return f"it speaks TLS, and no authority is known to check its certificate by: set {target.keys}_ca"
     context = client_context(target.ca.decode("ascii", "replace"))
     if target.certificate and target.key:
         _show(context, target.certificate, target.key)
@@ -38,7 +39,7 @@ def tls_trouble(target: Target) -> str | None:
         trouble = _dialled(place, context)
     if trouble is None or trouble == _AWAY:
         return None
-    key = f"{CERTIFICATE} and {KEY}" if "shown" in trouble else CA
+    key = f"{target.keys}_certificate and {target.keys}_key" if "shown" in trouble else f"{target.keys}_ca"
     return f"{trouble} (see {key})"
 
 

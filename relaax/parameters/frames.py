@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
 
-HELLO, PUSH, PULL, LIVE = 1, 2, 3, 4
-"""What a worker's frame is: who it is, the methods whose messages are long, and a question for one of the shard's own
-vectors, by the frame's `segment`: 0 the parameters, then the optimizer's. Who asks for that says so as in a pull.
+HELLO, PUSH, PULL, LIVE, INSERT, SAMPLE = 1, 2, 3, 4, 5, 6
+"""What a worker's frame is: who it is, the methods whose messages are long, of the parameter server and of the replay
+server, and between them a question for one of the shard's own vectors, by the frame's `segment`: 0 the parameters, then
+the optimizer's. Who asks for that says so as in a pull.
 """
 
 ENDS = 1000

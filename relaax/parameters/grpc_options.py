@@ -19,18 +19,17 @@ def message_bytes(parameters: int) -> int:
     return 4 * parameters + MESSAGE_OVERHEAD
 
 
-def common_options(parameters: int) -> Options:
-    """Message limits, flow control and keepalive for vectors of so many elements.
+def common_options(longest: int) -> Options:
+    """Message limits, flow control and keepalive for messages of up to so many bytes.
 
-    A fixed window as large as the vector lets a message through without waiting for window updates: measured, a round
+    A fixed window as large as the message lets a message through without waiting for window updates: measured, a round
     trip of 2.7 MB each way takes two thirds of the time that it takes with gRPC's own estimate of the window.
     """
-    limit = message_bytes(parameters)
     return [
-        ("grpc.max_receive_message_length", limit),
-        ("grpc.max_send_message_length", limit),
+        ("grpc.max_receive_message_length", longest),
+        ("grpc.max_send_message_length", longest),
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", min(max(limit, 2**20), 2**24)),
+        ("grpc.http2.lookahead_bytes", min(max(longest, 2**20), 2**24)),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.ping_timeout_ms", 10_000),  # a second limit, 60 s by default: keepalive's own does not shorten it
@@ -39,13 +38,13 @@ def common_options(parameters: int) -> Options:
     ]
 
 
-def client_options(parameters: int) -> Options:
+def client_options(longest: int) -> Options:
     """Return the options of a channel. A server that is back is noticed within two seconds.
 
     The shortest pause is also what one attempt to connect gets, with TLS, on a machine with too much to do.
     """
     return [
-        *common_options(parameters),
+        *common_options(longest),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 2_000),
@@ -54,10 +53,10 @@ def client_options(parameters: int) -> Options:
     ]
 
 
-def server_options(parameters: int) -> Options:
+def server_options(longest: int) -> Options:
     """Return the options of a server. A port that is in use is refused instead of shared."""
     return [
-        *common_options(parameters),
+        *common_options(longest),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ("grpc.so_reuseport", 0),
     ]

@@ -44,7 +44,7 @@ class Registration:
     """The description that a worker, or another process, gives of itself.
 
     `fingerprint` is canonical JSON (see `relaax.algorithm_base.fingerprint`). `host` is the environment's, `server` the
-    RLX server's HOST:PORT.
+    RLX server's HOST:PORT. A learner has 0 environments, no server, and calls itself by `environment` and `host`.
     """
 
     fingerprint: str
@@ -75,6 +75,9 @@ class Pulled:
 
     `target` is the target network, float32 of shape [parameters], read-only, and the same array until it is renewed.
     None if the algorithm declares none (`ParameterServerBase.target_interval`), or the worker only acts.
+
+    `actor_count` is how many actor indices there are over all connections: the highest that is allotted, and 1. 0 if
+    that is not known, as without a parameter server.
     """
 
     parameters: FlatVector
@@ -83,6 +86,7 @@ class Pulled:
     statistics: Mapping[str, Moments] = field(default_factory=dict)
     frames: int = 0
     target: FlatVector | None = None
+    actor_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def pull(self) -> Pulled:
-        """Fetch the newest parameters, statistics, target network and frames; the same object as before if all are the
+        """Fetch the newest parameters, statistics, target network and counts; the same object as before if all are the
         same. If some are, they are the same arrays as before.
         """
 

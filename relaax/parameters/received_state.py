@@ -23,6 +23,13 @@ class ReceivedState:
         self._links = links
         self.pulled: Pulled | None = None
         """The parameters; None before the first answer, and after a roll-back."""
+        self.rolled_back = False
+        """Whether there were parameters, and none since the roll-back."""
+
+    def roll_back(self) -> None:
+        """Forget the parameters: they are of an earlier incarnation."""
+        self.rolled_back |= self.pulled is not None
+        self.pulled = None
 
     def take(self, answers: Sequence[Answer], target: FlatVector | None) -> Pulled:
         """Join the answers of all shards. `target` is the target network, if there is one.
@@ -75,7 +82,11 @@ class ReceivedState:
             and held.statistics is statistics
             and held.target is target
             and held.frames == first.frames
+            and held.actor_count == first.actor_count
         ):
             return held
-        self.pulled = Pulled(parameters, version, first.global_step, statistics, first.frames, target)
+        self.pulled = Pulled(
+            parameters, version, first.global_step, statistics, first.frames, target, first.actor_count
+        )
+        self.rolled_back = False
         return self.pulled

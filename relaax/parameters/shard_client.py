@@ -13,9 +13,11 @@ import numpy as np
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.calls import Call
 from relaax.parameters.channel import Target, open_channel
+from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.interfaces import FlatVector, ParameterServerError
+from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.precision import Narrower, widened
-from relaax.parameters.shared_memory import Method, NoSharedMemory, SharedMemory, Trouble
+from relaax.parameters.shared_memory import Method, SharedMemory
 from relaax.parameters.wire import Carrier, CarrierStub
 
 _log = logging.getLogger(__name__)
@@ -202,7 +204,7 @@ class ShardClient:
     def _open(self) -> CarrierStub:
         """Return a stub on a new channel that takes messages as long as the range needs, and no longer ones."""
         self._close_channel()
-        self._channel = open_channel(self.target, self.size)
+        self._channel = open_channel(self.target, message_bytes(self.size))
         return CarrierStub(self._channel)
 
     @property

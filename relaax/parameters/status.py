@@ -31,6 +31,7 @@ class TrainingStatus:
     best_mean_return_100: float | None = None
     workers: int = 0
     exploit_workers: int = 0
+    learners: int = 0
     workers_by_shared_memory: int = 0
     mean_staleness: float = 0.0
     staleness_p95: float = 0.0
@@ -46,6 +47,8 @@ class TrainingStatus:
     act_ms_p99: float | None = None
     version: str = ""
     description: str = ""
+    spaces: str = ""
+    mean_actor_staleness: float | None = None
 
     @property
     def discarded_for(self) -> dict[str, int]:

@@ -12,13 +12,14 @@ from relaax.configuration import (
     Configuration,
     ConfigurationError,
     ParameterServerSection,
+    ReplayServerSection,
     RlxServerSection,
     find_configuration,
     load_configuration,
     printed,
     redacted,
 )
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.address import require_loopback, require_private
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.tokens import asks_for_token
@@ -37,7 +38,8 @@ def configured(name: str, overrides: Sequence[str]) -> Configuration:
 
 def whole(configuration: Configuration) -> Configuration:
     """Check the sections against each other, and the addresses. Raises ConfigurationError and AddressError."""
-    require_private_ports(configuration.parameter_server, configuration.rlx_server)
+    require_private_ports(configuration.parameter_server, configuration.replay_server, configuration.rlx_server)
+    require_private(configuration.learner.status_bind, configuration.learner.allow_anonymous)
     configuration.algorithm_path  # noqa: B018 - raises if there is none
     if isinstance(configuration.algorithm_config, ConfigBase):
         check_bridge(configuration.rlx_server, configuration.algorithm_config)
@@ -62,18 +64,17 @@ def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
         raise ConfigurationError(f"relaax-rlx-server.bridge: hogwild has no locks; {refused}, or set bridge to auto")
 
 
-def require_private_ports(*sections: ParameterServerSection | RlxServerSection) -> None:
+def require_private_ports(*sections: ParameterServerSection | ReplayServerSection | RlxServerSection) -> None:
     """Refuse ports that other machines can reach without authentication.
 
-    A client certificate that the parameter server requires counts as a token. Raises AddressError.
+    A client certificate that a server requires counts as a token. Raises AddressError.
     """
     for section in sections:
-        variable = ENVIRONMENTS_TOKEN if isinstance(section, RlxServerSection) else WORKERS_TOKEN
-        proven = asks_for_token(section.token_file, variable)
-        if isinstance(section, ParameterServerSection):
-            proven = proven or section.tls_client_ca is not None
+        if isinstance(section, RlxServerSection):
+            proven = asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
         else:
-            proven = proven or section.clients_file is not None
+            variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN
+            proven = asks_for_token(section.token_file, variable) or section.tls_client_ca is not None
         require_loopback(section.bind, section.allow_anonymous, proven)
         require_private(section.status_bind, section.allow_anonymous)
 

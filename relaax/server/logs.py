@@ -8,11 +8,12 @@ import re
 import sys
 import threading
 from datetime import datetime
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 _log = logging.getLogger(__name__)
+_DEAF = frozenset({logging.__name__, "numba", "llvmlite"})
 
 
 class TextFormatter(logging.Formatter):
@@ -45,6 +46,18 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             said["exception"] = self.formatException(record.exc_info)
         return json.dumps(said)
+
+
+def may_not_raise(frame: FrameType | None) -> bool:
+    """Return whether `frame` is inside what takes no exception from a signal, which has to come again then.
+
+    Logging prints it and goes on. The compiler is called by C code, which drops it, and may crash.
+    """
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _DEAF:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def configure_logging(level: str, format_: str = "text") -> None:

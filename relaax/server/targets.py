@@ -1,25 +1,66 @@
-"""Targets of connections to the parameter server: addresses, tokens and certificates of the configuration."""
+"""Targets of connections to parameter and replay servers: addresses, tokens and certificates of the configuration."""
 
 from __future__ import annotations
 
-from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import WORKERS_TOKEN
+from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
+from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.parameters.channel import Target
-from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
+from relaax.server.tls import LEARNER, PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import read_token
 
 
-def targets(settings: RlxServerSection) -> list[Target]:
-    """Return the targets of all shards for an RLX server's workers. Raises ConfigurationError."""
-    where = f"{RLX_SERVER}.parameter_server"
-    token = read_token(settings.parameter_server_token_file, f"{where}_token_file", WORKERS_TOKEN)
+def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
+    """Return the targets of all shards of the parameter server, for workers or a learner. Raises ConfigurationError."""
     files = settings.parameter_server_certificate, settings.parameter_server_key
-    ca = authority(settings.parameter_server_ca, f"{where}_ca")
-    pair = key_pair(*files, f"{where}_certificate", f"{where}_key")
-    if pair and ca is None:
-        raise ConfigurationError(f"{where}_certificate: is shown over TLS only: set {where}_ca")
-    target = Target("", token or "", ca, *(pair or (None, None)))
+    target = _target(
+        f"{_section_of(settings)}.parameter_server",
+        settings.parameter_server_token_file,
+        WORKERS_TOKEN,
+        settings.parameter_server_ca,
+        files,
+    )
     return [target.at(address) for address in settings.parameter_server]
+
+
+def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
+    """Return the targets of all replay servers, for workers or a learner. Raises ConfigurationError."""
+    target = replay_target(settings)
+    return [target.at(address) for address in settings.replay_server]
+
+
+def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
+    """Return the target of a replay server, without an address. Raises ConfigurationError."""
+    files = settings.replay_server_certificate, settings.replay_server_key
+    return _target(
+        f"{_section_of(settings)}.replay_server",
+        settings.replay_server_token_file,
+        REPLAY_TOKEN,
+        settings.replay_server_ca,
+        files,
+        "replay server",
+    )
+
+
+def _section_of(settings: RlxServerSection | LearnerSection) -> str:
+    return LEARNER if isinstance(settings, LearnerSection) else RLX_SERVER
+
+
+def _target(
+    keys: str,
+    token_file: str | None,
+    variable: str,
+    ca_file: str | None,
+    files: tuple[str | None, str | None],
+    service: str = "parameter server",
+) -> Target:
+    """Return a target without an address. `keys`: what the names of its keys begin with. Raises ConfigurationError."""
+    token = read_token(token_file, f"{keys}_token_file", variable)
+    ca = authority(ca_file, f"{keys}_ca")
+    pair = key_pair(*files, f"{keys}_certificate", f"{keys}_key")
+    if pair and ca is None:
+        raise ConfigurationError(f"{keys}_certificate: is shown over TLS only: set {keys}_ca")
+    certificate, key = pair or (None, None)
+    return Target("", token or "", ca, certificate, key, service=service, keys=keys)
 
 
 def shard_target(settings: ParameterServerSection, address: str | None = None) -> Target:

@@ -7,20 +7,26 @@ import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
+from relaax.configuration import ConfigurationError, ParameterServerSection, ReplayServerSection, RlxServerSection
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server.tokens import read_token
 from relaax.tls import client_context
 
 _log = logging.getLogger(__name__)
 
-PARAMETER_SERVER, RLX_SERVER = "relaax-parameter-server", "relaax-rlx-server"
+PARAMETER_SERVER, REPLAY_SERVER = "relaax-parameter-server", "relaax-replay-server"
+RLX_SERVER, LEARNER = "relaax-rlx-server", "relaax-learner"
 SOON = timedelta(days=14)
 
 
 def parameter_server_token(settings: ParameterServerSection) -> str | None:
     """Return the token that workers and shards must present. Raises ConfigurationError."""
     return read_token(settings.token_file, f"{PARAMETER_SERVER}.token_file", WORKERS_TOKEN)
+
+
+def replay_server_token(settings: ReplayServerSection) -> str | None:
+    """Return the token that workers and learners must present to a replay server. Raises ConfigurationError."""
+    return read_token(settings.token_file, f"{REPLAY_SERVER}.token_file", REPLAY_TOKEN)
 
 
 def rlx_server_token(settings: RlxServerSection) -> str | None:

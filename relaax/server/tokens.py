@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, WORKERS_TOKEN
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 
 _log = logging.getLogger(__name__)
 
-VARIABLES = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN)
+VARIABLES = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN)
 
 CLIENT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 WHAT_A_NAME_IS = "a letter or digit, and up to 63 more or . _ -"

@@ -21,11 +21,14 @@ from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
 from relaax.cli.bench.command import _promise
 from relaax.cli.bench.emulator import ale_vector_form, cores, forms
 from relaax.cli.bench.programs import Measurements, Programs
+from relaax.cli.bench.replay_load import WARM_UP, insertions, load
 from relaax.cli.bench.service import MeasuredService
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
+from relaax.parameters.channel import Target
 from support.processes import Processes, project_command, wait_until
+from support.replay_servers import numbered, pictured, serving
 from support.run import is_alive
 
 FIGURES = {
@@ -38,9 +41,16 @@ FIGURES = {
     "sync_ms": {"p50": 4.6, "p99": 9.0, "count": 900},
     "raw_grpc_ms": {"p50": 4.0, "p99": 8.0, "count": 900},
     "sync_over_raw_grpc": 1.15,
+    "replay_inserts_per_second": 30_000.0,
+    "replay_insert_ms": {"p50": 1.6, "p99": 4.0, "count": 900},
+    "replay_samples_per_second": 50_000.0,
+    "replay_sample_ms": {"p50": 0.6, "p99": 2.0, "count": 900},
     "worker_memory_mb": {"mean": 120.0, "max": 121.0, "workers": 2, "updates": 1000},
     "worker_start_s": 0.6,
 }
+
+
+REPLAY = {name for name in FIGURES if name.startswith("replay_")}
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
@@ -74,6 +84,8 @@ def test_the_table_says_what_each_figure_means() -> None:
     text = console.file.getvalue()
     for words in (
         "3,900 steps/s",
+        "30,000 items/s",
+        "p50 0.60, p99 2.00 ms",
         "0.64",
         "p50 0.84, p99 3.10 ms",
         "mean 120, max 121 MB",
@@ -260,8 +272,8 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     result = json.loads(output.read_text())
     assert not any(token in output.read_text() + bench.report() for token in tokens.values())
     for name in FIGURES:
-        assert name in result, name
-        assert name in " ".join(bench.lines)
+        assert (name in result) == (name not in REPLAY), name
+        assert (name in " ".join(bench.lines)) == (name in result)
     assert (result["clients"], result["envs_per_client"], result["seed"]) == (2, 3, 5)
     windows = result["windows"]
     assert {key: len(values) for key, values in windows.items()} == {
@@ -289,4 +301,48 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     assert len(result["worker_starts_s"]) == 5
     assert result["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert result["configuration"]["relaax-run"]["name"] == "CartPole-v1"
+    assert list(tmp_path.glob("relaax-bench-*")) == []
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_replay_servers_are_filled_and_drawn_from(stacked: bool) -> None:
+    """Every item that was inserted is one that the table takes, and the limits of the algorithm hold nobody up."""
+    declaration = pictured(1000) if stacked else numbered(1000, samples_per_insert=1.0, min_size=900)
+    with serving(2) as shards:
+        found = load([Target(shard.address) for shard in shards], declaration, 16, 1.0)
+        tallies = [shard.service.tallies()[declaration.spec.name] for shard in shards]
+    assert (found["inserted_at_once"], found["sampled_at_once"]) == (50, 16)
+    inserted, sampled = sum(each.inserts for each in tallies), sum(each.samples for each in tallies)
+    assert inserted == 50 * (len(found["insert_ms"]) + 2 * WARM_UP)
+    assert sampled >= 16 * (len(found["sample_ms"]) + 2 * WARM_UP)
+    assert all(each.inserts for each in tallies)
+    assert sum(each.overruns for each in tallies) == 0
+    assert found["inserts_per_second"] == pytest.approx(5e4 * len(found["insert_ms"]) / sum(found["insert_ms"]))
+    assert found["samples_per_second"] == pytest.approx(1.6e4 * len(found["sample_ms"]) / sum(found["sample_ms"]))
+
+
+def test_what_is_inserted_looks_like_what_actors_insert() -> None:
+    made = insertions(pictured(1000).spec, 3)
+    first, second = next(made), next(made)
+    assert first.columns["stack"].tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert second.columns["stack"].tolist() == [[3, 4], [4, 5], [5, 6]]
+    assert (first.first_frame, second.first_frame) == (0, 3)
+    assert first.frames is not None and first.frames.shape == (4, 2, 2, 1)
+    assert first.columns["number"].shape == (3,)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_replay_servers_of_an_experiment_are_measured(processes: Processes, tmp_path: Path) -> None:
+    output = tmp_path / "figures.json"
+    bench = processes.start(
+        *("relaax", "bench", "gorila_distributed_gym_cartpole", "--clients", "1", "--seed", "5"),
+        *("--seconds", "3", "--updates", "1", "--json", str(output)),
+        env={"TMPDIR": str(tmp_path), "RELAAX_REPLAY_SERVER_TOKEN": "replay-" + "0" * 16},
+    )
+    assert bench.wait(850) == 0, bench.report()
+    result = json.loads(output.read_text())
+    assert result.keys() >= REPLAY
+    assert (result["replay_inserted_at_once"], result["replay_sampled_at_once"]) == (50, 64)
+    assert min(result["replay_inserts_per_second"], result["replay_samples_per_second"]) > 100
     assert list(tmp_path.glob("relaax-bench-*")) == []

@@ -13,6 +13,7 @@ from relaax.algorithm_base import load_algorithm, size_mismatch
 from relaax.bundled import bundled_folder, bundled_names
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.configuration import validate_section
+from relaax.configuration.roles import ROLES
 from support.programs import PATIENCE, ROOT
 from support.rlx_peer import Conversation, RlxPeer
 from support.run import Runs
@@ -38,13 +39,38 @@ def test_each_configuration_has_a_procfile() -> None:
         *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole", "n_step_q_gym_lunarlander"),
         *("async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"),
         *("da3c_minatar_breakout", "n_step_q_minatar_breakout"),
+        *("gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "gorila_gym_lunarlander", "gorila_ale_pong"),
+        *("apex_gym_cartpole", "apex_gym_lunarlander", "apex_gym_mountaincar", "apex_ale_pong", "apex_ale_boxing"),
     }
     for name in CONFIGURATIONS:
         lines = (bundled_folder("config") / f"{name}.Procfile").read_text().splitlines()
-        assert lines == [
-            f"parameter-server: relaax-parameter-server --config config/{name}.yaml",
-            f"rlx-server: relaax-rlx-server --config config/{name}.yaml",
-        ]
+        assert lines == procfile(name)
+
+
+def procfile(name: str) -> list[str]:
+    """The lines that start every process of a configuration but its clients."""
+    configuration = make_plan(name, []).configuration
+    addresses = {
+        "parameter-server": configuration.rlx_server.parameter_server,
+        "replay-server": configuration.rlx_server.replay_server,
+    }
+    lines = []
+    for role in ROLES:
+        if role.command is None:
+            continue
+        count = role.count(configuration.sections)
+        for number in range(count):
+            options = f" --{NUMBERED[role.name]} {number}" if count > 1 else ""
+            if count > 1 and role.name in addresses:
+                options += f"/{count}" + (f" --bind {addresses[role.name][number]}" if number else "")
+            if number and role.led:
+                options += f" --first-shard {addresses[role.name][0]}"
+            process = f"{role.name}-{number}" if number else role.name
+            lines.append(f"{process}: {role.command} --config config/{name}.yaml{options}")
+    return lines
+
+
+NUMBERED = {"parameter-server": "shard", "replay-server": "shard", "learner": "learner"}
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -52,7 +78,14 @@ def test_places_are_named_after_the_configuration(name: str) -> None:
     configuration = make_plan(name, []).configuration
     assert configuration.parameter_server.checkpoint_dir == f"checkpoints/{name}"
     assert configuration.parameter_server.metrics_dir == f"metrics/{name}"
-    assert configuration.rlx_server.parameter_server == [configuration.parameter_server.bind]
+    servers, rlx_server = configuration.parameter_server, configuration.rlx_server
+    replay, learner = (configuration.sections[f"relaax-{role}"] for role in ("replay-server", "learner"))
+    assert (rlx_server.parameter_server[0], len(rlx_server.parameter_server)) == (servers.bind, servers.shards)
+    assert len(rlx_server.replay_server) == replay.shards
+    assert rlx_server.replay_server[:1] == [replay.bind][: replay.shards]
+    if learner.learners:
+        assert learner.parameter_server == rlx_server.parameter_server
+        assert learner.replay_server == rlx_server.replay_server
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -115,6 +148,7 @@ def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
         "run.target_return=null",
         "--set",
         "run.target_evaluation=null",
+        *(("--set", "algorithm.learning_starts=500") if name.startswith(("gorila", "apex")) else ()),
         "--no-progress",
         config=name,
     )

@@ -1,4 +1,4 @@
-"""`--print-config`, `--check-config` and early refusals of the three commands that read a configuration."""
+"""`--print-config`, `--check-config` and early refusals of the commands that read a configuration."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from relaax.configuration import load_configuration
+from relaax.configuration import SECTIONS, load_configuration
 from relaax.configuration.yaml_file import parse_yaml
 from support.processes import Processes
-from support.service import PARAMETER_SERVER, RELAAX, RLX_SERVER
+from support.service import LEARNER, PARAMETER_SERVER, RELAAX, REPLAY_SERVER, RLX_SERVER
 
 COMMANDS = {
     "relaax run": (*RELAAX, "run", "da3c_gym_cartpole"),
     "relaax-parameter-server": (*PARAMETER_SERVER, "--config", "da3c_gym_cartpole"),
+    "relaax-replay-server": (*REPLAY_SERVER, "--config", "da3c_gym_cartpole"),
     "relaax-rlx-server": (*RLX_SERVER, "--config", "da3c_gym_cartpole"),
+    "relaax-learner": (*LEARNER, "--config", "da3c_gym_cartpole"),
 }
 WITHOUT_TENSORFLOW = """
 import sys
@@ -41,7 +43,7 @@ def test_the_effective_configuration_is_printed(name: str, processes: Processes,
     assert "  gae_lambda: 1.0  # default" in command.lines
     assert "very-secret" not in text + command.stderr
     document = parse_yaml(text, "printed")
-    assert list(document) == ["relaax-parameter-server", "relaax-rlx-server", "relaax-run", "algorithm"]
+    assert list(document) == [*SECTIONS, "algorithm"]
     again = tmp_path / "again.yaml"
     again.write_text(text)
     assert load_configuration(again).run.clients == 5
@@ -89,12 +91,12 @@ def test_a_configuration_is_checked(name: str, processes: Processes, tmp_path: P
     assert bad.stderr.splitlines() == [
         f"{name}: relaax-run.clients: 0 cannot be used: input should be greater than or equal to 1",
         "algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
-        "'relaax-rlx-server.log_level'?",
+        "'relaax-replay-server.log_level' or 'relaax-rlx-server.log_level' or 'relaax-learner.log_level'?",
     ]
 
 
 @pytest.mark.parametrize("option", ["--bind", "--status-bind"])
-@pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-rlx-server"])
+@pytest.mark.parametrize("name", ["relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server"])
 def test_an_address_that_others_reach_is_found_by_the_check(name: str, option: str, processes: Processes) -> None:
     command = processes.start(*COMMANDS[name], "--check-config", option, "0.0.0.0:0")
     assert command.wait(120) == 2, command.report()

@@ -16,6 +16,7 @@ from relaax import __version__
 from relaax.bundled import bundled_names
 from relaax.cli.app import app as relaax_app
 from relaax.server.parameter_server.main import app as parameter_server_app
+from relaax.server.replay_server.main import app as replay_server_app
 from relaax.server.rlx_server.main import app as rlx_server_app
 from support.processes import Processes, project_command
 from support.programs import ROOT
@@ -52,14 +53,14 @@ def test_an_interrupt_while_libraries_are_imported_is_silent(processes: Processe
     assert running.stderr == ""
 
 
-@pytest.mark.parametrize("command", ["relaax", "relaax-parameter-server", "relaax-rlx-server"])
+@pytest.mark.parametrize("command", ["relaax", "relaax-parameter-server", "relaax-replay-server", "relaax-rlx-server"])
 def test_every_command_tells_its_version(processes: Processes, command: str) -> None:
     running = processes.start(project_command(command), "--version")
     assert running.wait(60) == 0, running.report()
     assert running.lines == [f"relaax {__version__}, RLX 1, Python {platform.python_version()}"]
 
 
-@pytest.mark.parametrize("app", [relaax_app, parameter_server_app, rlx_server_app])
+@pytest.mark.parametrize("app", [relaax_app, parameter_server_app, replay_server_app, rlx_server_app])
 def test_the_version_is_an_option_that_needs_no_other(app: typer.Typer) -> None:
     done = CliRunner().invoke(app, ["--version"])
     assert (done.exit_code, done.output.startswith(f"relaax {__version__}, ")) == (0, True), done.output
@@ -93,7 +94,9 @@ def _commands(app: typer.Typer) -> Iterator[list[str]]:
     yield from walk(typer.main.get_command(app), [])
 
 
-@pytest.mark.parametrize("app", [relaax_app, parameter_server_app, rlx_server_app], ids=["relaax", "ps", "rlx"])
+@pytest.mark.parametrize(
+    "app", [relaax_app, parameter_server_app, replay_server_app, rlx_server_app], ids=["relaax", "ps", "replay", "rlx"]
+)
 def test_every_command_takes_h_for_help(app: typer.Typer) -> None:
     for words in _commands(app):
         short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))

@@ -72,7 +72,7 @@ def test_an_algorithm() -> None:
     [
         ("da3c", "CartPole-v1"),
         ("da3c_cont", "Pendulum-v1"),
-        *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q")),
+        *((name, "CartPole-v1") for name in ("async_q", "async_sarsa", "n_step_q", "gorila", "apex")),
     ],
 )
 def test_a_copy_of_a_bundled_algorithm(bundled: str, environment: str) -> None:
@@ -85,6 +85,8 @@ def test_a_copy_of_a_bundled_algorithm(bundled: str, environment: str) -> None:
         assert path.name == "__pycache__" or written.pop(f"mine/{path.name}") == path.read_text()
     assert written.keys() == {"mine.yaml", "mine.Procfile"}
     assert environment in written["mine.Procfile"]
+    servers = (bundled_folder("config") / f"{EXAMPLES[bundled]}.Procfile").read_text()
+    assert servers.replace(f"config/{EXAMPLES[bundled]}.yaml", "mine.yaml") in written["mine.Procfile"]
     plan = make_plan("mine.yaml", [])
     assert (plan.environment_name, plan.configuration.parameter_server.checkpoint_dir) == (
         environment,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 import time
 
 import pytest
@@ -13,6 +14,7 @@ from relaax.cli.run import panel
 from relaax.cli.run.panel import ProgressView, _panel, step_limit, time_left
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.progress import Progress
+from relaax.cli.run.replay_progress import ReplayProgress
 from support.processes import Processes, wait_until
 
 NOW = 1_700_000_000.0
@@ -41,9 +43,9 @@ def at_a_certain_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
 
 
-def rendered(progress: Progress) -> str:
+def rendered(progress: Progress, replay: ReplayProgress | None = None) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=False)
-    console.print(_panel(make_plan("da3c_gym_cartpole", []), progress))
+    console.print(_panel(make_plan("da3c_gym_cartpole", []), progress, replay))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -225,3 +227,46 @@ view.say("no")
     )
     assert command.wait(60) == 0, command.report()
     assert command.stderr == ""
+
+
+def test_learners_stand_apart_from_workers_where_there_are_any() -> None:
+    assert "learners" not in rendered(PROGRESS)
+    text = rendered(dataclasses.replace(PROGRESS, learners=3, discarded=2, discarded_stale=2))
+    assert re.search(r"learners +3\b", text)
+    assert re.search(r"workers +4 ", text)
+    assert text.index("updates") < text.index("discarded") < text.index("answer to a step")
+
+
+REPLAY = ReplayProgress(
+    shards=2,
+    answering=2,
+    size=25_000,
+    capacity=50_000,
+    mean_age=12_345.6,
+    inserts_per_second=400.0,
+    samples_per_second=3_100.0,
+    updates_per_second=96.875,
+)
+
+
+def test_what_goes_into_replay_memory_and_out_of_it_stands_in_the_panel() -> None:
+    assert "inserts/s" not in rendered(PROGRESS)
+    text = rendered(dataclasses.replace(PROGRESS, learners=2, mean_actor_staleness=17.25), REPLAY)
+    for row in (
+        r"learners +2 +actors' staleness +17\.2 versions",
+        r"inserts/s +400\.0 +samples/s +3,100\.0",
+        r"items in memory +25,000 of 50,000 +samples an insert +7\.75",
+        r"updates/s +96\.9 +age of samples +12,346 items",
+    ):
+        assert re.search(row, text), row
+    assert "replay servers answer" not in text
+    assert "1 of 2 replay servers answer" in rendered(PROGRESS, dataclasses.replace(REPLAY, answering=1))
+    assert panel._line(PROGRESS, REPLAY).endswith("  25,000 items, 7.75 samples an insert")
+
+
+def test_a_memory_of_which_little_is_known_yet_is_shown_too() -> None:
+    text = rendered(dataclasses.replace(PROGRESS, learners=1), ReplayProgress(1, 0, 0, 0, 0.0))
+    assert re.search(r"learners +1 +actors' staleness +–", text)
+    assert re.search(r"inserts/s +– +samples/s +–", text)
+    nothing_comes = dataclasses.replace(REPLAY, inserts_per_second=0.0)
+    assert re.search(r"samples an insert +–", rendered(PROGRESS, nothing_comes))

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.cli.run.process import MAX_QUICK_FAILURES, Process, StartError
+from relaax.cli.run.process import EXIT_REFUSED, MAX_QUICK_FAILURES, Process, StartError
 from support.processes import Processes, wait_until
 
 SERVER = "import signal; print('it is listening on 127.0.0.1:7', flush=True); signal.pause()"
@@ -108,6 +108,16 @@ def test_what_ends_again_and_again_is_given_up(process: Process) -> None:
     with pytest.raises(StartError, match=r"(?s)fails repeatedly.*no"):
         process.restart(failing)
     assert process.restarts == MAX_QUICK_FAILURES - 1
+
+
+def test_a_refusal_is_told_without_the_log_before_it(process: Process) -> None:
+    said = "relaax-learner: the table does not fit:\n  give it more memory"
+    process.start(python(f"print('a line of its log'); print({said!r}); raise SystemExit({EXIT_REFUSED})"))
+    process.wait(60)
+    with pytest.raises(StartError) as refused:
+        process.restart(python(""))
+    assert refused.value.refused == said.replace("\n", "\n  ")
+    assert process.restarts == 0
 
 
 def test_killing_it_kills_what_it_started(process: Process) -> None:

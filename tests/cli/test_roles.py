@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -35,7 +36,7 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setitem(SECTIONS, ECHO.section, ECHO.model)
     # The servers, which read the same configuration, have the row too.
     (tmp_path / "sitecustomize.py").write_text("from support.echo_role import add\n\nadd()\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(TESTS)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(TESTS), str(TESTS.parent)]))
     file = tmp_path / "with_echoes.yaml"
     document = {
         "relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1", "clients": 1},
@@ -98,8 +99,11 @@ def test_doctor_looks_at_its_address(config: Path) -> None:
 
 
 @pytest.mark.parametrize("procfile", sorted(bundled_folder("config").glob("*.Procfile")), ids=lambda path: path.stem)
-def test_procfiles_start_the_servers_of_the_table(procfile: Path) -> None:
+def test_procfiles_start_what_the_configuration_says(procfile: Path) -> None:
     lines = (line.partition(":") for line in procfile.read_text().splitlines() if line and not line.startswith("#"))
-    started = {name: shlex.split(command)[0] for name, _, command in lines}
-    for role in roles.servers():
-        assert started[role.name] == role.command
+    started = Counter((name, shlex.split(command)[0]) for name, _, command in lines)
+    sections = make_plan(procfile.stem, []).configuration.sections
+    for role in roles.own():
+        # Further ones have the role's name and a number.
+        mine = sum(command == role.command and name.startswith(role.name) for name, command in started)
+        assert mine == role.count(sections), role.name

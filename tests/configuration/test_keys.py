@@ -17,7 +17,8 @@ from relaax.configuration.keys import _SYNONYMS, all_paths
         (
             "algorithm.log_level=INFO",
             "algorithm: unknown key 'log_level'; did you mean 'relaax-parameter-server.log_level' or "
-            "'relaax-rlx-server.log_level'?",
+            "'relaax-replay-server.log_level' or "
+            "'relaax-rlx-server.log_level' or 'relaax-learner.log_level'?",
         ),
         ("run.entropy_beta=1", "relaax-run: unknown key 'entropy_beta'; did you mean 'algorithm.entropy_beta'?"),
         ("run.Entropy_Beta=1", "relaax-run: unknown key 'Entropy_Beta'; did you mean 'algorithm.entropy_beta'?"),

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from relaax.bundled import bundled_folder
 from relaax.cli.app import app
+from relaax.server.learner import main as learner
 from relaax.server.parameter_server import main as parameter_server
+from relaax.server.replay_server import main as replay_server
 from relaax.server.rlx_server import main as rlx_server
 from support.followed import Follower
 from support.pages import DOCS, ROOT, all_pages, blocks, files
@@ -65,7 +67,12 @@ NEED_LEARNING = ("train", "exploit", "play", "mine")
 STEPS = 1000  # where a training must not take its time
 # A run that is to be resumed needs a limit well beyond the first: a fast training is thousands of steps past its own.
 SHORTER = {"=20000": "=3000", "steps 20000": "steps 2000", "steps 100000": "steps 1000"}
-PROGRAMS = {"relaax-parameter-server": parameter_server.app, "relaax-rlx-server": rlx_server.app}
+PROGRAMS = {
+    "relaax-parameter-server": parameter_server.app,
+    "relaax-rlx-server": rlx_server.app,
+    "relaax-replay-server": replay_server.app,
+    "relaax-learner": learner.app,
+}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -75,7 +82,7 @@ def test_each_block_is_followed_or_excused(name: str) -> None:
             assert made.name, f"no test runs this, and nothing says why: {made.text}"
             assert not made.name.startswith("needs ") or made.name.split(" ", 1)[1] in REASONS, made.name
         elif made.language != "text":
-            commands = re.findall(r"(?m)^(?:relaax|relaax-\w+-server|python3?|pip|make|honcho) .*", made.text)
+            commands = re.findall(r"(?m)^(?:relaax|relaax-[\w-]+|python3?|pip|make|honcho) .*", made.text)
             assert made.language or not commands, f"commands stand in ```sh: {commands}"
         if made.language == "python":
             compile(made.text if not made.text.startswith(" ") else f"class _:\n{made.text}", name, "exec")

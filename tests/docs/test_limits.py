@@ -6,27 +6,42 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from pydantic import BaseModel
 
 from relaax.algorithm_base import MAX_PARAMETERS, MAX_STATISTICS, ConfigBase
 from relaax.algorithm_base.config import DEFAULT_RING, MAX_RING
 from relaax.checkpoint import lease, s3
 from relaax.cli.run import environment_check
 from relaax.client import base, scalars
-from relaax.configuration import ParameterServerSection, RlxServerSection, RunSection
+from relaax.configuration import (
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    RunSection,
+)
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
+from relaax.replay import messages as replay_messages
+from relaax.replay import remote_writer, spec, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
 from relaax.server import status, strikes, tokens
-from relaax.server.parameter_server import checkpointing, connections, core, guard, request_reader, requests
+from relaax.server.grpc_port import connections, guard, request_reader
+from relaax.server.learner import sampling
+from relaax.server.parameter_server import checkpointing, core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
+from relaax.server.replay_server import held_table
+from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server import children, claims, client_accounts, dead_peers, listener, meters, peer
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
-SECTIONS = {
+SECTIONS: dict[str, type[BaseModel]] = {
     "relaax-rlx-server": RlxServerSection,
     "relaax-parameter-server": ParameterServerSection,
     "relaax-run": RunSection,
+    "relaax-replay-server": ReplayServerSection,
+    "relaax-learner": LearnerSection,
     "algorithm": ConfigBase,
 }
 CONSTANTS: dict[str, float] = {
@@ -84,6 +99,18 @@ CONSTANTS: dict[str, float] = {
     "LAST_HOLD": barrier.LAST_HOLD,
     "PATIENCE": follower.PATIENCE,
     "LEAVING": follower.LEAVING,
+    "MAX_TABLES": replay_service.MAX_TABLES,
+    "MAX_CAPACITY": spec.MAX_CAPACITY,
+    "MAX_FIELDS": replay_messages.MAX_FIELDS,
+    "MAX_SIZES": replay_messages.MAX_SIZES,
+    "MAX_ITEMS": wire.MAX_ITEMS,
+    "MAX_MESSAGE": wire.MAX_MESSAGE,
+    "MAX_WRITERS": held_table.MAX_WRITERS,
+    "SILENT_SECONDS": held_table.SILENT_SECONDS,
+    "WAITING": held_table.WAITING,
+    "LONGEST_WAIT": remote_writer.LONGEST_WAIT,
+    "GRACE": remote_writer.GRACE,
+    "AHEAD": sampling.AHEAD,
     "COPY_SECONDS": copying.COPY_SECONDS,
     "BYTES_PER_SECOND": copying.BYTES_PER_SECOND,
     "GATHERED_AT_MOST": scalars.GATHERED_AT_MOST,
@@ -94,6 +121,7 @@ SPELLED = {
     "MAX_ELEMENTS": "2³¹ - 1",
     "_MAX_ENV_STEPS": "10⁹",
     "MAX_PUT_BYTES": f"{s3.MAX_PUT_BYTES / 2**30:g} GiB",
+    "MAX_MESSAGE": f"{wire.MAX_MESSAGE / 2**20:g} MiB",
     "HANDSHAKE_FRAME_BYTES": f"{framing.HANDSHAKE_FRAME_BYTES / 1024:g} KiB",
 }
 

@@ -13,7 +13,29 @@ from support.corridors import GAMMA, WALK, Corridors, best_actions, greedy_actio
 from support.training import RMSPropBridge
 
 ENVIRONMENTS = 16
-NAMES = ("async_q", "async_sarsa", "n_step_q")
+ROLLOUTS: dict[str, Any] = {
+    "update_interval": 2,
+    "target_interval": 500,
+    "final_epsilons": [0.1],
+    "final_epsilon_probabilities": [1],
+    "exploration_frames": 20_000,
+}
+REPLAY: dict[str, Any] = {
+    "replay_capacity": 4_000,
+    "learning_starts": 200,
+    "batch_size": 32,
+    "samples_per_insert": 8,
+    "target_interval": 50,
+    "actor_interval": 10,
+}
+OWN_KEYS: dict[str, dict[str, Any]] = {
+    "async_q": ROLLOUTS,
+    "async_sarsa": ROLLOUTS,
+    "n_step_q": ROLLOUTS,
+    "gorila": REPLAY | {"exploration_frames": 5_000},
+    "apex": REPLAY,
+}
+NAMES = tuple(OWN_KEYS)
 
 
 def trained(name: str, updates: int, **keys: Any) -> list[int]:
@@ -21,18 +43,13 @@ def trained(name: str, updates: int, **keys: Any) -> list[int]:
     algorithm = load_algorithm(name, Path())
     section = {
         "path": name,
-        "update_interval": 2,
-        "target_interval": 500,
         "rewards_gamma": GAMMA,
-        "final_epsilons": [0.1],
-        "final_epsilon_probabilities": [1],
-        "exploration_frames": 20_000,
         "normalize_rewards": None,
         "held_out_states": 0,
         "network": {"dense": []},
         "seed": 3,
-    } | keys
-    config = algorithm.configure(section)
+    }
+    config = algorithm.configure(section | OWN_KEYS[name] | keys)
     spaces = (Corridors.observation_space, Corridors.action_space)
     server = algorithm.ParameterServer(config, *spaces)
     bridge = RMSPropBridge(server.initial_parameters(config.seed), updates, target=server.target_interval())
@@ -49,6 +66,13 @@ def trained(name: str, updates: int, **keys: Any) -> list[int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_best_policy_is_found(name: str, keys: dict[str, Any]) -> None:
     actions = trained(name, 2000, **keys)
+    best = best_actions()
+    assert {place: actions[place] for place in best} == best
+
+
+@pytest.mark.parametrize("keys", [{"learner": "separate"}, {"prioritized": True, "double": True, "dueling": True}])
+def test_gorila_finds_it_in_other_forms(keys: dict[str, Any]) -> None:
+    actions = trained("gorila", 2000, **keys)
     best = best_actions()
     assert {place: actions[place] for place in best} == best
 

@@ -32,9 +32,10 @@ from relaax.parameters.interfaces import (
     ParameterServerUnusable,
     TrainingEnded,
 )
+from relaax.parameters.local_socket import NoSharedMemory, Trouble
 from relaax.parameters.moments import Moments
 from relaax.parameters.purposes import EXPLOIT
-from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory, Trouble
+from relaax.parameters.shared_memory import SharedMemory
 from relaax.server.command_configuration import check_bridge
 from relaax.server.parameter_server.delay_compensation import DelayCompensation
 from relaax.server.parameter_server.model import ModelSpec

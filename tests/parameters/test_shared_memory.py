@@ -23,11 +23,12 @@ from relaax.parameters import segments
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.frames import HELLO, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import ParameterServerError, ParameterServerUnavailable, ParameterServerUnusable
+from relaax.parameters.local_socket import NoSharedMemory
 from relaax.parameters.moments import Moments
 from relaax.parameters.purposes import EXPLOIT, TRAIN
 from relaax.parameters.shard_client import ShardClient
-from relaax.parameters.shared_memory import NoSharedMemory, SharedMemory
-from relaax.server.parameter_server import local_server
+from relaax.parameters.shared_memory import SharedMemory
+from relaax.server.local_port import local_server
 from relaax.server.parameter_server.local_connection import LocalConnection
 from relaax.server.parameter_server.shard import Shard
 from support.parameter_servers import SIZE, Models, Running, bridge_to, gradient, registration, running
@@ -52,8 +53,9 @@ def offer(server: Running, worker_id: str = WORKER, **changes: Any) -> pb.Shared
     """What a worker is told, and after it other values of some of it."""
     made = server.core.register(worker_id, registration().fingerprint, "", 1, TRAIN, 1)
     assert made
-    offered = server.server._local._offers.offer(worker_id)
-    assert offered is not None
+    made_of = server.server._local._offers.offer(worker_id)
+    assert made_of is not None
+    offered = pb.SharedMemoryOffer(**made_of._asdict())
     offered.MergeFrom(pb.SharedMemoryOffer(**changes))
     return offered
 
@@ -288,7 +290,7 @@ def test_without_memory_there_is_grpc(
 def test_without_sockets_there_is_grpc(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with running() as server, bridge_to(server.address, way="auto") as bridge:
-        monkeypatch.setattr("relaax.parameters.shared_memory.socket", Without())
+        monkeypatch.setattr("relaax.parameters.local_socket.socket", Without())
         bridge.register(registration())
         assert bridge.pull().version == 0
         assert "by gRPC, memory is not shared: no socket can be had: no more descriptors" in caplog.text

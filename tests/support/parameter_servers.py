@@ -25,7 +25,7 @@ from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.server import Server, Timing
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.termination import EndRequests, Reason
 
 SIZE = 8
 

@@ -25,12 +25,12 @@ class Run:
     def __init__(self, start: Callable[[], Running], directory: Path) -> None:
         self.directory = directory
         self._seen: dict[int, psutil.Process] = {}
-        self._said_before = _size(self._parameter_server_log)  # by an earlier run in the same directory
+        logs = directory / "logs"  # of an earlier run in the same directory
+        self._said_before = {path.stem: _size(path) for path in logs.iterdir()} if logs.is_dir() else {}
         self.running = start()
 
-    @property
-    def _parameter_server_log(self) -> Path:
-        return self.directory / "logs" / "parameter-server.log"
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
 
     @property
     def everything(self) -> list[psutil.Process]:
@@ -41,7 +41,7 @@ class Run:
         return [process for process in self._seen.values() if is_alive(process)]
 
     def of(self, part: str) -> list[psutil.Process]:
-        """Its living processes by their part: client, worker, rlx-server or parameter-server."""
+        """Its living processes by their part: client, worker, rlx-server, learner, replay- or parameter-server."""
         return [process for process in self.everything if self._part(process) == part]
 
     def _part(self, process: psutil.Process) -> str | None:
@@ -49,8 +49,9 @@ class Run:
             command, parent = " ".join(process.cmdline()), process.ppid()
             if "end_with_parent.py" in command:
                 return None
-            if "relaax.server.parameter_server.main" in command:
-                return "parameter-server"
+            for part in ("parameter-server", "replay-server", "learner"):
+                if f"relaax.server.{part.replace('-', '_')}.main" in command:
+                    return part
             if "relaax.server.rlx_server.main" in command:
                 return "rlx-server" if parent == self.running.pid else "worker"
             if "main.py" in command:
@@ -64,16 +65,20 @@ class Run:
 
     @property
     def parameter_server_address(self) -> str:
-        log = self._parameter_server_log
-        inode, size = self._said_before
+        return self.address_of("parameter-server")
+
+    def address_of(self, name: str) -> str:
+        """Where a server listens, by the name of its log."""
+        inode, size = self._said_before.get(name, (0, 0))
 
         def said() -> str | None:
+            log = self._log(name)
             data = log.read_bytes()[size if _size(log)[0] == inode else 0 :] if log.exists() else b""
             addresses = [line.rpartition(" ")[2] for line in data.decode().splitlines() if " listening on " in line]
             assert self.running.returncode is None, self.running.report()
             return addresses[-1] if addresses else None
 
-        return wait_until(said, "the parameter server listens", PATIENCE)
+        return wait_until(said, f"the {name} listens", PATIENCE)
 
     def wait_for(self, condition: Callable[[Any], bool], what: str, timeout: float = PATIENCE) -> Any:
         """The first status of which `condition` holds; a parameter server that is away is asked again."""
@@ -95,7 +100,7 @@ class Run:
         return summary
 
     def log(self, name: str) -> str:
-        return (self.directory / "logs" / f"{name}.log").read_text(errors="replace")
+        return self._log(name).read_text(errors="replace")
 
     def expect_nothing_left(self, timeout: float = 30.0) -> None:
         wait_until(lambda: not self.everything, f"everything has ended, not {self.everything}", timeout)

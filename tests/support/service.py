@@ -17,13 +17,15 @@ from relaax.parameters.grpc_options import client_options
 from support.processes import Processes, Running, wait_until
 
 PARAMETER_SERVER = (sys.executable, "-m", "relaax.server.parameter_server.main")
+REPLAY_SERVER = (sys.executable, "-m", "relaax.server.replay_server.main")
 RLX_SERVER = (sys.executable, "-m", "relaax.server.rlx_server.main")
+LEARNER = (sys.executable, "-m", "relaax.server.learner.main")
 RELAAX = (sys.executable, "-m", "relaax.cli.main")
 
 
 def status_of(address: str) -> Any:
     """What a parameter server says of training. Raises grpc.RpcError."""
-    with grpc.insecure_channel(address, options=client_options(parameters=0)) as channel:
+    with grpc.insecure_channel(address, options=client_options(longest=2**20)) as channel:
         return rpc.ParameterServerServiceStub(channel).GetStatus(pb.GetStatusRequest(), timeout=20, wait_for_ready=True)
 
 

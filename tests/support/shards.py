@@ -23,7 +23,7 @@ from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.server import Server, Timing
 from relaax.server.parameter_server.shard_position import ShardPosition
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.termination import EndRequests, Reason
 from support.parameter_servers import Models
 from support.processes import wait_until
 

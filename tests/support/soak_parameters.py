@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from relaax.algorithm_base import AgentContext, FlatVector, Pulled, Pushed
+from relaax.algorithm_base import AgentContext, FlatVector, LearnerContext, Pulled, Pushed
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.interfaces import Parameters, ParameterServerError, ParameterServerUnavailable
 from relaax.parameters.moments import Moments
@@ -105,7 +105,7 @@ class LedgerParameters(Parameters):
     twice. The merged statistic has as many samples as there were steps, and no push is refused.
     """
 
-    def __init__(self, context: AgentContext, layout: Layout, journal: Journal, config: Any) -> None:
+    def __init__(self, context: AgentContext | LearnerContext, layout: Layout, journal: Journal, config: Any) -> None:
         self._parameters, self._metrics = context.parameters, context.metrics
         self._client = context.parameters._client  # type: ignore[attr-defined]
         self._attempts = Attempts(self._client)
@@ -145,7 +145,8 @@ class LedgerParameters(Parameters):
         before = inside(self._client)
         self._journal.pushing(before.push_id + 1, env_steps, update is not None, self._attempts.ways)
         self._attempts.repeats = 0
-        self._metrics.statistic(STATISTIC, Moments(env_steps, np.array([self._journal.slot]), np.zeros(1)))
+        if env_steps:
+            self._metrics.statistic(STATISTIC, Moments(env_steps, np.array([self._journal.slot]), np.zeros(1)))
         try:
             pushed = self._parameters.push(update, env_steps, loss=loss)
         except ParameterServerUnavailable:
@@ -213,8 +214,10 @@ class LedgerParameters(Parameters):
 
     def _taken(self, pulled: Pulled) -> Pulled:
         if self._last is None or self._last[0] is not pulled:
-            network = self._layout.gather(pulled.parameters)
-            self._last = pulled, Pulled(network, pulled.version, pulled.global_step, pulled.statistics)
+            networks = {"parameters": self._layout.gather(pulled.parameters)}
+            if pulled.target is not None:
+                networks["target"] = self._layout.gather(pulled.target)
+            self._last = pulled, replace(pulled, **networks)
         return self._last[1]
 
     def _break(self, sentence: str) -> NoReturn:

@@ -206,7 +206,7 @@ class Sampler:
         return list(self._complaints)
 
     def _run(self) -> None:
-        channel = grpc.insecure_channel(self._address, options=client_options(parameters=0))
+        channel = grpc.insecure_channel(self._address, options=client_options(longest=2**20))
         stub = rpc.ParameterServerServiceStub(channel)
         with channel:
             while not self._stop.wait(0.1):

@@ -214,12 +214,17 @@ class AgentCompliance:
             assert len(bridge.pushes) == pushes
 
     def _first_gradient(self, edit: Any = lambda _, step: step) -> npt.NDArray[np.float32]:
+        """Of the pushes that have one: those of an agent beside a learner only count its steps."""
         agent, bridge = self.agent()
-        live(agent, self.world(), self.patience, edit, until=lambda: bool(bridge.pushes))
-        assert bridge.pushes, f"no push within {self.patience} steps"
-        gradient = bridge.pushes[0].gradient
-        assert gradient is not None
-        return gradient
+        gradients: list[npt.NDArray[np.float32]] = []
+
+        def found() -> bool:
+            gradients.extend(push.gradient for push in bridge.pushes if push.gradient is not None)
+            return bool(gradients)
+
+        live(agent, self.world(), self.patience, edit, until=found)
+        assert gradients, f"no gradient within {self.patience} steps"
+        return gradients[0]
 
     def _with_final_observations(self, seed: int, truncated: bool) -> npt.NDArray[np.float32]:
         """First gradient where every episode ends at the first step, with final observations that the seed fixes."""

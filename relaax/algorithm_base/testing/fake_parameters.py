@@ -59,7 +59,8 @@ class FakeParameters(ParameterClientBase, Parameters):
     `failures` a queue of exceptions that the next pulls and pushes raise. Override `apply` for another optimizer.
 
     `target` is how often the target network is renewed (`ParameterServerBase.target_interval`): right after the push
-    that completes an interval. A worker pushes `frame_skip` frames with each step.
+    that completes an interval. A worker pushes `frame_skip` frames with each step. There are `actor_count` actors, or
+    else only those of who registers.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         statistics: Mapping[str, int] = MappingProxyType({}),
         target: TargetInterval | None = None,
         frame_skip: int = 1,
+        actor_count: int = 0,
     ) -> None:
         self.metrics = FakeMetrics(self)
         self.pushes: list[RecordedPush] = []
@@ -91,6 +93,7 @@ class FakeParameters(ParameterClientBase, Parameters):
         self._merged = self._no_samples()
         self._interval = target
         self._frame_skip = frame_skip
+        self._actor_count = actor_count
         self._intervals = 0
         self._newest = self._frozen(self._initial, 0)
         self._renew(first=True)
@@ -126,8 +129,11 @@ class FakeParameters(ParameterClientBase, Parameters):
     def register(self, registration: Registration) -> Registered:
         """Actors are numbered from zero, and one that only acts has no target network. Once, before anything else."""
         _demand(self.registration is None, "register was called twice")
-        _demand(registration.environments >= 1, "a connection has at least one environment")
+        acts = registration.purpose.acts
+        _demand(acts == (registration.environments >= 1), "a connection has at least one environment, a learner none")
         self.registration = registration
+        self._actor_count = max(self._actor_count, registration.environments)
+        self._newest = replace(self._newest, actor_count=self._actor_count)
         if not registration.purpose.changes:
             self._interval = None
             self._newest = replace(self._newest, target=None)
@@ -234,7 +240,8 @@ class FakeParameters(ParameterClientBase, Parameters):
         frozen = parameters.copy()
         frozen.flags.writeable = False
         target = self._newest.target if version else None
-        return Pulled(frozen, version, self._global_step, MappingProxyType(self._merged), self._frames, target)
+        merged = MappingProxyType(self._merged)
+        return Pulled(frozen, version, self._global_step, merged, self._frames, target, self._actor_count)
 
     @property
     def _frames(self) -> int:

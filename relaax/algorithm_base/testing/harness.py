@@ -7,12 +7,16 @@ from collections.abc import Callable
 from relaax.algorithm_base.agent import AgentBase, AgentContext
 from relaax.algorithm_base.config import ConfigBase
 from relaax.algorithm_base.fingerprint import fingerprint
+from relaax.algorithm_base.learner import LearnerBase, LearnerContext
 from relaax.algorithm_base.loader import Algorithm
-from relaax.algorithm_base.step import StepResult
+from relaax.algorithm_base.policy_graph import PolicyGraph
+from relaax.algorithm_base.step import Leaves, StepResult
 from relaax.algorithm_base.testing.fake_parameters import FakeParameters
 from relaax.algorithm_base.testing.random_environments import RandomEnvironments
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.replay.interfaces import ReplayMemory
+from relaax.replay.local import LocalReplay
 from relaax.rlx import Space
 
 
@@ -26,8 +30,13 @@ def make_agent(
     exploit: bool = False,
     first_actor: int = 0,
     parameters: FakeParameters | None = None,
+    replay: ReplayMemory | None = None,
 ) -> tuple[AgentBase, FakeParameters]:
-    """Make an agent, with `parameters` or else the initial ones, registered as a worker does it."""
+    """Make an agent, with `parameters` or else the initial ones, registered as a worker does it.
+
+    If the algorithm has a replay memory it is `replay`, or else one in this process. If learners of their own learn
+    from it, one of them is driven by `learn` besides.
+    """
     if parameters is None:
         server = algorithm.ParameterServer(config, observation_space, action_space)
         parameters = FakeParameters(
@@ -37,6 +46,8 @@ def make_agent(
     registered = parameters.register(
         Registration(name, environments=environments, purpose=EXPLOIT if exploit else TRAIN)
     )
+    if replay is None and not exploit:
+        replay = local_replay(algorithm, config, observation_space, action_space, environments)
     context = AgentContext(
         observation_space=observation_space,
         action_space=action_space,
@@ -46,8 +57,72 @@ def make_agent(
         exploit=exploit,
         parameters=parameters,
         metrics=parameters.metrics,
+        replay=replay,
     )
-    return algorithm.Agent(config, context), parameters
+    agent = algorithm.Agent(config, context)
+    if context.replay is None or algorithm.Replay is None or algorithm.Replay.bundled(config):
+        return agent, parameters
+    return AgentBesideLearner(agent, make_learner(algorithm, config, context)), parameters
+
+
+def local_replay(
+    algorithm: Algorithm, config: ConfigBase, observation_space: Space, action_space: Space, environments: int
+) -> LocalReplay | None:
+    """Make the memory that the algorithm declares, in this process; None if it declares none."""
+    if algorithm.Replay is None:
+        return None
+    declaration = algorithm.Replay(config, observation_space, action_space).table()
+    return LocalReplay(declaration, environments, groups=2, seed=config.seed)
+
+
+def make_learner(algorithm: Algorithm, config: ConfigBase, context: AgentContext) -> LearnerBase:
+    """Make a learner beside an agent with this context: with the same memory and the same parameters."""
+    assert algorithm.Learner is not None, f"{algorithm.name} has no learner"
+    assert context.replay is not None, "an agent that only acts has no memory"
+    return algorithm.Learner(
+        config,
+        LearnerContext(
+            observation_space=context.observation_space,
+            action_space=context.action_space,
+            seed=context.seed,
+            learner=0,
+            parameters=context.parameters,
+            metrics=context.metrics,
+            replay=context.replay,
+        ),
+    )
+
+
+class AgentBesideLearner(AgentBase):
+    """An agent, and a learner that learns from its memory: two processes otherwise."""
+
+    def __init__(self, agent: AgentBase, learner: LearnerBase) -> None:
+        super().__init__(agent.config, agent.context)
+        self._agent, self._learner = agent, learner
+
+    def reset(self, observations: Leaves) -> Leaves:
+        return self._agent.reset(observations)
+
+    def step(self, step: StepResult) -> Leaves:
+        return self._agent.step(step)
+
+    def learn(self) -> None:
+        """Let the agent, then the learner: for as many updates as it may, and one an environment at the most."""
+        self._agent.learn()
+        replay = self.context.replay
+        assert replay is not None, "a learner has a memory"
+        for _ in range(self.context.environments):
+            sampled = replay.sample(self._learner.batch_size, timeout=0.0)
+            if sampled is None:
+                return
+            self._learner.step(sampled)
+
+    def policy_graph(self) -> PolicyGraph | None:
+        return self._agent.policy_graph()
+
+    def close(self) -> None:
+        self._agent.close()
+        self._learner.close()
 
 
 def live(

@@ -13,7 +13,7 @@ from relaax.algorithm_base import parse_fingerprint
 from relaax.cli.bench import machine, results
 from relaax.cli.bench.client_overhead import client_overhead
 from relaax.cli.bench.emulator import Form, ale_vector_form, forms
-from relaax.cli.bench.exchange import exchange
+from relaax.cli.bench.exchange import exchange, replay_exchange
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan
 
@@ -61,6 +61,7 @@ class Benchmark:
             self.begin("a worker's exchange with the parameter server, compared to bare gRPC")
             service.stop()
             self._exchange(service)
+            self._replay(service)
             fingerprint, _ = service.fingerprint()
         self._client(fingerprint)
         return self.result
@@ -140,6 +141,19 @@ class Benchmark:
         found = client_overhead(observations, actions, self.plan.run.envs_per_client, self.folder)
         self.result["client_us_per_step"] = found["us_per_step"]
         self.result["client_us_per_message"] = found["us_per_message"]
+
+    def _replay(self, service: MeasuredService) -> None:
+        """Measure the replay servers, which nobody else uses now, if there are any."""
+        self.begin("a worker's exchange with replay servers")
+        found = replay_exchange(service, self.folder, seconds=min(self._window, 10.0))
+        if found is None:
+            return
+        for figure in ("inserts_per_second", "samples_per_second"):
+            self.result[f"replay_{figure}"] = round(found[figure], 1)
+        for figure in ("insert_ms", "sample_ms"):
+            self.result[f"replay_{figure}"] = results.p50_p99(found[figure])
+        for figure in ("inserted_at_once", "sampled_at_once"):
+            self.result[f"replay_{figure}"] = found[figure]
 
     def _exchange(self, service: MeasuredService) -> None:
         times = exchange(service, self.folder, seconds=min(self._window, 10.0))

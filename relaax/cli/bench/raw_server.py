@@ -13,7 +13,7 @@ from concurrent import futures
 import grpc
 
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.grpc_options import server_options
+from relaax.parameters.grpc_options import message_bytes, server_options
 from relaax.parameters.message_memory import keep_freed_memory
 
 SERVICE, NAME = "relaax.Bench", "Exchange"
@@ -35,7 +35,7 @@ def serve(parameters: int) -> grpc.Server:
     def exchange(request: bytes, context: grpc.ServicerContext) -> bytes:
         return answer
 
-    server = grpc.server(futures.ThreadPoolExecutor(THREADS), options=server_options(parameters))
+    server = grpc.server(futures.ThreadPoolExecutor(THREADS), options=server_options(message_bytes(parameters)))
     handlers = {NAME: grpc.unary_unary_rpc_method_handler(exchange)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

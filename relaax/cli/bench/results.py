@@ -36,10 +36,27 @@ MEANING = {
     "shared_memory_ms": "The same push and pull through memory shared by worker and parameter server.",
     "raw_grpc_ms": "The same number of bytes each way through a bare gRPC call that ignores them.",
     "sync_over_raw_grpc": "Overhead of the parameter server and the bridge over the bare call: ratio of medians.",
+    "replay_inserts_per_second": (
+        "Items per second that one process puts into the replay servers, 50 at once. It uses them alone, and nobody "
+        "waits for samples_per_insert."
+    ),
+    "replay_insert_ms": "How long such an insert takes.",
+    "replay_samples_per_second": (
+        "Items per second that one process draws from them, batches as the algorithm's; inserts and samples take turns."
+    ),
+    "replay_sample_ms": "How long such a batch takes.",
     "worker_memory_mb": "Memory that a worker does not share (unique set size), after it has trained for a while.",
     "worker_start_s": "Time from connecting to the first action, with the servers running.",
 }
-UNITS = {"steps_per_second": "steps/s", "us_per_step": "us", "ms": "ms", "mb": "MB", "s": "s"}
+UNITS = {
+    "inserts_per_second": "items/s",
+    "samples_per_second": "items/s",
+    "steps_per_second": "steps/s",
+    "us_per_step": "us",
+    "ms": "ms",
+    "mb": "MB",
+    "s": "s",
+}
 SPREAD = 0.2
 """Windows of one measurement that differ by more than this fraction of their median indicate a busy machine."""
 

@@ -21,7 +21,7 @@ from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
-from relaax.configuration.roles import CLIENT, PARAMETER_SERVER
+from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER
 from relaax.metrics.system import MEGABYTE
 
 WARM_UP_SECONDS = 2.0
@@ -112,6 +112,21 @@ class MeasuredService:
     def worker_secrets(self) -> dict[str, str]:
         """Return the environment variables of a process that acts as a worker to the parameter server."""
         return self._tokens.of(PARAMETER_SERVER)
+
+    @property
+    def replay_secrets(self) -> dict[str, str]:
+        """Return the environment variables of a process that acts as a worker to replay servers."""
+        return self._tokens.of(REPLAY_SERVER)
+
+    @property
+    def configuration(self) -> Path:
+        """Return the file that the servers were started with."""
+        return self._directory.configuration
+
+    def replay_servers_again(self) -> list[str]:
+        """Start only the replay servers; return their addresses. Raises StartError."""
+        self._supervisor.start_replay_servers()
+        return self._supervisor.replay_addresses
 
     def parameter_server_again(self) -> str:
         """Start only the parameter server, from the last checkpoint; return its shard addresses. Raises StartError."""

@@ -21,7 +21,7 @@ from relaax.configuration.roles import WORKERS_TOKEN
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.channel import Target
 from relaax.parameters.client import ParameterClient
-from relaax.parameters.grpc_options import client_options
+from relaax.parameters.grpc_options import client_options, message_bytes
 from relaax.parameters.interfaces import Registration
 from relaax.server.tokens import read_token
 
@@ -66,7 +66,7 @@ def compare(server: str, raw_server: str, fingerprint: str, seconds: float) -> d
     sync: list[float] = []
     shared: list[float] = []
     raw: list[float] = []
-    with grpc.insecure_channel(raw_server, options=client_options(registered.parameters)) as channel:
+    with grpc.insecure_channel(raw_server, options=client_options(message_bytes(registered.parameters))) as channel:
         bare = channel.unary_unary(METHOD, request_serializer=None, response_deserializer=None)  # bytes, as they are
         answer = bare(request, timeout=DEADLINE)
         ends = time.monotonic() + seconds

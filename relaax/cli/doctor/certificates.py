@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,44 +13,77 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
-from relaax.configuration import ConfigurationError, ParameterServerSection, RlxServerSection
-from relaax.configuration.roles import WORKERS_TOKEN
+from relaax.configuration import (
+    Configuration,
+    ConfigurationError,
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+)
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.server import tls
 from relaax.server.address import split_address
 from relaax.server.rlx_server.authentication import read_authentication
 from relaax.server.rlx_server.client_accounts import KEY, ClientAccounts
-from relaax.server.tls import PARAMETER_SERVER, RLX_SERVER
+from relaax.server.tls import LEARNER, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER
 from relaax.server.tokens import read_token
 
 _KEYS = "`relaax keys DIR` makes tokens and certificates"
+_WHO = {RLX_SERVER: "workers", LEARNER: "learners"}
 
 
 def tokens(subject: Subject) -> Iterator[Finding]:
-    """Check the token of each port, and the one that workers send."""
-    server, rlx = subject.configuration.parameter_server, subject.configuration.rlx_server
-    found: dict[str, str | None] = {}
-    shown = "relaax-rlx-server.parameter_server_token_file"
-    readers: dict[str, tuple[str | None, Callable[[], str | None]]] = {
-        "relaax-parameter-server.token_file": (server.token_file, lambda: tls.parameter_server_token(server)),
-        "relaax-rlx-server.token_file": (rlx.token_file, lambda: tls.rlx_server_token(rlx)),
-        shown: (
-            rlx.parameter_server_token_file,
-            lambda: read_token(rlx.parameter_server_token_file, shown, WORKERS_TOKEN),
-        ),
-    }
-    for key, (file, read) in readers.items():
+    """Check the token of each port, and those that workers and learners send."""
+    found = subject.configuration
+    known: dict[str, str | None] = {}
+    ports = _ports(found)
+    asked = [("relaax-rlx-server.token_file", found.rlx_server.token_file, ENVIRONMENTS_TOKEN)]
+    for port in ports:
+        asked += [(f"{port.section}.token_file", port.settings.token_file, port.variable)]
+        for section, settings in port.used_by:
+            file = getattr(settings, f"{port.prefix}_token_file")
+            asked += [(f"{section}.{port.prefix}_token_file", file, port.variable)]
+    for key, file, variable in asked:
         try:
-            found[key] = read()
+            known[key] = read_token(file, key, variable)
         except ConfigurationError as error:
             yield wrong(str(error), _KEYS)
             continue
-        if found[key] is not None:
+        if known[key] is not None:
             yield _permissions(key, file) or ok(f"{key}: a token is set")
-    yield from _named(rlx)
-    asked, told = found.get("relaax-parameter-server.token_file"), found.get(shown)
-    if len(found) == len(readers) and asked != told and asked is not None:
-        way_out = f"set {shown} to the file that relaax-parameter-server.token_file names"
-        yield wrong("the parameter server requires a token, and workers would send another or none", way_out)
+    yield from _named(found.rlx_server)
+    for port in ports:
+        own = f"{port.section}.token_file"
+        for section, _ in port.used_by:
+            told = f"{section}.{port.prefix}_token_file"
+            if known.get(own) is not None and told in known and known[own] != known[told]:
+                way_out = f"set {told} to the file that {own} names"
+                yield wrong(f"{port.title} requires a token, and {_WHO[section]} would send another or none", way_out)
+
+
+@dataclass(frozen=True)
+class _Port:
+    """A gRPC port, and the sections of those that call it, whose keys for it begin with `prefix`."""
+
+    section: str
+    title: str
+    prefix: str
+    variable: str
+    settings: ParameterServerSection | ReplayServerSection
+    used_by: Sequence[tuple[str, RlxServerSection | LearnerSection]]
+
+
+def _ports(found: Configuration) -> list[_Port]:
+    """Return the parameter server's port, and that of replay servers if there are any."""
+    users: list[tuple[str, RlxServerSection | LearnerSection]] = [(RLX_SERVER, found.rlx_server)]
+    if found.learner.learners:
+        users.append((LEARNER, found.learner))
+    server, replay = found.parameter_server, found.replay_server
+    ports = [_Port(PARAMETER_SERVER, "the parameter server", "parameter_server", WORKERS_TOKEN, server, users)]
+    if replay.shards or found.rlx_server.replay_server:
+        ports.append(_Port(REPLAY_SERVER, "the replay server", "replay_server", REPLAY_TOKEN, replay, users))
+    return ports
 
 
 def _named(rlx: RlxServerSection) -> Iterator[Finding]:
@@ -75,36 +109,45 @@ def _permissions(key: str, file: str | None) -> Finding | None:
 
 
 def certificates(subject: Subject) -> Iterator[Finding]:
-    """Check the certificates of both servers and of the workers."""
-    server, rlx = subject.configuration.parameter_server, subject.configuration.rlx_server
-    section = "relaax-parameter-server"
-    yield from _pair(f"{section}.tls_certificate", server.tls_certificate, server.tls_key, server.bind)
-    yield from _authority(f"{section}.tls_client_ca", server.tls_client_ca)
-    yield from _authority(f"{section}.tls_ca", server.tls_ca, server.tls_certificate)
-    section = "relaax-rlx-server"
-    yield from _pair(f"{section}.tls_certificate", rlx.tls_certificate, rlx.tls_key, rlx.bind)
-    yield from _authority(f"{section}.parameter_server_ca", rlx.parameter_server_ca, server.tls_certificate)
-    own = rlx.parameter_server_certificate
-    yield from _pair(f"{section}.parameter_server_certificate", own, rlx.parameter_server_key, None)
-    if own is not None and server.tls_client_ca is not None:
-        yield from _authority("relaax-parameter-server.tls_client_ca", server.tls_client_ca, own)
-    yield from _apart(server, rlx)
-    if server.tls_certificate is not None and rlx.parameter_server_ca is None:
-        way_out = "set relaax-rlx-server.parameter_server_ca to the authority that signed the certificate"
-        yield warning("the parameter server uses TLS, and workers would not", way_out)
+    """Check the certificates of all servers, of workers and of learners."""
+    found = subject.configuration
+    server, rlx = found.parameter_server, found.rlx_server
+    yield from _pair(f"{RLX_SERVER}.tls_certificate", rlx.tls_certificate, rlx.tls_key, rlx.bind)
+    for port in _ports(found):
+        its = port.settings
+        yield from _pair(f"{port.section}.tls_certificate", its.tls_certificate, its.tls_key, its.bind)
+        yield from _authority(f"{port.section}.tls_client_ca", its.tls_client_ca)
+        for section, settings in port.used_by:
+            yield from _caller(port, f"{section}.{port.prefix}", _WHO[section], settings)
+    yield from _authority("relaax-parameter-server.tls_ca", server.tls_ca, server.tls_certificate)
+    yield from _apart(found)
 
 
-def _apart(server: ParameterServerSection, rlx: RlxServerSection) -> Iterator[Finding]:
+def _caller(port: _Port, keys: str, who: str, settings: RlxServerSection | LearnerSection) -> Iterator[Finding]:
+    """Check what workers or learners show to a port, and what they trust it by. `keys`: what its keys begin with."""
+    authority = getattr(settings, f"{port.prefix}_ca")
+    own, secret = (getattr(settings, f"{port.prefix}_{key}") for key in ("certificate", "key"))
+    yield from _authority(f"{keys}_ca", authority, port.settings.tls_certificate)
+    yield from _pair(f"{keys}_certificate", own, secret, None)
+    if own is not None and port.settings.tls_client_ca is not None:
+        yield from _authority(f"{port.section}.tls_client_ca", port.settings.tls_client_ca, own)
+    if own is not None and authority is None:
+        yield wrong(f"{keys}_certificate: sent only over TLS", f"set {keys}_ca")
+    if port.settings.tls_certificate is not None and authority is None:
+        way_out = f"set {keys}_ca to the authority that signed the certificate"
+        yield warning(f"{port.title} uses TLS, and {who} would not", way_out)
+
+
+def _apart(found: Configuration) -> Iterator[Finding]:
     """Check for keys that are refused without another one."""
-    if server.tls_client_ca is not None and server.tls_certificate is None:
-        sentence = f"{PARAMETER_SERVER}.tls_client_ca: clients send certificates only over TLS"
-        yield wrong(sentence, f"set {PARAMETER_SERVER}.tls_certificate")
+    server = found.parameter_server
+    for port in _ports(found):
+        if port.settings.tls_client_ca is not None and port.settings.tls_certificate is None:
+            sentence = f"{port.section}.tls_client_ca: clients send certificates only over TLS"
+            yield wrong(sentence, f"set {port.section}.tls_certificate")
     if server.shards > 1 and server.tls_certificate is not None and server.tls_ca is None:
         sentence = f"{PARAMETER_SERVER}.tls_ca: required by shards, which connect to the first one over TLS"
         yield wrong(sentence, "set it to the authority that signed the certificate")
-    if rlx.parameter_server_certificate is not None and rlx.parameter_server_ca is None:
-        sentence = f"{RLX_SERVER}.parameter_server_certificate: sent only over TLS"
-        yield wrong(sentence, f"set {RLX_SERVER}.parameter_server_ca")
 
 
 def _pair(key: str, certificate: str | None, secret: str | None, bind: str | None) -> Iterator[Finding]:

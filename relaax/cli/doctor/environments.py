@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning
@@ -9,6 +10,7 @@ from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck
 from relaax.cli.run.plan import plan_of
 from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
+from relaax.rlx import Box, Discrete, Space
 
 
 def environment(subject: Subject) -> Iterator[Finding]:
@@ -28,9 +30,19 @@ def environment(subject: Subject) -> Iterator[Finding]:
         yield warning(f"`relaax run` cannot start its environments: {error}", way_out)
         return
     if spaces is not None:
+        subject.spaces = spaces_of(spaces)
         yield ok(f"{run.name} can be made: {spaces}")
     elif not check.is_possible:
         yield ok(f"{plan.environment_main} is your own program, and was not started")
     else:
         sentence = f"making {run.name} took longer than {CHECK_SECONDS:g} s"
         yield warning(sentence, f"try `{plan.environment_main} check {run.name}`")
+
+
+def spaces_of(said: str) -> tuple[Space, Space] | None:
+    """Return the spaces that an environment's program says, without bounds; None unless they are a Box and Discrete."""
+    found = re.fullmatch(r"observations Box\((\w+), \[([\d, ]+)\].*\), actions Discrete\((\d+).*\)", said)
+    if found is None:
+        return None
+    dtype, sizes, actions = found.groups()
+    return Box(0, 1, [int(size) for size in sizes.split(",")], dtype), Discrete(int(actions))

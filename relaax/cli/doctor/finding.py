@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relaax.configuration import Configuration
+from relaax.rlx import Space
 
 
 class Severity(enum.Enum):
@@ -55,6 +56,8 @@ class Subject:
     found: Configuration | None = None
     algorithm: Any = None
     config: Any = None
+    spaces: tuple[Space, Space] | None = None
+    """Of the environment's observations and actions, if they are known."""
 
     @property
     def configuration(self) -> Configuration:

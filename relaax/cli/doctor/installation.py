@@ -48,7 +48,7 @@ def versions(subject: Subject) -> Iterator[Finding]:
 
 def configuration(subject: Subject) -> Iterator[Finding]:
     """Check the file with variables and overrides, and the rule for ports that other machines reach."""
-    from relaax.server.address import AddressError
+    from relaax.server.address import AddressError, require_private
     from relaax.server.command_configuration import configured, require_private_ports
 
     try:
@@ -57,7 +57,9 @@ def configuration(subject: Subject) -> Iterator[Finding]:
         yield wrong(str(error), "`relaax run CONFIG --print-config` shows the source of each value")
         return
     try:
-        require_private_ports(subject.found.parameter_server, subject.found.rlx_server)
+        found = subject.found
+        require_private_ports(found.parameter_server, found.rlx_server, found.replay_server)
+        require_private(found.learner.status_bind, found.learner.allow_anonymous)
     except AddressError as error:
         yield wrong(str(error), "`relaax docs security` explains it")
     else:

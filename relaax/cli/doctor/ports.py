@@ -16,7 +16,7 @@ import psutil
 from relaax import rlx
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import Configuration, ConfigurationError
-from relaax.configuration.roles import servers
+from relaax.configuration.roles import REPLAY_SERVER, own
 from relaax.server.address import AddressError, listen, split_address
 
 SECONDS = 5.0
@@ -27,7 +27,9 @@ _NO_HELLO = b"\xff\xff\xff\xff"
 def ports(subject: Subject) -> Iterator[Finding]:
     """Check every address that the servers would listen on."""
     found = subject.configuration
-    for role in servers():
+    for role in own():
+        if not role.count(found.sections):
+            continue
         for key in ("bind", "status_bind"):
             address = getattr(found.sections[role.section], key, None)
             if address is not None:
@@ -59,7 +61,19 @@ def _relaax_at(found: Configuration, key: str, address: str) -> str | None:
     if key.startswith("relaax-rlx-server"):
         return "an RLX server" if _is_rlx_server(reachable, found.rlx_server.tls_certificate is not None) else None
     host = f"[{reachable[0]}]" if ":" in reachable[0] else reachable[0]
+    if key.startswith(REPLAY_SERVER.section):
+        return _replay_server_at(found, f"{host}:{port}")
     return _parameter_server_at(found, f"{host}:{port}")
+
+
+def _replay_server_at(found: Configuration, address: str) -> str | None:
+    """Look for a replay server with the credentials of workers."""
+    from relaax.cli.doctor.replay_server import who_is_at
+    from relaax.server.targets import replay_target
+
+    with contextlib.suppress(ConfigurationError):
+        return who_is_at(replay_target(found.rlx_server).at(address))
+    return None
 
 
 def _parameter_server_at(found: Configuration, address: str) -> str | None:

@@ -25,6 +25,8 @@ EXAMPLES = {
     "async_q": "async_q_gym_cartpole",
     "async_sarsa": "async_sarsa_gym_cartpole",
     "n_step_q": "n_step_q_gym_cartpole",
+    "gorila": "gorila_gym_cartpole",
+    "apex": "apex_gym_cartpole",
 }
 """The bundled configuration that a copy of each bundled algorithm starts from."""
 
@@ -79,6 +81,8 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     text = re.sub(r"(?m)^  path: .*$", f"  path: {name}", text).replace(example, name)
     environment = parse_yaml(text, example)["relaax-run"]["name"]
     procfile = filled(ALGORITHM, ".Procfile", name).replace("CartPole-v1", environment)
+    servers = (bundled_folder("config") / f"{example}.Procfile").read_text(encoding="utf-8")
+    procfile = re.sub(r"(?m)(^\S*server: .*\n)+", servers.replace(f"config/{example}.yaml", f"{name}.yaml"), procfile)
     return {**files, Path(f"{name}.yaml"): text, Path(f"{name}.Procfile"): procfile}
 
 

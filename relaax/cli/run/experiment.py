@@ -17,6 +17,7 @@ from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.progress import Progress, ProgressReader
+from relaax.cli.run.replay_progress import ReplayProgressReader
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
@@ -75,7 +76,7 @@ def experiment(
         directory.write_configuration(plan)
         supervisor = Supervisor(plan, directory, tokens)
         interrupted = SignalWatch(supervisor)
-        reader = ProgressReader(tokens.status)
+        reader, memory = ProgressReader(tokens.status), ReplayProgressReader(tokens.replay)
         evaluated = Evaluations(plan, directory)
         try:
             view.step("starting the servers (the first time on a machine they compile their kernels)")
@@ -84,20 +85,21 @@ def experiment(
             view.step(f"starting {plan.run.clients} environment program{'s' * (plan.run.clients > 1)}")
             supervisor.start_clients()
             view.say(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
-            status = _watch(plan, supervisor, reader, interrupted, view, evaluated)
+            status = _watch(plan, supervisor, reader, memory, interrupted, view, evaluated)
         except StartError as error:
             status = "interrupted" if interrupted.event.is_set() else "failed"
             refused = error.refused
             if status == "failed" and not refused:
                 _log.error("%s", error)
         decided = reader.latest
+        memory.close()
         evaluated.close()
         supervisor.stop_training()
         if supervisor.parameter_server.exit_code() is None:
             final = reader.poll(supervisor.parameter_server_address)
         else:
             final = decided
-        view.show(final)
+        view.show(final, memory.latest)
         if final.checkpoint_error:
             _log.warning("retrying the last checkpoint for up to a minute: %s", final.checkpoint_error)
         supervisor.stop_parameter_server()
@@ -161,6 +163,7 @@ def _watch(
     plan: Plan,
     supervisor: Supervisor,
     reader: ProgressReader,
+    memory: ReplayProgressReader,
     interrupted: SignalWatch,
     view: ProgressView,
     evaluated: Evaluations,
@@ -168,7 +171,7 @@ def _watch(
     """Watch the run until there is a reason to stop, and return the reason. Raises StartError."""
     while not interrupted.event.wait(POLL_SECONDS):
         progress = reader.poll(supervisor.parameter_server_address)
-        view.show(progress)
+        view.show(progress, memory.poll(supervisor.replay_addresses, progress.updates))
         sentence = evaluated.poll()
         if sentence is not None:
             view.say(sentence)

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
+from relaax.cli.run.replay_progress import ReplayProgress
 from relaax.cli.run.resilient_output import resilient
 from relaax.number_format import shown
 
@@ -68,13 +69,13 @@ class ProgressView:
         if self._late is not None:
             self._late.cancel()
 
-    def show(self, progress: Progress) -> None:
-        """Show the newest numbers, once there is a connection."""
+    def show(self, progress: Progress, replay: ReplayProgress | None = None) -> None:
+        """Show the newest numbers, once there is a connection; `replay`: those of replay memory, if there is any."""
         if not progress.seconds:
             return
         self._step_is_over()
         if self._live:
-            self._live.update(_panel(self._plan, progress))
+            self._live.update(_panel(self._plan, progress, replay))
             return
         trouble = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
         if trouble != self._trouble:
@@ -84,7 +85,7 @@ class ProgressView:
             )
         if self._enabled and time.monotonic() - self._line_at > LINE_SECONDS:
             self._line_at = time.monotonic()
-            self.say(_line(progress))
+            self.say(_line(progress, replay))
 
 
 def _number(value: float | None) -> str:
@@ -95,10 +96,15 @@ def _numbers(values: Iterable[int]) -> str:
     return ", ".join(format(value, "_") for value in values)  # the separators are commas
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
+    memory = ""
+    if replay is not None:
+        memory = f"  {replay.size:,} items, {_number(replay.samples_per_insert)} samples an insert"
     return (
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
         f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {_workers(progress)} workers"
+        + (f"  {progress.learners} learners" if progress.learners else "")
+        + memory
     )
 
 
@@ -118,6 +124,10 @@ def _checkpoint(progress: Progress) -> str:
 def _late_checkpoint(progress: Progress) -> str:
     last = "there is none yet" if progress.checkpoint_global_step is None else f"the last: {_checkpoint(progress)}"
     return f"the checkpoint is late ({last}), training continues: {progress.checkpoint_error}"
+
+
+def _versions(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} versions"
 
 
 def _milliseconds(value: float | None) -> str:
@@ -146,7 +156,16 @@ def _duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}"
 
 
-def _panel(plan: Plan, progress: Progress) -> Panel:
+def _replay_rows(replay: ReplayProgress) -> list[tuple[str, str, str, str]]:
+    items = f"{replay.size:,} of {replay.capacity:,}"
+    return [
+        ("inserts/s", _number(replay.inserts_per_second), "samples/s", _number(replay.samples_per_second)),
+        ("items in memory", items, "samples an insert", _number(replay.samples_per_insert)),
+        ("updates/s", _number(replay.updates_per_second), "age of samples", f"{replay.mean_age:,.0f} items"),
+    ]
+
+
+def _panel(plan: Plan, progress: Progress, replay: ReplayProgress | None = None) -> Panel:
     target = plan.target_return
     end = step_limit(progress, plan.run.max_steps)
     left = time_left(progress, plan.run.max_steps, plan.run.max_time)
@@ -159,7 +178,7 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("steps", f"{progress.global_step:,}", "steps/s", f"{progress.steps_per_second:,.0f}"),
         ("episodes", f"{progress.episodes:,}", "mean return, last 100", mean),
         ("workers", _workers(progress), "best so far", _number(progress.best_mean_return_100)),
-        ("updates", f"{progress.updates:,}", "staleness", f"{progress.mean_staleness:.1f} versions"),
+        ("updates", f"{progress.updates:,}", "staleness", _versions(progress.mean_staleness)),
         (
             "answer to a step",
             _milliseconds(progress.act_ms_p50),
@@ -169,15 +188,22 @@ def _panel(plan: Plan, progress: Progress) -> Panel:
         ("time", _duration(progress.seconds), "left, at most", _duration(left)),
         ("learning rate", f"{progress.learning_rate:.2e}", "last checkpoint", _checkpoint(progress)),
     ]
+    if replay is not None:
+        rows[4:4] = _replay_rows(replay)
+    if progress.learners:
+        stale = progress.mean_actor_staleness
+        rows.insert(3, ("learners", str(progress.learners), "actors' staleness", _versions(stale)))
     if progress.discarded:
         reasons = progress.discarded_for.values()
-        rows.insert(4, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
+        rows.insert(-3, ("discarded", f"{progress.discarded:,}", "stale, not finite, loss", _numbers(reasons)))
     for row in rows:
         table.add_row(*row)
     outer = Table.grid()
     outer.add_row(table)
     if progress.checkpoint_error:
         outer.add_row(Text(_late_checkpoint(progress), style="red"))
+    if replay is not None and replay.answering < replay.shards:
+        outer.add_row(Text(f"{replay.answering} of {replay.shards} replay servers answer", style="red"))
     if end:
         outer.add_row(ProgressBar(total=end, completed=min(progress.global_step, end), width=68))
     return Panel(outer, title=plan.title, expand=False, padding=(0, 1))

@@ -11,6 +11,7 @@ from typing import Any
 
 from relaax.algorithm_base import find_algorithm
 from relaax.bundled import bundled_folder, bundled_names
+from relaax.cli.run.replay_roles import check_replay
 from relaax.configuration import (
     COMMAND_LINE,
     Configuration,
@@ -28,6 +29,11 @@ DECIDED = {
     ("relaax-parameter-server", "bind"): _PORTS,
     ("relaax-rlx-server", "bind"): _PORTS,
     ("relaax-rlx-server", "parameter_server"): _PORTS,
+    ("relaax-rlx-server", "replay_server"): _PORTS,
+    ("relaax-replay-server", "bind"): _PORTS,
+    ("relaax-replay-server", "shard"): _PORTS,
+    ("relaax-learner", "parameter_server"): _PORTS,
+    ("relaax-learner", "replay_server"): _PORTS,
     ("relaax-parameter-server", "shard"): _PORTS,
     ("relaax-parameter-server", "first_shard"): _PORTS,
     ("relaax-parameter-server", "checkpoint_dir"): _FOLDERS,
@@ -146,6 +152,7 @@ def plan_of(config: str, configuration: Configuration) -> Plan:
         )
     main = _environment_main(run.environment, configuration.folder)
     _require_gymnasium(run, main)
+    check_replay(configuration)
     return Plan(
         name=path.stem,
         configuration=configuration,

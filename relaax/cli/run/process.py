@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from relaax.server.tokens import without_tokens
 _log = logging.getLogger(__name__)
 
 _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
-READY = " listening on "
+LISTENS = " listening on "
+READY = " ready"
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
 READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
@@ -31,6 +33,7 @@ EXIT_REFUSED = 2
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 _LINES = 5
 _LINES_OF_A_REFUSAL = 24  # it may name many checkpoints
+_REFUSAL = re.compile(r"^  (relaax-[a-z-]+: (?:(?!^  relaax-).)*)\Z", re.MULTILINE | re.DOTALL)
 
 
 class StartError(Exception):
@@ -60,8 +63,8 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
 class Process:
     """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
 
-    A process that announces an address (`... listening on HOST:PORT`) is a server: `address` holds it. If the log
-    cannot be written, the output is lost, and the process continues.
+    A server announces an address (`... listening on HOST:PORT`), which `address` holds, or if it has none that it is
+    ready (`... ready`). If the log cannot be written, the output is lost, and the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
@@ -130,15 +133,17 @@ class Process:
         ready.set()
 
     def _hear(self, line: str, ready: threading.Event) -> None:
-        if READY in line and not self._announced:
+        if not self._announced and (LISTENS in line or line.rstrip().endswith(READY)):
             self._announced = True
-            self.address = line.rpartition(READY)[2].strip()
+            self.address = line.rpartition(LISTENS)[2].strip() if LISTENS in line else ""
             ready.set()
         elif FAILED in line:
             self.failed = line.partition(FAILED)[2].strip()
 
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        """Return the server's address. Raises StartError if it ends, announces none, or `stopping` is set."""
+        """Return the server's address; empty if it has none. Raises StartError if it ends, announces nothing, or
+        `stopping` is set.
+        """
         deadline = time.monotonic() + timeout
         while not self._ready.wait(0.1) and time.monotonic() < deadline:
             if stopping.is_set():
@@ -211,6 +216,8 @@ class Process:
         """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
         refused = self.exit_code() == EXIT_REFUSED
         words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
+        if refused and (sentences := _REFUSAL.search(words)):
+            words = sentences[1]
         return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
 
     def last_words(self, lines: int = _LINES) -> str:

@@ -29,13 +29,14 @@ from relaax.configuration import (
     Section,
     printed,
 )
-from relaax.configuration.roles import servers
+from relaax.configuration.roles import own
 from relaax.configuration.yaml_file import read_yaml
 
 ORIGIN = "relaax run"
 _TLS_KEYS = (
     *("tls_certificate", "tls_key", "tls_client_ca", "tls_ca"),
     *("parameter_server_ca", "parameter_server_certificate", "parameter_server_key"),
+    *("replay_server_ca", "replay_server_certificate", "replay_server_key"),
 )
 
 
@@ -151,8 +152,13 @@ class RunDirectory:
         given = plan.configuration
         # Traffic stays on this machine. TLS would need certificates, and protect nothing.
         sections: dict[str, dict[str, Any]] = {
-            role.section: {"bind": "127.0.0.1:0", **_without_tls(given.sections[role.section])} for role in servers()
+            role.section: {
+                **({"bind": "127.0.0.1:0"} if role.listens else {}),
+                **_without_tls(given.sections[role.section]),
+            }
+            for role in own()
         }
+        sections["relaax-replay-server"]["shard"] = 0
         sections["relaax-parameter-server"] |= {
             "shard": 0,
             "checkpoint_dir": str(self.checkpoints),

@@ -13,7 +13,7 @@ from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
-from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, RLX_SERVER, Restart, Role
+from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Restart, Role
 from relaax.server.address import name_of, reserve
 
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Supervisor:
         self.rlx_server = self._processes[RLX_SERVER.name][0]
         self.clients = self._processes[CLIENT.name]
         self._reserved: dict[str, list[socket.socket]] = {}
-        """Sockets that reserve the addresses of led roles, from before a process starts until it has ended for good."""
+        """Sockets that hold reserved addresses, from before a process starts until it has ended for good."""
         self.stopping = threading.Event()
         """Set by a signal: ends the wait for processes that are starting."""
 
@@ -52,10 +52,15 @@ class Supervisor:
         """Return HOST:PORT of every shard, in order, separated by commas, as passed to workers."""
         return ",".join(self._addresses()[PARAMETER_SERVER.name])
 
+    @property
+    def replay_addresses(self) -> list[str]:
+        """Return HOST:PORT of every replay server, in order."""
+        return self._addresses()[REPLAY_SERVER.name]
+
     def start_servers(self) -> None:
-        """Start the listening processes in parallel. Raises StartError."""
+        """Start all processes but the clients, in parallel. Raises StartError."""
         self._reserve()
-        led, others = ([role for role in roles.servers() if role.led is leads] for leads in (True, False))
+        led, others = ([role for role in roles.own() if role.led is leads] for leads in (True, False))
         for role in others:
             for number in range(len(self._processes[role.name])):
                 self._start(role, number)
@@ -69,6 +74,15 @@ class Supervisor:
         """Start only the shards. Raises StartError."""
         self._reserve()
         self._start_led(PARAMETER_SERVER)
+
+    def start_replay_servers(self) -> None:
+        """Start only the replay servers. Raises StartError."""
+        self._reserve()
+        processes = self._processes[REPLAY_SERVER.name]
+        for number in range(len(processes)):
+            self._start(REPLAY_SERVER, number)
+        for process in processes:
+            process.wait_ready(START_SECONDS, self.stopping)
 
     def _start_led(self, role: Role) -> None:
         """Start the first process, on which the others depend, then the others together."""
@@ -85,7 +99,7 @@ class Supervisor:
             self._reserved = {
                 role.name: [reserve("127.0.0.1:0") for _ in self._processes[role.name]]
                 for role in roles.servers()
-                if role.led
+                if role.reserved
             }
 
     def _release(self) -> None:
@@ -125,9 +139,11 @@ class Supervisor:
             _log.warning("%s died (%s) and was restarted", process.name, code)
             return
         several = len(self._processes[role.name]) > 1
-        what = f"shard {number} of {role.title}" if several and role.led else role.title
-        _log.warning("%s has %s (%s); restarting", what, "died" if code and role.led else "ended", code)
+        what = f"shard {number} of {role.title}" if several and role.reserved else role.title
+        if not role.listens:
+            what = process.name
         process.restart(self._command(role, number))
+        _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
         process.wait_ready(START_SECONDS, self.stopping)
 
     @property
@@ -136,7 +152,7 @@ class Supervisor:
         return self.parameter_server.exit_code() == 0 or all(client.exit_code() == 0 for client in self.clients)
 
     def stop_training(self) -> None:
-        """Stop the clients, then the RLX server with its workers. The parameter server keeps running."""
+        """Stop the clients, then the others in turn. The parameter server keeps running."""
         for role in reversed(roles.ROLES):
             if role is not PARAMETER_SERVER:
                 self._stop(role, self._processes[role.name])
@@ -176,7 +192,7 @@ class Supervisor:
             sys.executable,
             *("-m", role.module),
             *("--config", str(self._directory.configuration)),
-            *("--bind", addresses[role.name][number]),
+            *(("--bind", addresses[role.name][number]) if role.listens else ()),
             *role.arguments(addresses, number),
         ]
 

@@ -36,8 +36,8 @@ from relaax.server.parameter_server.resharding import parts_for
 from relaax.server.parameter_server.server import Server
 from relaax.server.parameter_server.shard_position import ShardPosition
 from relaax.server.parameter_server.storage import metrics_folder, open_manager, open_spool, patiently
-from relaax.server.parameter_server.termination import EndRequests, Reason
 from relaax.server.targets import shard_target
+from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 

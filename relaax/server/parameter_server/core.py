@@ -15,7 +15,7 @@ from relaax.checkpoint import Checkpoint
 from relaax.checkpoint.manifest import require_model
 from relaax.configuration import redacted
 from relaax.metrics import Aggregator
-from relaax.parameters.purposes import EXPLOIT, TRAIN, Purpose
+from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.segments import Segments
 from relaax.parameters.status import TrainingStatus
 from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
@@ -169,7 +169,7 @@ class ParameterServerCore:
                 model = make_model(self._model_factory, fingerprint, self.position, self.segments.empty)
                 self._model = model
                 _log.info("new model: %d parameters", model.shard.size)
-            if self._begun is None:
+            if self._begun is None and purpose.acts:
                 self._begun = self._clock()
         if model.fingerprint != fingerprint:
             self._refuse_difference(fingerprint, model.fingerprint)
@@ -188,8 +188,11 @@ class ParameterServerCore:
         applied = model.shard.push(push)
         if applied.repeated:
             self._count_repeated("same")
-        if (push.gradient is not None or push.applied) and not applied.repeated:
-            self.metrics.staleness(applied.outcome.staleness)
+        if not applied.repeated:
+            if push.gradient is not None or push.applied:
+                self.metrics.staleness(applied.outcome.staleness)
+            elif push.env_steps and not push.withheld:
+                self.metrics.actor_staleness(applied.counters.version - push.base_version)
         self._tell_if_finished()
         return applied
 
@@ -260,8 +263,10 @@ class ParameterServerCore:
             best_mean_return_100=best,
             workers=self.registry.count(TRAIN),
             exploit_workers=self.registry.count(EXPLOIT),
+            learners=self.registry.count(LEARN),
             mean_staleness=staleness,
             staleness_p95=self.metrics.staleness_p95(),
+            mean_actor_staleness=self.metrics.mean_actor_staleness(),
             learning_rate=model.spec.schedule(self.global_step) if model else 0.0,
             checkpoint=saved.location if saved else "",
             checkpoint_global_step=saved.global_step if saved else None,
@@ -274,6 +279,7 @@ class ParameterServerCore:
             act_ms_p99=p99,
             version=__version__,
             description=self.description,
+            spaces=model.spaces if model else "",
         )
 
     def mark(self) -> object | None:

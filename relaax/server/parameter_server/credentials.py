@@ -1,58 +1,18 @@
-"""The credentials of a parameter server, and those that it requires of callers."""
+"""The credentials of a parameter server's port."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from relaax.configuration import ParameterServerSection
+from relaax.configuration.roles import WORKERS_TOKEN
+from relaax.server.grpc_port.credentials import Credentials, port_credentials
+from relaax.server.grpc_port.guard import token_sentences
+from relaax.server.parameter_server.roles import refusal
+from relaax.server.tls import PARAMETER_SERVER, parameter_server_token
 
-import grpc
-
-from relaax.configuration import ConfigurationError, ParameterServerSection
-from relaax.server.parameter_server.guard import Guard, Refusals
-from relaax.server.parameter_server.roles import CERTIFICATE, refusal
-from relaax.server.tls import PARAMETER_SERVER, authority, key_pair, parameter_server_token
-from relaax.server.tokens import Token
-
-WRONG_CERTIFICATE = "a certificate of another role"
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """`tls` is None without TLS, `token` without one. `mutual`: callers must show a certificate."""
-
-    tls: grpc.ServerCredentials | None = field(default=None, repr=False)
-    token: Token | None = None
-    mutual: bool = False
-
-    @property
-    def authenticate(self) -> bool:
-        """Whether peers must authenticate."""
-        return self.token is not None or self.mutual
-
-    def guards(self, refusals: Refusals) -> list[Guard]:
-        """Return the interceptors of the server."""
-        return [Guard(self.token, refusals)] if self.token is not None else []
-
-    def admit(self, refusals: Refusals, method: str, context: grpc.ServicerContext) -> None:
-        """End a call whose caller has shown a certificate that is not for this method."""
-        if self.mutual:
-            shown: Mapping[str, Sequence[bytes]] = context.auth_context()  # type: ignore[assignment]
-            sentence = refusal(method, shown[CERTIFICATE][0])
-            if sentence is not None:
-                refusals.end(WRONG_CERTIFICATE, sentence, context)
+SENTENCES = token_sentences("parameter server", "relaax-rlx-server.parameter_server_token_file", WORKERS_TOKEN)
+"""What callers without the token are told."""
 
 
 def read_credentials(settings: ParameterServerSection) -> Credentials:
     """Read the files that the configuration names. Raises ConfigurationError."""
-    names = tuple(f"{PARAMETER_SERVER}.{name}" for name in ("tls_certificate", "tls_key", "tls_client_ca"))
-    secret = parameter_server_token(settings)
-    token = None if secret is None else Token(secret)
-    pair = key_pair(settings.tls_certificate, settings.tls_key, names[0], names[1])
-    clients = authority(settings.tls_client_ca, names[2])
-    if pair is None:
-        if clients is not None:
-            raise ConfigurationError(f"{names[2]}: certificates are shown over TLS only: set {names[0]}")
-        return Credentials(token=token)
-    chain, key = pair
-    tls = grpc.ssl_server_credentials([(key, chain)], clients, clients is not None)
-    return Credentials(tls, token, mutual=clients is not None)
+    return port_credentials(settings, PARAMETER_SERVER, parameter_server_token(settings), SENTENCES, refusal)

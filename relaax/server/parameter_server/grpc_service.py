@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grpc
 
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters.wire import Carrier
-from relaax.server.parameter_server.errors import (
-    InvalidRequest,
-    MemoryExhausted,
-    NotAllowedNow,
-    ServiceError,
-    TryAgain,
-    UnknownWorker,
-)
+from relaax.server.grpc_port.status_codes import errors_as_status
 from relaax.server.parameter_server.service import ParameterService
 
-_CODES: dict[type[ServiceError], grpc.StatusCode] = {
-    InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    NotAllowedNow: grpc.StatusCode.FAILED_PRECONDITION,
-    UnknownWorker: grpc.StatusCode.NOT_FOUND,
-    MemoryExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    TryAgain: grpc.StatusCode.UNAVAILABLE,
-}
-
-
-def status_code(error: ServiceError) -> grpc.StatusCode:
-    """Return the status code of an error; frames of shared memory carry its number."""
-    return _CODES[type(error)]
+SERVICE: str = pb.DESCRIPTOR.services_by_name["ParameterServerService"].full_name
 
 
 class GrpcService:
@@ -47,28 +28,28 @@ class GrpcService:
         self._on_pulled = on_pulled
 
     def Register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.RegisterResponse:  # noqa: N802
-        with _errors_as_status(context):
+        with errors_as_status(context):
             return self._service.register(request)
 
     def Push(  # noqa: N802
         self, carrier: Carrier[pb.PushRequest], context: grpc.ServicerContext
     ) -> Carrier[pb.PushResponse]:
-        with _errors_as_status(context):
+        with errors_as_status(context):
             return self._service.push(carrier)
 
     def Pull(self, request: pb.PullRequest, context: grpc.ServicerContext) -> Carrier[pb.PullResponse]:  # noqa: N802
-        with _errors_as_status(context):
+        with errors_as_status(context):
             answer = self._service.pull(request)
         if not answer.message.incarnation_ended:
             self._on_pulled(context.peer(), request.worker_id)
         return answer
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportResponse:  # noqa: N802
-        with _errors_as_status(context):
+        with errors_as_status(context):
             return self._service.report(request)
 
     def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveResponse:  # noqa: N802
-        with _errors_as_status(context):
+        with errors_as_status(context):
             return self._service.leave(request)
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:  # noqa: N802
@@ -78,11 +59,3 @@ class GrpcService:
         self, request: pb.ListWorkersRequest, context: grpc.ServicerContext
     ) -> pb.ListWorkersResponse:
         return self._service.workers()
-
-
-@contextlib.contextmanager
-def _errors_as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except ServiceError as error:
-        context.abort(status_code(error), str(error))

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from relaax.nn.recycled_memory import Recycled
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import segments
-from relaax.parameters.frames import (
-    ENDS,
-    HELLO,
-    LIVE,
-    PROOF_BYTES,
-    PULL,
-    PUSH,
-    WORKER_ID_BYTES,
-    BrokenFrame,
-    Frame,
-    FrameSocket,
-)
+from relaax.parameters.frames import ENDS, LIVE, PULL, PUSH, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.parameters.wire import Carrier
-from relaax.server.parameter_server.call_counter import CallCounter
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.local_port.local_talk import LocalTalk, hand_over_memory, introduction, told
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.errors import ServiceError
-from relaax.server.parameter_server.grpc_service import status_code
 from relaax.server.parameter_server.service import ParameterService
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 
-_log = logging.getLogger(__name__)
 _NUMBER_BYTES = 4
-
-
-class _Refusal(NamedTuple):
-    """The reason why a request is refused."""
-
-    code: grpc.StatusCode
-    sentence: str
 
 
 def shake_hands(
@@ -55,38 +30,17 @@ def shake_hands(
     It has until `deadline`, by the monotonic clock. Raises OSError, and BrokenFrame if it is not a registered worker
     that shows its proof.
     """
-    frame, _ = frames.receive(WORKER_ID_BYTES + PROOF_BYTES, deadline)
-    if frame.kind != HELLO or len(frame.message) != WORKER_ID_BYTES + PROOF_BYTES:
-        raise BrokenFrame("the first frame is no introduction")
-    worker_id = frame.message[:WORKER_ID_BYTES].decode("ascii", "replace")
-    proof = offers.accepted(worker_id, frame.message[WORKER_ID_BYTES:])
-    if proof is None:
-        raise BrokenFrame("it did not prove to be a worker")
+    who = introduction(frames, offers, deadline)
     model = core.model
-    if model is None or core.registry.hear(worker_id) is None:
-        raise _told(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
-    if frame.vector != _NUMBER_BYTES * model.shard.size:
-        raise BrokenFrame(f"memory of {frame.vector} bytes was asked for, for {model.shard.size} numbers")
-    try:
-        handed, memory = segments.make(model.shard.size, at_once=False)  # some workers never push
-    except OSError as error:
-        sentence = f"it has no more memory to share: {error.strerror}"
-        raise _told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, sentence) from None
-    try:
-        frames.send(Frame(0, proof, frame.vector), handed)
-    finally:
-        os.close(handed)
-    return worker_id, memory
+    if model is None or core.registry.hear(who.worker_id) is None:
+        raise told(frames, grpc.StatusCode.NOT_FOUND, "it does not know this worker any more")
+    if who.wanted != _NUMBER_BYTES * model.shard.size:
+        raise BrokenFrame(f"memory of {who.wanted} bytes was asked for, for {model.shard.size} numbers")
+    return who.worker_id, hand_over_memory(frames, who, model.shard.size)
 
 
-def _told(frames: FrameSocket, code: grpc.StatusCode, sentence: str) -> BrokenFrame:
-    """Tell the worker why it is refused."""
-    frames.send(Frame(code.value[0], sentence.encode()))
-    return BrokenFrame(sentence)
-
-
-class LocalConnection:
-    """Answers the requests of one worker, one after the other, in the thread that calls `serve`.
+class LocalConnection(LocalTalk):
+    """Answers the requests of one worker.
 
     What it was sent stays as it is until the worker says that it needs it no more.
     """
@@ -100,7 +54,7 @@ class LocalConnection:
         calls: CallCounter,
     ) -> None:
         """`memory`: the worker writes its gradients there; the content is valid when the worker says so."""
-        self.frames = frames
+        super().__init__(frames)
         self._gradient = memory.data.cast("B").toreadonly()
         self._service = service
         self._core = core
@@ -128,14 +82,6 @@ class LocalConnection:
                 model.shard.forget_snapshots(self._held.values())
             self._held.clear()
 
-    def ask_no_more(self) -> None:
-        """Let `serve` end once it has answered the present request."""
-        self.frames.shut(socket.SHUT_RD)
-
-    def close(self) -> None:
-        """Let `serve` end now; called by any thread."""
-        self.frames.shut()
-
     def _answer(self, frame: Frame) -> None:
         if frame.kind not in (PUSH, PULL) or frame.vector > len(self._gradient):
             raise BrokenFrame(f"kind {frame.kind} with a vector of {frame.vector} bytes is no question")
@@ -156,21 +102,6 @@ class LocalConnection:
         segment = self._segments.find(vector)
         assert segment is not None, "such memory is always shared"
         self.frames.send(Frame(0, message.SerializeToString()), segment.descriptor)
-
-    def _asked(self, method: Callable[[Frame], Any], frame: Frame) -> tuple[Any, _Refusal | None]:
-        """Return the service's answer, or its refusal."""
-        try:
-            return method(frame), None
-        except ServiceError as error:
-            return None, _Refusal(status_code(error), str(error))
-        except DecodeError as error:
-            return None, _Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Exception as error:
-            _log.exception("a question of a local worker failed")
-            return None, _Refusal(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
-
-    def _refuse(self, why: _Refusal) -> None:
-        self.frames.send(Frame(why.code.value[0], why.sentence.encode()))
 
     def _live(self, frame: Frame) -> tuple[pb.LiveVectors, FlatVector]:
         return self._service.live(pb.PullRequest.FromString(frame.message), frame.segment)

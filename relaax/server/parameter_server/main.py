@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import sys
 from contextlib import ExitStack
@@ -40,7 +39,8 @@ from relaax.server.options import (
     command_app,
 )
 from relaax.server.parameter_server.storage import location_overrides
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.shard_option import check_position, position_keys
+from relaax.server.termination import EndRequests, Reason, signal_reasons
 
 if TYPE_CHECKING:
     from relaax.server.parameter_server.server import Server
@@ -74,14 +74,10 @@ def serve(
     The command line wins over environment variables (RELAAX_PARAMETER_SERVER__BIND=...), and these over the file.
     """
     try:
-        given = {**keys, "algorithm.seed": seed, **_position(shard)}
+        given = {**keys, "algorithm.seed": seed, **position_keys(shard, "parameter-server")}
         configuration = configured(config, [*(set_ or []), *overrides_of(given), *location_overrides(given)])
         settings = configuration.parameter_server
-        if settings.shard >= settings.shards:
-            raise ConfigurationError(
-                f"relaax-parameter-server.shard: is {settings.shard}, and of {settings.shards} the last one is "
-                f"{settings.shards - 1}; they are counted from 0"
-            )
+        check_position(settings.shard, settings.shards, PARAMETER_SERVER.section)
         if print_config or check_config:
             show(config, whole(configuration), print_config)
             raise typer.Exit(0)
@@ -92,26 +88,13 @@ def serve(
     raise typer.Exit(_run(configuration))
 
 
-def _position(shard: str | None) -> dict[str, int]:
-    """Return the keys for `--shard`. Raises ConfigurationError."""
-    if shard is None:
-        return {}
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard)
-    if found is None:
-        raise ConfigurationError(f"--shard: {shard!r} is not I/K, such as 0/4 for the first of four shards")
-    return {"parameter-server.shard": int(found[1]), "parameter-server.shards": int(found[2])}
-
-
 def _run(configuration: Configuration) -> int:
     """Serve until the end; return the exit code."""
     allow_descriptors()
     algorithm = _load(configuration)  # may take seconds, in which a signal simply ends the process
     ends = EndRequests()
-    reasons: dict[int, Reason] = {signal.SIGINT: Reason.INTERRUPTED, signal.SIGTERM: Reason.TERMINATED}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as behind nohup
-        reasons[signal.SIGHUP] = Reason.TERMINATED  # its terminal has gone
     # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
-    with ends.signals(reasons, afterwards=signal.SIG_IGN), ExitStack() as closing:
+    with ends.signals(signal_reasons(), afterwards=signal.SIG_IGN), ExitStack() as closing:
         server = _assemble(configuration, algorithm, ends, closing)
         server.start()
         print(f"relaax-parameter-server listening on {server.address}", flush=True)

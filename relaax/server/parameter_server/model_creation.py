@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from relaax.nn.devices import computes_on_gpu
@@ -24,6 +25,13 @@ class Model:
     spec: ModelSpec
     shard: Shard
     parameters: int
+
+    @property
+    def spaces(self) -> str:
+        """Return the spaces of the fingerprint, canonical JSON as that is."""
+        description = json.loads(self.fingerprint)
+        spaces = {name: description.get(name) for name in ("action_space", "observation_space")}
+        return json.dumps(spaces, sort_keys=True, separators=(",", ":"))
 
 
 def make_model(factory: ModelFactory, fingerprint: str, position: ShardPosition, empty: Empty = own_memory) -> Model:

@@ -30,11 +30,12 @@ class PeriodicMetrics:
         self._due: float | None = None
         self._asked_due: float | None = None
 
-    def take_in(self, worker_id: str, actor: int, env_steps: int, report: pb.MetricsReport) -> None:
-        """Take a worker's report, which came with `env_steps` steps."""
+    def take_in(self, worker_id: str, actor: int | None, env_steps: int, report: pb.MetricsReport) -> None:
+        """Take a worker's report, which came with `env_steps` steps. `actor`: its first index; None of a learner."""
         for histogram in report.histograms:
             self._quantiles.add(histogram.name, zip(histogram.buckets, histogram.counts, strict=True))
-        self._fleet.note(worker_id, actor, env_steps, ((gauge.name, gauge.value) for gauge in report.gauges))
+        if actor is not None:
+            self._fleet.note(worker_id, actor, env_steps, ((gauge.name, gauge.value) for gauge in report.gauges))
 
     def forget(self, worker_id: str) -> None:
         """Forget a worker that has left."""

@@ -11,13 +11,12 @@ from typing import Any
 from relaax import __version__
 from relaax.parameters.status import TrainingStatus
 from relaax.server.address import listen
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.metric_families import Families, Family, registry_of
-from relaax.server.parameter_server.call_counter import CallCounter
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.health import Health
-from relaax.server.parameter_server.port_protection import PortProtection
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.status import StatusServer
 
 
@@ -66,7 +65,13 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family("best_mean_return", "the best of these means so far", lambda v: v.status.best_mean_return_100),
     Family("workers", "training workers heard of in the last minute", lambda v: v.status.workers),
     Family("exploit_workers", "exploit workers heard of in the last minute", lambda v: v.status.exploit_workers),
+    Family("learners", "learners heard of in the last minute", lambda v: v.status.learners),
     Family("staleness", "mean staleness of recent gradients, in versions", lambda v: v.status.mean_staleness),
+    Family(
+        "actor_staleness",
+        "versions since the parameters that workers without gradients act by, mean of recent pushes",
+        lambda v: v.status.mean_actor_staleness,
+    ),
     Family("learning_rate", "the schedule at the global step", lambda v: v.status.learning_rate),
     Family(
         "checkpoint_timestamp_seconds",
@@ -109,23 +114,19 @@ FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") 
 def status_server(
     address: str,
     core: ParameterServerCore,
-    health: Health,
+    port: GrpcPort,
     calls: Mapping[str, CallCounter],
     offers: SharedMemoryOffers,
     checkpointer: Checkpointer | None,
-    keeper: PortProtection,
 ) -> StatusServer:
     """Return a status server that is bound to `address` and not started. `calls`: by transport. Raises AddressError."""
-    begun = time.monotonic()
-
-    def serving() -> bool:
-        return health.serving and not keeper.reading.jammed
+    begun, keeper = time.monotonic(), port.keeper
 
     def view() -> StatusSample:
         failures = checkpointer.failures if checkpointer else 0
         return StatusSample(
             core.status(),
-            serving(),
+            port.serving,
             sum((Counter(counter.calls) for counter in calls.values()), Counter()),
             {bridge: counter.calls.get(("Push", "OK"), 0) for bridge, counter in calls.items()},
             core.repeated,
@@ -140,13 +141,14 @@ def status_server(
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
         status = core.status()
-        return serving(), {
+        return port.serving, {
             "server": "relaax-parameter-server",
             "version": __version__,
             "incarnation": status.incarnation,
             "global_step": status.global_step,
             "workers": status.workers,
             "exploit_workers": status.exploit_workers,
+            "learners": status.learners,
             "finished": status.finished,
         }
 

@@ -1,4 +1,4 @@
-"""Register workers, and the actor indices of their environments."""
+"""Register workers and learners, and the actor indices of environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from relaax.server.parameter_server.actors import ActorTable, Indices
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrigin:
-    """Where a worker's connection comes from: the environment's name and host, and the RLX server, HOST:PORT."""
+    """Where a worker's connection comes from: the environment's name and host, and the RLX server, HOST:PORT.
+
+    Of a learner: what it is called, and its own host.
+    """
 
     environment: str = ""
     host: str = ""
@@ -81,7 +84,10 @@ class Registry:
         frame_skip: int,
         origin: WorkerOrigin = UNKNOWN_ORIGIN,
     ) -> RegisteredWorker:
-        """Register a worker; registering it again changes nothing. A worker without a session is its own."""
+        """Register a worker; registering it again changes nothing. A worker without a session is its own.
+
+        A learner has no environments, and gets no actor indices.
+        """
         with self._lock:
             worker = self._workers.get(worker_id)
             if worker is not None:
@@ -90,7 +96,7 @@ class Registry:
         session = session or worker_id
         with self._actors_lock:
             is_new = session not in self._actors
-            actors = self._actors.comes(session, environments)
+            actors = self._actors.comes(session, environments) if purpose.acts else Indices(())
             speakers = self._speakers.setdefault(session, set())
             before = speakers - {worker_id}
             speakers.add(worker_id)
@@ -171,6 +177,11 @@ class Registry:
     def count(self, purpose: Purpose | None = None) -> int:
         """Return the number of workers heard of lately, of one purpose or of all."""
         return sum(purpose in (None, worker.purpose) for worker in self.connected())
+
+    @property
+    def actor_count(self) -> int:
+        """Return the highest actor index that is allotted, and 1; 0 if none is."""
+        return self._actors.end
 
     def age(self, worker: RegisteredWorker) -> float:
         """Return the seconds since a worker registered."""

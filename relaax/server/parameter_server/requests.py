@@ -15,9 +15,9 @@ from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_from_messages
 from relaax.parameters.wire import Carrier
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP, MAX_NUMBER
-from relaax.server.parameter_server.errors import InvalidRequest
 from relaax.server.parameter_server.shard import Push
 from relaax.server.parameter_server.target import TARGET
+from relaax.server.service_errors import InvalidRequest
 
 MAX_TEXT = 256
 _WORKER_ID = re.compile(r"[0-9a-f]{32}")
@@ -57,7 +57,9 @@ def check_registration(request: pb.RegisterRequest) -> None:
         wrong = "worker_id must be 32 hexadecimal digits"
     elif request.role not in PURPOSES:
         wrong = f"role {request.role} is none"
-    elif not 1 <= request.environments <= MAX_ENVIRONMENTS:
+    elif not PURPOSES[request.role].acts and request.environments:
+        wrong = f"{PURPOSES[request.role].name} has no environments, not {request.environments}"
+    elif PURPOSES[request.role].acts and not 1 <= request.environments <= MAX_ENVIRONMENTS:
         wrong = f"environments must be from 1 to {MAX_ENVIRONMENTS}, not {request.environments}"
     elif request.frame_skip > MAX_FRAME_SKIP:
         wrong = f"frame_skip must be at most {MAX_FRAME_SKIP}, not {request.frame_skip}"

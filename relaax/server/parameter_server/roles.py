@@ -1,15 +1,14 @@
-"""The roles of certificates on a parameter server's port, by their extended key usage."""
+"""Which methods of a parameter server a certificate is for."""
 
 from __future__ import annotations
 
-import functools
-
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.server.parameter_server.request_reader import JOIN
+from relaax.server.grpc_port.certificate_roles import SERVER, WORKER, role_of
+from relaax.server.parameter_server.coordination import coordination_pb2
 
-CERTIFICATE = "x509_pem_cert"
-"""gRPC's name of the caller's certificate in the context of a call."""
-WORKER, SERVER = "worker", "server"
+_JOIN = coordination_pb2.DESCRIPTOR.services_by_name["CoordinationService"].methods_by_name["Join"]
+JOIN = f"/{_JOIN.containing_service.full_name}/{_JOIN.name}"
+"""The one stream that lasts: that of a shard."""
 _SERVICE = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 _OF_WORKERS = frozenset(
     f"/{_SERVICE.full_name}/{method.name}" for method in _SERVICE.methods if method.name != "GetStatus"
@@ -22,20 +21,6 @@ _REFUSALS = {
     "shows a server's: one with serverAuth and clientAuth, or without that extension; see "
     "relaax-parameter-server.tls_certificate",
 }
-
-
-@functools.lru_cache(maxsize=1024)
-def role_of(certificate: bytes) -> str | None:
-    """Return `SERVER` if a certificate (PEM) is for servers, `WORKER` if it is not, and None if it does not say."""
-    from cryptography import x509  # most servers ask for no certificate, and it is slow to load
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    extensions = x509.load_pem_x509_certificate(certificate).extensions
-    try:
-        uses = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
-        return None
-    return SERVER if ExtendedKeyUsageOID.SERVER_AUTH in uses else WORKER
 
 
 def refusal(method: str, certificate: bytes) -> str | None:

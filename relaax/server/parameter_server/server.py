@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent import futures
 from dataclasses import dataclass
-from functools import partial
-
-import grpc
 
 from relaax.metrics import MetricsWriter
-from relaax.parameters.grpc_options import server_options
+from relaax.parameters.frames import FrameSocket
+from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.wire import add_to_server
-from relaax.server.address import AddressError, require_free, split_address
-from relaax.server.parameter_server.call_counter import ANY, CallCounter
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.credentials import Credentials
+from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.local_server import LocalServer
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.credentials import Credentials
-from relaax.server.parameter_server.grpc_service import GrpcService
-from relaax.server.parameter_server.guard import Refusals
-from relaax.server.parameter_server.health import Health
-from relaax.server.parameter_server.local_server import LocalServer
-from relaax.server.parameter_server.port_protection import PortProtection
+from relaax.server.parameter_server.grpc_service import SERVICE, GrpcService
+from relaax.server.parameter_server.local_connection import LocalConnection, shake_hands
 from relaax.server.parameter_server.prometheus import status_server
-from relaax.server.parameter_server.request_reader import THREADS
+from relaax.server.parameter_server.roles import JOIN
 from relaax.server.parameter_server.service import ParameterService
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
-_CONNECTIONS = "grpc.max_allowed_incoming_connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +64,43 @@ class Server:
         self._metrics = metrics
         self._timing = timing or Timing()
         self._ends = ends
-        self._credentials = credentials or Credentials()
         self._coordinator = coordinator = coordinator or Alone(core)
         parameters = max(parameters, coordinator.message_parameters)
         calls = CallCounter()
-        refusals = Refusals(partial(calls.count, ANY, grpc.StatusCode.UNAUTHENTICATED))
-        self.keeper = PortProtection(calls.count, partial(self._credentials.admit, refusals), core.registry.lost)
-        self._grpc = grpc.server(
-            futures.ThreadPoolExecutor(THREADS + coordinator.threads, thread_name_prefix="rpc"),
-            interceptors=[self.keeper.reading, calls, *self._credentials.guards(refusals)],
-            options=[*server_options(parameters), (_CONNECTIONS, self.keeper.connections.most)],
+        self._port = GrpcPort(
+            SERVICE,
+            message_bytes(parameters),
+            credentials or Credentials(),
+            calls,
+            more_threads=coordinator.threads,
+            lost=core.registry.lost,
+            lasting=(JOIN,),
         )
+        self.keeper, self._grpc = self._port.keeper, self._port.server
         offers, local_calls = SharedMemoryOffers(), CallCounter()
         service = ParameterService(core, offers)
+
+        def let_in(frames: FrameSocket, deadline: float) -> tuple[str, LocalConnection]:
+            worker_id, memory = shake_hands(frames, core, offers, deadline)
+            return worker_id, LocalConnection(frames, memory, service, core, local_calls)
+
         add_to_server(GrpcService(service, self.keeper.connections.pulled), self._grpc)
-        self._local = LocalServer(service, core, offers, local_calls)
+        self._local = LocalServer(offers, let_in, core.registry.lost)
         coordinator.add_to_server(self._grpc)
         coordinator.save_now = self._save_now
         coordinator.on_refused = lambda: ends.put(Reason.REFUSED)
-        self.health = Health(self._grpc)
+        self.health = self._port.health
         coordinator.on_serving = self.health.serve
-        self.address = self._bind(address)
+        self.address = self._port.bind(address)
         self._status = None
         if status_bind is not None:
             self._status = status_server(
                 status_bind,
                 core,
-                self.health,
+                self._port,
                 {"grpc": calls, "shared_memory": local_calls},
                 offers,
                 checkpointer,
-                self.keeper,
             )
 
     @property
@@ -113,8 +113,7 @@ class Server:
         if self._status:
             self._status.start()
         self._local.start()
-        self._grpc.start()
-        self.keeper.start(split_address(self.address)[1])
+        self._port.start()
         self._coordinator.start()  # workers are served when all shards are there
         if self._checkpointer:
             self._checkpointer.start()
@@ -186,17 +185,3 @@ class Server:
     def _close_metrics(self) -> None:
         if self._metrics:
             self._metrics.close()
-
-    def _bind(self, address: str) -> str:
-        require_free(address)
-        host, _ = split_address(address)
-        try:
-            tls = self._credentials.tls
-            port = self._grpc.add_secure_port(address, tls) if tls else self._grpc.add_insecure_port(address)
-        except RuntimeError:
-            port = 0
-        if not port:
-            raise AddressError(
-                f"{address} cannot be listened at: it is in use or not of this machine; port 0 picks a free one"
-            )
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,14 +13,8 @@ from relaax.parameters.precision import Narrower
 from relaax.parameters.purposes import PURPOSES
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.wire import Carrier
+from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.errors import (
-    InvalidRequest,
-    MemoryExhausted,
-    NotAllowedNow,
-    TryAgain,
-    UnknownWorker,
-)
 from relaax.server.parameter_server.ledger import Discard, PushOutOfOrder
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.model_access import ModelUnavailable
@@ -34,9 +28,15 @@ from relaax.server.parameter_server.requests import (
     push_of,
 )
 from relaax.server.parameter_server.shard import Applied, CannotShare, PushRefused
-from relaax.server.parameter_server.shared_memory_offers import SharedMemoryOffers
 from relaax.server.parameter_server.snapshot import Statistics
 from relaax.server.parameter_server.target import TARGET
+from relaax.server.service_errors import (
+    InvalidRequest,
+    MemoryExhausted,
+    NotAllowedNow,
+    TryAgain,
+    UnknownWorker,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class ParameterService:
                     host=worker.origin.host,
                     server=worker.origin.server,
                     environments=len(worker.actors),
-                    actor=worker.actors[0],
+                    actor=worker.actors[0] if worker.purpose.acts else 0,
                     seconds=registry.age(worker),
                     env_steps=worker.activity.env_steps,
                     episodes=worker.activity.episodes,
@@ -142,8 +142,10 @@ class ParameterService:
             )
         except ModelRefused as error:
             raise NotAllowedNow(str(error)) from None
-        _log.info("worker %s joins: %d x %r", worker.worker_id[:8], request.environments, request.environment)
+        what = f"{request.environments} x {request.environment!r}" if purpose.acts else request.environment
+        _log.info("worker %s joins: %s", worker.worker_id[:8], what)
         shard = model.shard
+        offer = self._offers.offer(worker.worker_id) if self._offers else None
         return pb.RegisterResponse(
             incarnation=self._core.incarnation,
             shard=self._core.position.index,
@@ -154,7 +156,7 @@ class ParameterService:
             actors=worker.actors,
             global_step=self._core.global_step,
             finished=self._core.is_over_for(purpose),
-            shared_memory=self._offers.offer(worker.worker_id) if self._offers else None,
+            shared_memory=pb.SharedMemoryOffer(**offer._asdict()) if offer else None,
         )
 
     def _push(self, carrier: Carrier[pb.PushRequest]) -> Carrier[pb.PushResponse]:
@@ -200,6 +202,7 @@ class ParameterService:
             statistics=statistics_to_messages(statistics),
             frames=counters.frames,
             target_generation=None if target is None else target.generation,
+            actor_count=self._core.registry.actor_count,
         )
         return Carrier(response, self._narrowed(vector, request.precision)) if modified else Carrier(response)
 
@@ -260,6 +263,7 @@ class ParameterService:
             not_modified=not_modified,
             frames=applied.counters.frames,
             target_generation=applied.target_generation,
+            actor_count=self._core.registry.actor_count,
         )
         if request.applied and self._core.model is not None:
             response.learning_rate = self._core.model.spec.schedule(response.global_step)
@@ -272,7 +276,8 @@ class ParameterService:
         scalars = ((scalar.name, scalar.sum, scalar.count) for scalar in report.scalars)
         self._core.metrics.scalars(scalars, worker.worker_id)
         worker.activity.take_in(report, env_steps)
-        self._core.figures.take_in(worker.worker_id, worker.actors[0], env_steps, report)
+        actor = worker.actors[0] if worker.purpose.acts else None
+        self._core.figures.take_in(worker.worker_id, actor, env_steps, report)
 
 
 _DISCARDS = {

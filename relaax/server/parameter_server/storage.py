@@ -23,7 +23,7 @@ from relaax.checkpoint import (
 from relaax.configuration import ConfigurationError, ParameterServerSection
 from relaax.metrics.copying import MetricsCopy
 from relaax.server.parameter_server.spool import Spool, default_folder
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

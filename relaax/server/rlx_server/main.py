@@ -21,6 +21,7 @@ from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import RLX_SERVER
 from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
+from relaax.server.blas import restarting, use_kernels
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
@@ -33,7 +34,6 @@ from relaax.server.options import (
 )
 from relaax.server.rlx_server.admission import FORKED, SPAWNED, Admission
 from relaax.server.rlx_server.authentication import Authentication, read_authentication
-from relaax.server.rlx_server.blas import DESCRIPTIONS, StartAnew, start_anew, use_kernels
 from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.client_accounts import ClientAccounts
 from relaax.server.rlx_server.device_probe import device_refusal
@@ -54,8 +54,8 @@ app = command_app()
 @app.command()
 @key_options(
     RLX_SERVER,
-    "bind", "parameter_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format", "timeout",
-    "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
+    "bind", "parameter_server", "replay_server", "bridge", "wire_precision", "status_bind", "log_level", "log_format",
+    "timeout", "device", "exploit", "checkpoint", "aws_keys", "aws_endpoint", "allow_anonymous",
 )  # fmt: skip
 def serve(
     keys: dict[str, Any],
@@ -154,16 +154,8 @@ def _spawner(
 
 def main() -> None:
     """Entry point."""
-    with named("relaax-rlx-server"):
-        try:
-            app(prog_name="relaax-rlx-server")
-        except StartAnew as asked:
-            try:
-                start_anew(asked.environment)
-            except OSError as error:
-                why = f"{sys.executable} cannot be restarted: {error.strerror}"
-                print(f"relaax-rlx-server: {why}; unset {' and '.join(DESCRIPTIONS)} instead", file=sys.stderr)
-                sys.exit(2)
+    with named("relaax-rlx-server"), restarting("relaax-rlx-server"):
+        app(prog_name="relaax-rlx-server")
 
 
 if __name__ == "__main__":

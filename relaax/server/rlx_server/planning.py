@@ -12,7 +12,8 @@ from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.extras import missing
 from relaax.server.command_configuration import check_bridge
 from relaax.server.native_messages import load_tensorflow_quietly
-from relaax.server.rlx_server.worker import WorkerPlan
+from relaax.server.replay_access import replay_source
+from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.targets import targets
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ def plan_workers(settings: RlxServerSection, section: Mapping[str, Any], path: s
     config = algorithm.configure(section)
     check_bridge(settings, config)
     source = parameter_source(settings, config)
+    replay = replay_source(settings, algorithm)
     device = device_of(settings, config)
     algorithm.prepare(config, device)
-    return WorkerPlan(settings, algorithm, config, device, source)
+    return WorkerPlan(settings, algorithm, config, device, source, replay)
 
 
 def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable[[], ParameterClientBase]:

@@ -23,7 +23,7 @@ from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.planning import device_error, plan_workers
 from relaax.server.rlx_server.temporary_folders import own_folder
-from relaax.server.rlx_server.worker import WorkerPlan
+from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.rlx_server.worker_process import run_worker
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -18,8 +17,6 @@ from relaax import __version__
 from relaax.algorithm_base import (
     AgentBase,
     AgentContext,
-    Algorithm,
-    ConfigBase,
     ParameterServerError,
     ParameterServerUnauthenticated,
     ParameterServerUnavailable,
@@ -33,6 +30,7 @@ from relaax.configuration import RlxServerSection
 from relaax.metrics.system import Sampler
 from relaax.parameters.interfaces import MetricsRecorder, ParameterClientBase
 from relaax.parameters.purposes import EXPLOIT, TRAIN
+from relaax.replay.interfaces import ReplayError, ReplayUnavailable
 from relaax.rlx import (
     Actions,
     Bye,
@@ -56,6 +54,7 @@ from relaax.rlx import (
 from relaax.rlx.errors import ErrorCode
 from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import served_at
+from relaax.server.logs import may_not_raise
 from relaax.server.rlx_server.authentication import NO_TLS, OPEN, Authentication
 from relaax.server.rlx_server.claims import REVOKED
 from relaax.server.rlx_server.client_entry import ClientEntrance, called
@@ -73,6 +72,7 @@ from relaax.server.rlx_server.number_ranges import ranges
 from relaax.server.rlx_server.peer import Peer
 from relaax.server.rlx_server.session import AgentSession, tell_metrics
 from relaax.server.rlx_server.worker_metrics import WorkerMetrics
+from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.rlx_server.worker_reports import WorkerReports
 
 _log = logging.getLogger(__name__)
@@ -87,17 +87,6 @@ INTERRUPT = signal.SIGUSR1
 _Result = TypeVar("_Result")
 _STEPS = (Step, Reset)
 _ASKS = (Init, Step, Reset, Ping, Bye)  # a client that has sent one of these reads, or has gone
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """Data common to all workers of a server. `device`: where they compute (see `relaax.nn.devices`)."""
-
-    settings: RlxServerSection
-    algorithm: Algorithm
-    config: ConfigBase
-    device: str
-    make_client: Callable[[], ParameterClientBase]
 
 
 class Worker:
@@ -168,12 +157,15 @@ class Worker:
         except TrainingEnded as end:
             self._finish(end.global_step)
             return EXIT_TRAINING_FINISHED
-        except ParameterServerUnavailable as error:
+        except (ParameterServerUnavailable, ReplayUnavailable) as error:
             _log.warning("%s", error)
             self._peer.refuse(ErrorCode.UNAVAILABLE, str(error), RETRY_SECONDS)
         except (ParameterServerUnauthenticated, ParameterServerUnusable) as error:
             _log.error("%s", error)
             self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its parameter server: {error}")
+        except ReplayError as error:
+            _log.error("%s", error)
+            self._peer.refuse(ErrorCode.AGENT_FAILED, f"this server cannot use its replay memory: {error}")
         except ParameterServerError as error:
             _log.warning("the parameter server refused: %s", error)
             self._peer.refuse(ErrorCode.SPACE_MISMATCH, str(error))
@@ -187,7 +179,7 @@ class Worker:
         return EXIT_DONE
 
     def _on_interrupt(self, _number: int, frame: FrameType | None) -> None:
-        if self._works and not writes_log(frame):
+        if self._works and not may_not_raise(frame):  # the heartbeat interrupts again in a second
             self._peer.raise_end()
 
     def _work(self, what: Callable[..., _Result], *arguments: Any) -> _Result:
@@ -251,26 +243,27 @@ class Worker:
         init = self._proof(client.metrics)
         if init is None:
             return EXIT_DONE
-        context = AgentContext(
-            observation_space=hello.observation_space,
-            action_space=hello.action_space,
-            environments=hello.environments,
-            actors=registered.actors,
-            seed=plan.config.seed,
-            exploit=exploit,
-            parameters=agent_parameters(client, plan.config),
-            metrics=client.metrics,
-        )
-        agent = self._work(plan.algorithm.Agent, plan.config, context)
-        try:
+        with contextlib.ExitStack() as ended:
+            replay = self._work(plan.replay_of, hello, session_id, registered.actors)
+            if replay is not None:
+                ended.callback(replay.close)
+            context = AgentContext(
+                observation_space=hello.observation_space,
+                action_space=hello.action_space,
+                environments=hello.environments,
+                actors=registered.actors,
+                seed=plan.config.seed,
+                exploit=exploit,
+                parameters=agent_parameters(client, plan.config),
+                metrics=client.metrics,
+                replay=replay,
+            )
+            agent = self._work(plan.algorithm.Agent, plan.config, context)
+            ended.callback(agent.close)
             measures = WorkerMetrics(client.metrics, sampler)
-            try:
-                session = AgentSession(self._peer.connection, agent, client.metrics)
-                return self._loop(init, session, agent, measures, client if exploit else None)
-            finally:
-                measures.tell()
-        finally:
-            agent.close()
+            ended.callback(measures.tell)
+            session = AgentSession(self._peer.connection, agent, client.metrics)
+            return self._loop(init, session, agent, measures, client if exploit else None)
 
     def _proof(self, metrics: MetricsRecorder) -> Init | None:
         """Return the client's first init; None if the client leaves before.
@@ -359,18 +352,6 @@ class Worker:
             _log.info("the client has said goodbye before it could hear that training has finished")
         except PeerGone:
             _log.info("the client has gone before it could hear that training has finished")
-
-
-def writes_log(frame: FrameType | None) -> bool:
-    """Return whether `frame` is inside logging, which would print an exception raised in it and continue.
-
-    The heartbeat interrupts again in a second.
-    """
-    while frame is not None:
-        if frame.f_globals.get("__name__") == logging.__name__:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _interrupt_main_thread() -> None:

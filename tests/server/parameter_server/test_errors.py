@@ -5,9 +5,9 @@ from typing import Any
 import grpc
 import pytest
 
+from relaax.server.grpc_port.status_codes import status_code
 from relaax.server.parameter_server import requests, service
-from relaax.server.parameter_server.errors import ServiceError
-from relaax.server.parameter_server.grpc_service import status_code
+from relaax.server.service_errors import ServiceError
 
 
 @pytest.mark.parametrize("kind", ServiceError.__subclasses__())

@@ -16,7 +16,7 @@ from relaax.rlx.messages import MAX_ENVIRONMENTS
 from relaax.server.address import AddressError
 from relaax.server.parameter_server.actors import MAX_KEPT
 from relaax.server.parameter_server.model import ModelRefused
-from relaax.server.parameter_server.termination import Reason
+from relaax.server.termination import Reason
 from support.disks import Disk
 from support.parameter_servers import Models, bridge_to, fingerprint, gradient, registration, running
 from support.processes import wait_until

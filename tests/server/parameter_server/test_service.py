@@ -182,7 +182,7 @@ def test_pulls(stub: Stub, incarnation: int) -> None:
 
     assert pull().parameters == bytes(4 * SIZE)
     assert not pull().not_modified
-    assert pull(have_version=0) == pb.PullResponse(not_modified=True)
+    assert pull(have_version=0) == pb.PullResponse(not_modified=True, actor_count=1)
     stub.Push(update(incarnation))
     assert pull(have_version=0).parameters == gradient(-1).tobytes()
     assert pull(incarnation=incarnation - 1).incarnation_ended

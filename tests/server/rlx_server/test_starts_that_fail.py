@@ -22,7 +22,7 @@ from relaax.server.rlx_server.meters import Meters
 from relaax.server.rlx_server.spawner import ForkSpawner
 from relaax.server.rlx_server.spawning import PROGRAM, SpawnSpawner
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
-from relaax.server.rlx_server.worker import WorkerPlan
+from relaax.server.rlx_server.worker_plan import WorkerPlan
 from support.offline import ALGORITHM, SERVER, write_config, written_as_package
 from support.offline_client import OfflineClient
 from support.processes import Processes, Running, wait_until

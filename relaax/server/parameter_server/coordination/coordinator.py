@@ -12,7 +12,7 @@ from relaax.checkpoint import Checkpoint, CheckpointManager
 from relaax.server.parameter_server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.spool import Spool
-from relaax.server.parameter_server.termination import Reason
+from relaax.server.termination import Reason
 
 Fingerprints = Callable[[Mapping[str, Any]], str]
 """Return the fingerprint of the configured model, given a checkpoint's manifest. Raises ModelRefused."""

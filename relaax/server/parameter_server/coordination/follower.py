@@ -15,6 +15,7 @@ import grpc
 
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
 from relaax.parameters.channel import Target, authentication_error, open_channel
+from relaax.parameters.grpc_options import message_bytes
 from relaax.server.parameter_server.checkpointing import ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
@@ -23,7 +24,7 @@ from relaax.server.parameter_server.coordination.introduction import HOLD, PARAM
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.resharding import parts_for
-from relaax.server.parameter_server.termination import EndRequests, Reason
+from relaax.server.termination import EndRequests, Reason
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Follower(Coordinator):
 
     def _run(self) -> None:
         pause, refused_since = 0.1, None
-        with open_channel(self._first, PARAMETERS) as channel:
+        with open_channel(self._first, message_bytes(PARAMETERS)) as channel:
             stub = pb_grpc.CoordinationServiceStub(channel)
             while not self._ended.is_set():
                 begun = time.monotonic()

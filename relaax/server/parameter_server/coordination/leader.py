@@ -38,7 +38,7 @@ from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelRefused
 from relaax.server.parameter_server.resharding import parts_for
 from relaax.server.parameter_server.spool import Spool
-from relaax.server.parameter_server.termination import Reason
+from relaax.server.termination import Reason
 
 _log = logging.getLogger(__name__)
 

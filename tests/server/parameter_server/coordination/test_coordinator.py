@@ -6,7 +6,7 @@ import pytest
 
 from relaax.server.parameter_server.coordination.coordinator import Alone
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.termination import Reason
+from relaax.server.termination import Reason
 
 
 def alone() -> Alone:

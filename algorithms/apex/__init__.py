@@ -1,0 +1,29 @@
+"""Ape-X DQN (Horgan et al. 2018): many actors fill one prioritised memory, from which learners draw.
+
+Goals and non-goals are those of gorila, whose learner and memory these are. See README.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relaax.algorithm_base.loader import lazy_exports
+
+from .config import Config
+
+if TYPE_CHECKING:
+    from ..gorila.learner import Learner
+    from ..gorila.parameter_server import ParameterServer
+    from ..gorila.replay import Replay
+    from .agent import Agent
+
+__all__ = ["Agent", "Config", "Learner", "ParameterServer", "Replay"]
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "Agent": ".agent",
+        "Learner": "..gorila.learner",
+        "ParameterServer": "..gorila.parameter_server",
+        "Replay": "..gorila.replay",
+    },
+)

@@ -1,0 +1,25 @@
+"""Gorila (Nair et al. 2015): deep Q-learning with many actors, many learners and one parameter server.
+
+Goals: the paper's algorithm, readable beside it, with each worker a bundle of actor, memory and learner, or with
+learners of their own; and what apex shares with it. Non-goals: recurrent networks, continuous actions. See README.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relaax.algorithm_base.loader import lazy_exports
+
+from .config import Config
+
+if TYPE_CHECKING:
+    from .agent import Agent
+    from .learner import Learner
+    from .parameter_server import ParameterServer
+    from .replay import Replay
+
+__all__ = ["Agent", "Config", "Learner", "ParameterServer", "Replay"]
+__getattr__ = lazy_exports(
+    __name__,
+    {"Agent": ".agent", "Learner": ".learner", "ParameterServer": ".parameter_server", "Replay": ".replay"},
+)

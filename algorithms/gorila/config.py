@@ -1,0 +1,119 @@
+"""The keys of gorila's configuration, and those that apex shares with it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from relaax.algorithm_base import Fixed, Free
+
+from ..async_q.config import ActionValueConfig, Probability
+
+
+class ReplayConfig(ActionValueConfig):
+    """The keys of both."""
+
+    anneal_learning_rate: Free[bool] = Field(
+        False, description="Bring the learning rate down to zero at max_global_step, linearly."
+    )
+    normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
+        None,
+        description="For learning, never in what is reported: scale divides by the standard deviation of the "
+        "discounted return so far, standardize gives (r - mean) / std, both as they were when a reward came; null "
+        "leaves them as they are, auto means scale for vectors and null for images.",
+    )
+    errors: Free[Literal["squared", "huber"]] = Field(
+        "huber", description="What an error of the value costs: Huber's loss, or its square."
+    )
+    replay_capacity: Free[int] = Field(
+        1_000_000, ge=1, description="Transitions that are kept, the newest, over all replay servers."
+    )
+    learning_starts: Free[int] = Field(50_000, ge=1, description="Transitions before the first is drawn.")
+    batch_size: Free[int] = Field(32, ge=1, le=1_000, description="Transitions of an update.")
+    samples_per_insert: Free[PositiveFloat | None] = Field(
+        8.0,
+        description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "
+        "it. The default is a batch of 32 for 4 steps; null: nobody waits.",
+    )
+    n_step: Free[int] = Field(1, ge=1, le=100, description="Steps whose rewards a target has.")
+    double: Free[bool] = Field(
+        False, description="The online network says which action is best, the target network what it is worth."
+    )
+    prioritized: Free[bool] = Field(
+        False, description="Transitions are drawn by the size of their error (Schaul et al. 2016); false: uniformly."
+    )
+    priority_exponent: Free[Probability] = Field(
+        0.6, description="With `prioritized`: exponent of the priorities, alpha of the paper."
+    )
+    importance_exponent: Free[Probability] = Field(
+        0.4, description="Exponent of the importance weights at the beginning, beta of the paper."
+    )
+    final_importance_exponent: Free[Probability] = Field(
+        1.0, description="The same at max_global_step, to which it goes in a straight line."
+    )
+    priority_offset: Free[float] = Field(
+        1e-6, gt=0, description="Added to the size of an error, so that what has none is drawn now and then as well."
+    )
+    target_interval: Free[int] = Field(
+        60_000, ge=1, description="Updates, by all learners, between two refreshes of the target network."
+    )
+    actor_interval: Free[int] = Field(
+        100,
+        ge=1,
+        description="Steps after which an agent that has no learner of its own says how many it has taken, and fetches "
+        "parameters.",
+    )
+
+    @model_validator(mode="after")
+    def _there_is_room_to_begin(self) -> ReplayConfig:
+        if self.learning_starts > self.replay_capacity:
+            raise ValueError(
+                f"learning_starts is {self.learning_starts}, and replay_capacity {self.replay_capacity}: learning "
+                "would never begin; make it smaller, or the memory larger"
+            )
+        return self
+
+    @property
+    def bundled(self) -> bool:
+        """Whether each worker learns, from a memory of its own."""
+        return False
+
+    @property
+    def actors_know_priorities(self) -> bool:
+        """Whether a transition comes with a priority; else it has the largest until it is learned from."""
+        return False
+
+
+class Config(ReplayConfig):
+    """Gorila: deep Q-learning by many learners."""
+
+    initial_learning_rate: Free[float] = Field(1e-2, gt=0, description="Learning rate at global step 0.")
+    optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
+        "adagrad",
+        description="Which of the next sections is used. Its statistics are shared by all learners; with worker_ "
+        "before its name each has its own, and sends updates in place of gradients.",
+    )
+    learner: Fixed[Literal["bundled", "separate"]] = Field(
+        "bundled",
+        description="bundled: each worker learns besides, from a memory of its own at the replay servers; separate: "
+        "processes of their own do (relaax-learner), from one memory for all.",
+    )
+    initial_epsilon: Free[Probability] = Field(1.0, description="Share of random actions at the beginning.")
+    final_epsilon: Free[Probability] = Field(0.1, description="Share of random actions in the end.")
+    exploration_frames: Free[int] = Field(
+        4_000_000, ge=0, description="Frames, over all workers, in which epsilon falls from the first to the last."
+    )
+
+    @model_validator(mode="after")
+    def _a_bundle_is_held_to_something(self) -> Config:
+        if self.bundled and self.samples_per_insert is None:
+            raise ValueError(
+                "samples_per_insert says how many updates a worker makes beside its steps, and is null; give a number, "
+                "or set learner to separate"
+            )
+        return self
+
+    @property
+    def bundled(self) -> bool:
+        return self.learner == "bundled"

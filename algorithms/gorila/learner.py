@@ -1,0 +1,118 @@
+"""What learns from replay memory: one update of deep Q-learning."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import LearnerBase, LearnerContext, Pulled, Sampled
+from relaax.algorithm_base.agent_config import agent_statistics
+from relaax.algorithm_base.exploration import LinearAnnealing
+from relaax.algorithm_base.held_out import HeldOutStates
+from relaax.algorithm_base.normalization import Normalization
+from relaax.algorithm_base.stored_observations import ObservationLayout
+from relaax.algorithm_base.transitions import priorities_of
+from relaax.algorithm_base.value_loss import ValueLoss
+from relaax.algorithm_base.value_targets import greedy_values, one_step_targets
+from relaax.nn.engine import Engine, make_engine
+from relaax.optim.clipping import clip_by_norm
+
+from ..async_q.action_value_agent import Array, no_state
+from ..async_q.network import action_values, value_network
+from .config import ReplayConfig
+
+
+class Learner(LearnerBase):
+    """The learner of Nair et al. 2015 (Algorithm 1) and of Horgan et al. 2018 (Algorithm 2).
+
+    y_i = R_i + discount_i * max_a Q(s'_i, a; target), or the double estimate of it, where R_i is the discounted sum of
+    n rewards. It pushes the gradient of the mean over the batch of w_i * loss(Q(s_i, a_i) - y_i), where w_i corrects
+    that some are drawn more often than others (Schaul et al. 2016, section 3.4), and gives back |Q(s_i, a_i) - y_i| as
+    their new priorities.
+    """
+
+    def __init__(self, config: ReplayConfig, context: LearnerContext) -> None:
+        super().__init__(config, context)
+        self._q = action_values(config, context.action_space)
+        spec = value_network(config, context.observation_space, self._q)
+        self._layout = ObservationLayout(context.observation_space, config.history_len)
+        statistics = agent_statistics(config, context.observation_space)
+        self._normalization = Normalization(statistics, config.rewards_gamma, 0, context.metrics)
+        dtype = self._normalization.input_dtype(self._layout.dtype)
+        self._online = make_engine(spec, dtype, (1, config.batch_size))
+        self._target = make_engine(spec, dtype, (1, None))
+        self._beta = LinearAnnealing(
+            config.importance_exponent, config.final_importance_exponent, config.max_global_step
+        )
+        self._held_out = HeldOutStates(config.held_out_states)
+        self._pushes = 0  # since parameters were pulled
+        self._global_step = 0
+        self.env_steps = 0
+        """Steps of the agent that drives this learner, which count with the next push."""
+        self._take(context.parameters.pull())
+
+    @property
+    def batch_size(self) -> int:
+        size: int = self.config.batch_size
+        return size
+
+    def step(self, sampled: Sampled) -> None:
+        loss, gradient = self._gradient(sampled)
+        if self.config.prioritized:
+            priorities = priorities_of(loss.errors, self.config.priority_offset)
+            self.context.replay.update_priorities(sampled, priorities)
+        self._record(loss, clip_by_norm(gradient, self.config.gradient_norm_clipping), sampled)
+        self._push(gradient, loss.means["loss"])
+
+    def _gradient(self, sampled: Sampled) -> tuple[ValueLoss, Array]:
+        columns, count = sampled.columns, len(sampled.keys)
+        weights = sampled.importance_weights(self._beta(self._global_step)) / np.float32(count)
+        loss = ValueLoss(self._q, self.config.errors, columns["action"], self._targets(columns), weights)
+        inputs = self._inputs(columns["observation"])
+        no_restart = np.zeros((1, count), np.bool_)
+        memory = self.context.parameters.gradient_memory()
+        return loss, self._online.gradient(inputs[None], no_state(count), no_restart, loss, memory)
+
+    def _targets(self, columns: Any) -> Array:
+        inputs = self._inputs(columns["next_observation"])
+        selector = self._values(self._online, inputs) if self.config.double else None
+        values = greedy_values(self._values(self._target, inputs), selector)
+        return one_step_targets(columns["reward"], columns["discount"], values)
+
+    def _inputs(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return what a network is given of what was sampled; images are overwritten by the next call."""
+        return self._normalization.observations(self._layout.of(column))
+
+    def _values(self, engine: Engine, inputs: npt.NDArray[Any]) -> Array:
+        return self._q.values(engine.act(inputs, no_state(len(inputs)))[0])
+
+    def _record(self, loss: ValueLoss, norm: float, sampled: Sampled) -> None:
+        scalars = loss.means | {"gradient/norm": norm}
+        self._held_out.see(self._layout.of(sampled.columns["observation"]))
+        held_out = self._held_out.due(time.monotonic())
+        if held_out is not None:
+            values = self._values(self._online, self._normalization.observations(held_out))
+            scalars["q/held_out"] = float(values.max(axis=1).mean())
+        for name, value in scalars.items():
+            self.context.metrics.scalar(name, value)
+
+    def _push(self, gradient: Array, loss: float) -> None:
+        self._pushes += 1
+        fetch = self._pushes >= self.config.sync_interval
+        pushed = self.context.parameters.push(gradient, self.env_steps, want_parameters=fetch, loss=loss)
+        self.env_steps = 0
+        self._global_step = pushed.global_step
+        if pushed.pulled is not None:
+            self._take(pushed.pulled)
+
+    def _take(self, pulled: Pulled) -> None:
+        self.pulled = pulled
+        self._online.set_parameters(pulled.parameters)
+        assert pulled.target is not None, "the parameter server declares a target network"
+        self._target.set_parameters(pulled.target)
+        self._normalization.pulled(pulled)
+        self._global_step = pulled.global_step
+        self._pushes = 0

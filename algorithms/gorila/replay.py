@@ -1,0 +1,27 @@
+"""What the memory is, for replay servers."""
+
+from __future__ import annotations
+
+from relaax.algorithm_base import ReplayBase, TableDeclaration
+from relaax.algorithm_base.stored_observations import ObservationLayout
+from relaax.algorithm_base.transitions import transition_table
+
+from .config import ReplayConfig
+
+
+class Replay(ReplayBase):
+    """Transitions, drawn uniformly or by priority; the oldest go first."""
+
+    def table(self) -> TableDeclaration:
+        config: ReplayConfig = self.config
+        layout = ObservationLayout(self.observation_space, config.history_len)
+        exponent = config.priority_exponent if config.prioritized else None
+        return TableDeclaration(
+            transition_table(layout, config.replay_capacity, exponent),
+            samples_per_insert=config.samples_per_insert,
+            min_size=config.learning_starts,
+        )
+
+    @classmethod
+    def bundled(cls, config: ReplayConfig) -> bool:
+        return config.bundled

@@ -1,0 +1,220 @@
+"""Make transitions of n steps from steps, and put them into replay memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base.step import Mask, StepResult
+from relaax.algorithm_base.stored_observations import Inputs, ObservationLayout, Stored
+from relaax.algorithm_base.value_targets import values_of
+from relaax.replay.interfaces import Insertion, ReplayWriter
+from relaax.replay.spec import Field, TableSpec
+
+Array = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.float64]
+
+AT_ONCE = 50
+"""Transitions that are inserted at once (Horgan et al. 2018, section 4.1)."""
+LARGEST_ERROR = 1e30
+"""Larger ones have the priority of this one."""
+
+
+def transition_table(layout: ObservationLayout, capacity: int, priority_exponent: float | None) -> TableSpec:
+    """Describe a table of transitions, the oldest of which go first. None for `priority_exponent`: drawn uniformly.
+
+    A transition is an observation, the action on it (from 0), the discounted sum of the rewards of up to n steps, and
+    the discount of what the observation after them is worth.
+    """
+    return TableSpec(
+        "transitions",
+        {
+            "observation": layout.field,
+            "action": Field("int64"),
+            "reward": Field("float32"),
+            "discount": Field("float32"),
+            "next_observation": layout.field,
+        },
+        capacity,
+        sampler="uniform" if priority_exponent is None else "prioritized",
+        alpha=priority_exponent or 0.0,
+        frame=layout.frame,
+    )
+
+
+def priorities_of(errors: npt.NDArray[np.floating[Any]], offset: float) -> Numbers:
+    """Return |error| + offset, float64 [B]. What is beyond all bounds, or no number, is no reason to stop."""
+    sizes = np.nan_to_num(np.abs(errors.astype(np.float64)), nan=0.0)
+    priorities: Numbers = np.minimum(sizes, LARGEST_ERROR) + offset
+    return priorities
+
+
+@dataclass(slots=True)
+class _Completed:
+    """Transitions that wait for the observation after them. E environments, n rows: one for each of the last actions.
+
+    where: bool [n, E]; discounts: float64 [n, E]. cut_off: bool [E], where `final` [E, ...], worth `values` float [E],
+    is that observation.
+    """
+
+    where: Mask
+    discounts: Numbers
+    cut_off: Mask
+    final: Stored | None
+    values: npt.NDArray[Any] | None
+
+
+class WriterTransitions:
+    """The transitions of the environments of one writer. `act` and `outcome` take turns.
+
+    What was acted on at t becomes R = r_t + gamma r_{t+1} + ... + gamma^(k-1) r_{t+k-1}, and gamma^k as the discount of
+    the observation at t + k. k is n (`steps`), or less at an episode's end:
+
+    - It terminated: the discount is 0, and the observation after it is any.
+    - It was truncated: the observation is its final one, with the frames that came before.
+    - A void step (`StepResult.first`) is part of none.
+
+    `priority_offset`: each is inserted with the priority |R + discount max_a Q(s_{t+k}, a) - Q(s_t, a_t)| + offset, by
+    the values that were acted on (Horgan et al. 2018, Algorithm 1); None for the memory's largest.
+    """
+
+    def __init__(
+        self,
+        writer: ReplayWriter,
+        layout: ObservationLayout,
+        *,
+        steps: int,
+        gamma: float,
+        priority_offset: float | None = None,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self._writer, self._environments = writer, writer.environments
+        count = len(writer.environments)
+        self._kept = layout.memory(count)
+        self._steps, self._gamma, self._offset, self._at_once = steps, gamma, priority_offset, at_once
+        shape, dtype = ((layout.frames,), np.int64) if layout.frames else (layout.inputs, np.float32)
+        self._observations = np.zeros((steps, count, *shape), dtype)
+        self._actions = np.zeros((steps, count), np.int64)
+        self._chosen = np.zeros((steps, count), np.float32)  # values of these actions
+        self._returns = np.zeros((steps, count), np.float64)
+        self._ages = np.zeros(steps, np.int64)  # outcomes since a row was acted on
+        self._open = np.zeros((steps, count), np.bool_)
+        self._row = 0
+        self._completed: _Completed | None = None
+        self._columns: list[dict[str, npt.NDArray[Any]]] = []  # not inserted yet
+        self._priorities: list[Numbers] = []
+        self._count = 0
+
+    def clear(self) -> None:
+        """All environments start anew: what is complete is inserted, and the rest dropped."""
+        self._open[:] = False
+        self._completed = None
+        if self._count:
+            self._insert()
+        self._kept.clear()
+
+    def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
+        """Take what was seen and done, of all N environments of the connection.
+
+        inputs: [N, ...], as they are before normalisation. restart: bool [N], where they start an episode. actions:
+        int64 [N], from 0. values: float32 [N, A], of all actions, by which one was chosen.
+        """
+        at = self._environments
+        observations = self._kept.push(inputs[at], restart[at])
+        if self._completed:
+            self._gather(self._completed, observations, values[at].max(axis=1))
+            self._completed = None
+        row, self._row = self._row, (self._row + 1) % self._steps
+        self._observations[row], self._actions[row] = observations, actions[at]
+        self._chosen[row] = values_of(values[at], actions[at])
+        self._returns[row], self._ages[row], self._open[row] = 0.0, 0, True
+        if self._count >= self._at_once:
+            self._insert()
+
+    def outcome(
+        self, step: StepResult, rewards: npt.NDArray[Any], final_inputs: Inputs | None, final_values: Array | None
+    ) -> None:
+        """Take what came of it. `rewards` [N] are those to learn from.
+
+        final_inputs: [N, ...] after which truncated episodes would have gone on; None if none was truncated.
+        final_values: float32 [N], what these are worth; needed for priorities only.
+        """
+        at = self._environments
+        first, terminated = step.first[at], step.terminated[at]
+        cut_off = step.truncated[at] & ~terminated
+        self._open[:, first] = False
+        self._ages += 1
+        self._returns += self._gamma ** (self._ages[:, None] - 1) * np.where(first, 0.0, rewards[at])
+        where = self._open & (terminated | cut_off | (self._ages[:, None] == self._steps))
+        self._open &= ~where
+        self._completed = _Completed(
+            where,
+            np.asarray(self._gamma ** self._ages[:, None] * ~terminated, np.float64),
+            cut_off,
+            self._kept.peek(final_inputs[at], cut_off) if final_inputs is not None and cut_off.any() else None,
+            None if final_values is None else final_values[at],
+        )
+
+    def _gather(self, completed: _Completed, observations: Stored, values: npt.NDArray[Any]) -> None:
+        """Keep what is complete until enough is there; `observations` come next, worth `values` [E]."""
+        rows, places = np.nonzero(completed.where)
+        if not len(rows):
+            return
+        if completed.final is not None:
+            cut_off = completed.cut_off.reshape(-1, *[1] * (observations.ndim - 1))
+            observations = np.where(cut_off, completed.final, observations)
+        returns, discounts = self._returns[rows, places], completed.discounts[rows, places]
+        self._columns.append(
+            {
+                "observation": self._observations[rows, places],
+                "action": self._actions[rows, places],
+                "reward": returns.astype(np.float32),
+                "discount": discounts.astype(np.float32),
+                "next_observation": observations[places],
+            }
+        )
+        if self._offset is not None:
+            if completed.values is not None:
+                values = np.where(completed.cut_off, completed.values, values)
+            errors = returns + discounts * values[places] - self._chosen[rows, places]
+            self._priorities.append(priorities_of(errors, self._offset))
+        self._count += len(rows)
+
+    def _insert(self) -> None:
+        columns = {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
+        priorities = np.concatenate(self._priorities) if self._priorities else None
+        frames, first = self._kept.since_first_of(columns["observation"], self._observations[self._open])
+        self._columns, self._priorities, self._count = [], [], 0
+        self._writer.insert(Insertion(columns, priorities, frames, first))
+
+
+class Transitions:
+    """The transitions of all environments of a connection, each of which has one of the `writers`.
+
+    The keywords are those of `WriterTransitions`.
+    """
+
+    batch_shape = (1, None)
+    """T and N of what an engine is made for: it only acts."""
+
+    def __init__(self, writers: Sequence[ReplayWriter], layout: ObservationLayout, **options: Any) -> None:
+        self._writers = [WriterTransitions(writer, layout, **options) for writer in writers]
+
+    def clear(self) -> None:
+        """See `WriterTransitions.clear`, and so on."""
+        for writer in self._writers:
+            writer.clear()
+
+    def act(self, inputs: Inputs, restart: Mask, actions: npt.NDArray[np.int64], values: Array) -> None:
+        for writer in self._writers:
+            writer.act(inputs, restart, actions, values)
+
+    def outcome(
+        self, step: StepResult, rewards: npt.NDArray[Any], final_inputs: Inputs | None, final_values: Array | None
+    ) -> None:
+        for writer in self._writers:
+            writer.outcome(step, rewards, final_inputs, final_values)

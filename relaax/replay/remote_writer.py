@@ -1,0 +1,244 @@
+"""Put the experience of some environments into one shard of a replay memory, or into the next one while it is away."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from relaax.parameters.calls import is_away
+from relaax.parameters.channel import never_arrived
+from relaax.parameters.local_socket import NoSharedMemory
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.batch import checked_columns, checked_frames
+from relaax.replay.frame_store import Frames
+from relaax.replay.interfaces import Insertion, ReplayError, ReplayWriter
+from relaax.replay.memory_way import LEAST_SECONDS, MemoryWay
+from relaax.replay.shard_group import ShardGroup
+from relaax.replay.shard_link import ShardLink
+from relaax.replay.spec import TableSpec
+from relaax.replay.sum_tree import checked_priorities
+from relaax.replay.wire import Columns, to_bytes, to_messages
+
+_log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 10.0
+"""Seconds that an insert waits for the learners; then it is forced."""
+CALL_WAIT = 1.0
+"""Seconds of them within one call."""
+GRACE = 2.0
+"""Seconds that a shard has to come back before another one is taken in its place."""
+_SHORT_PAUSE = 0.05
+MAX_BEGINNINGS = 8
+
+
+class RemoteWriter(ReplayWriter):
+    """Write to the shard `home` of a group. Used by one thread.
+
+    A writer takes another name whenever it comes to a shard, and after each new life of the table: its numbers begin at
+    1, and what may still be on its way under the former name can be taken for nothing else.
+    """
+
+    def __init__(self, group: ShardGroup, home: ShardLink, spec: TableSpec, environments: Sequence[int]) -> None:
+        self.environments = np.array(environments, np.int64)
+        self.lost = 0
+        """Items that may be there or not: their shard went away before it had answered."""
+        self.overruns = 0
+        """Items that were inserted without the learners having caught up."""
+        self._group = group
+        self._home = home
+        self._spec = spec
+        self._link: ShardLink | None = None
+        self._way = MemoryWay(home, spec)
+        self._goodbye: Any = None  # a future that nobody holds is cancelled
+        self._incarnation = ""
+        self._name = ""
+        self._sequence = 0
+        self._following: int | None = None  # the number of the frame after those that the shard has
+
+    def insert(self, insertion: Insertion) -> None:
+        sending = self._sending(insertion)
+        if self._link is not self._home:
+            self._go_home()
+        done = False
+        while not done:
+            self._group.living()
+            link = self._link
+            incarnation = None if link is None else link.incarnation
+            if link is None or incarnation is None:
+                done = self._wait_for_shard(sending)
+            else:
+                done = self._try(link, incarnation, sending)
+
+    def leave(self) -> Any:
+        """Say that this writer will insert no more, without waiting; return a future, or None."""
+        self._way.close()
+        if self._link is None:
+            return None
+        return self._link.leave(self._incarnation, self._name, self._group.timeout)
+
+    def _sending(self, insertion: Insertion) -> _Sending:
+        """Return an insertion, checked, with what does not change until it has arrived. Raises ValueError."""
+        count, columns = checked_columns(self._spec, insertion.columns)
+        frames = checked_frames(self._spec, insertion.frames, insertion.first_frame)
+        given = insertion.priorities
+        return _Sending(
+            count=count,
+            columns=columns,
+            priorities=b"" if given is None else to_bytes(checked_priorities(given, count)),
+            frames=frames,
+            first_frame=insertion.first_frame,
+            began=time.monotonic(),
+        )
+
+    def _go_home(self) -> None:
+        incarnation = self._home.incarnation
+        if incarnation is not None:
+            self._move(self._home, incarnation)
+
+    def _move(self, link: ShardLink, incarnation: str) -> None:
+        """Begin to write to a table: under a new name, and with no frames there."""
+        if self._link is not None and self._link is not link:
+            self._goodbye = self.leave()
+            _log.info("experience of %d environments goes to %s now", len(self.environments), link.target)
+        if self._link is not link:
+            self._way = MemoryWay(link, self._spec)
+        self._link, self._incarnation = link, incarnation
+        self._name = uuid.uuid4().hex
+        self._sequence, self._following = 0, None
+
+    def _wait_for_shard(self, sending: _Sending) -> bool:
+        """Wait a moment for the shard, or take another one. Return whether there is nothing to be sent any more.
+
+        Raises ReplayUnavailable if no shard is there for too long.
+        """
+        now = time.monotonic()
+        sending.away_since = sending.away_since or now
+        waited = now - sending.away_since
+        other = self._next_living()
+        if other is not None and (self._link is None or waited >= GRACE):
+            self._move(*other)
+            self._lose(sending)
+            return sending.in_flight
+        if waited >= self._group.patience:
+            self._lose(sending)
+            raise self._group.unavailable()
+        self._group.pause()
+        return False
+
+    def _next_living(self) -> tuple[ShardLink, str] | None:
+        """Return the first shard that is there, from `home` on, and the life of its table."""
+        links = self._group.links
+        for step in range(len(links)):
+            link = links[(self._home.shard + step) % len(links)]
+            incarnation = link.incarnation
+            if incarnation is not None:
+                return link, incarnation
+        return None
+
+    def _lose(self, sending: _Sending) -> None:
+        """Count items that may be there or not."""
+        if sending.in_flight:
+            self.lost += sending.count
+            _log.warning("%d items were on their way to a shard that went away: they count as lost", sending.count)
+
+    def _try(self, link: ShardLink, incarnation: str, sending: _Sending) -> bool:
+        """Send an insertion once. Return whether that is done. Raises ReplayError."""
+        if incarnation != self._incarnation:
+            sending.in_flight = False  # it went with the table's last life
+            self._move(link, incarnation)
+        started = time.monotonic()
+        try:
+            answer = self._send(link, sending, started)
+        except grpc.RpcError as error:
+            if not is_away(error):
+                raise link.error(error) from None
+            sending.away_since = sending.away_since or started
+            sending.in_flight = sending.in_flight or not never_arrived(error)
+            link.lost(incarnation, error)
+            return False
+        sending.away_since = None
+        return self._take(link, sending, answer, started)
+
+    def _send(self, link: ShardLink, sending: _Sending, now: float) -> pb.InsertResponse:
+        """Send an insertion through memory, or by gRPC, and return the answer. Raises grpc.RpcError."""
+        head, frames = self._request(sending, now)
+        timeout = CALL_WAIT + self._group.timeout
+        memory, before = self._way.memory(), sending.in_flight
+        try:
+            if memory is not None and memory.ask_insert(head, sending.columns, frames, timeout):
+                sending.in_flight = True
+                answer = memory.inserted()
+                sending.in_flight = before
+                return answer
+        except NoSharedMemory as why:
+            self._way.lost(why)
+            timeout = max(LEAST_SECONDS, now + timeout - time.monotonic())
+        head.columns.extend(to_messages(sending.columns))
+        head.frames = frames.tobytes()
+        by_grpc: pb.InsertResponse = link.stub.Insert(head, timeout=timeout)
+        return by_grpc
+
+    def _request(self, sending: _Sending, now: float) -> tuple[pb.InsertRequest, Frames]:
+        """Return a request without its columns and frames, and the frames."""
+        first, frames = sending.first_frame, sending.frames
+        if self._following is not None and self._following >= first:
+            frames = frames[self._following - first :]
+            first = self._following
+        head = pb.InsertRequest(
+            incarnation=self._incarnation,
+            writer=self._name,
+            sequence=self._sequence + 1,
+            count=sending.count,
+            priorities=sending.priorities,
+            first_frame=first,
+            keep_from=sending.first_frame,
+            wait=CALL_WAIT,
+            force=now - sending.began >= LONGEST_WAIT,
+        )
+        return head, frames
+
+    def _take(self, link: ShardLink, sending: _Sending, answer: pb.InsertResponse, started: float) -> bool:
+        """Note what became of a request. Return whether its insertion is done. Raises ReplayError."""
+        if answer.outcome in (pb.OUTCOME_DONE, pb.OUTCOME_DUPLICATE):
+            self._sequence += 1
+            self._following = sending.first_frame + len(sending.frames)
+            self.overruns += sending.count if answer.overrun else 0
+            return True
+        if answer.outcome == pb.OUTCOME_NOT_YET:
+            if time.monotonic() - started < CALL_WAIT / 2:  # too many others wait there
+                time.sleep(_SHORT_PAUSE * random.uniform(1.0, 3.0))
+            return False
+        sending.beginnings += 1
+        if sending.beginnings > MAX_BEGINNINGS:
+            raise ReplayError(f"{link.target} began anew {MAX_BEGINNINGS} times while one insert was sent to it")
+        if answer.outcome == pb.OUTCOME_OUT_OF_STEP:
+            self._sequence, self._following = answer.expected - 1, None
+        else:
+            link.ended(self._incarnation)
+        return False
+
+
+@dataclass(slots=True)
+class _Sending:
+    """One insertion on its way."""
+
+    count: int
+    columns: Columns
+    priorities: bytes
+    frames: Frames
+    first_frame: int
+    began: float
+    away_since: float | None = None
+    """When the shard was heard of last, if it is away."""
+    in_flight: bool = False
+    """Whether the shard may have it, and has not said so."""
+    beginnings: int = 0
+    """How often it was out of step, or the table gone."""

@@ -1,0 +1,205 @@
+"""A client's end of the connection to one replay server, a shard."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+
+from relaax.parameters.calls import is_away
+from relaax.parameters.channel import Target, authentication_trouble, open_channel
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.interfaces import ReplayError, ReplayTraffic, ReplayUnauthenticated
+from relaax.replay.replay_pb2_grpc import ReplayServiceStub
+from relaax.replay.wire import MAX_MESSAGE
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_NEWS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """What was last heard of a shard's table."""
+
+    size: int = 0
+    total_priority: float = 0.0
+    begun: bool = False
+    inserts: int = 0
+    samples: int = 0
+
+    @classmethod
+    def of(cls, message: pb.TableState) -> ShardState:
+        """Return the state of a message."""
+        return cls(message.size, message.total_priority, message.begun, message.inserts, message.samples)
+
+
+class ShardLink:
+    """The shard of this number, of so many. Thread-safe: writers and samplers of a process share it.
+
+    It has a table as long as `incarnation` is not None. A shard that is away is asked again and again, without waiting
+    for it, by whoever calls `look`.
+    """
+
+    def __init__(
+        self, target: Target, shard: int, shards: int, request: pb.ReplayServiceRegisterRequest, share_memory: bool
+    ) -> None:
+        self.target = target
+        self.shard = shard
+        self.incarnation: str | None = None
+        self.offer: pb.ReplayMemoryOffer | None = None
+        """What the shard has said of shared memory, if `share_memory` is true."""
+        self.state = ShardState()
+        self.traffic = ReplayTraffic()
+        """What went in and out while the shard was there."""
+        self.refusal: ReplayError | None = None
+        """Why asking again will not help, if it was refused."""
+        self._shards = shards
+        self._share_memory = share_memory
+        self._request = request
+        self._channel = open_channel(target, MAX_MESSAGE)
+        self.stub = ReplayServiceStub(self._channel)
+        self._lock = threading.Lock()
+        self._asked: Any = None  # a future of the registration
+        self._news: Any = None  # a future of the table's state
+        self._heard = 0.0
+        self._known = False  # whether it was there before
+        self._pause = _FIRST_PAUSE
+        self._next_try = 0.0
+
+    def look(self, timeout: float) -> None:
+        """Ask for the table if there is none and it is time, or take what was answered; waits for nothing.
+
+        `timeout`: seconds that the shard has to answer.
+        """
+        if not self._lock.acquire(blocking=False):
+            return  # another thread does
+        try:
+            if self.incarnation is None:
+                self._look_for_table(timeout)
+        finally:
+            self._lock.release()
+
+    def look_at_state(self, timeout: float) -> None:
+        """Ask how the table stands if that was not heard lately, or take what was answered; waits for nothing."""
+        with self._lock:
+            if self._news is None:
+                if self.incarnation is not None and time.monotonic() - self._heard >= _NEWS_SECONDS:
+                    request = pb.SampleRequest(incarnation=self.incarnation)
+                    self._news = self.incarnation, self.stub.Sample.future(request, timeout=timeout)
+                return
+            incarnation, future = self._news
+            if not future.done():
+                return
+            self._news = None
+        try:
+            answer: pb.SampleResponse = future.result()
+        except (grpc.RpcError, grpc.FutureCancelledError):
+            self.lost(incarnation, future)
+            return
+        if answer.incarnation_ended:
+            self.ended(incarnation)
+        else:
+            self.heard(incarnation, answer.state)
+
+    @property
+    def asked(self) -> Any:
+        """The future of the registration that is under way, if there is one."""
+        return self._asked
+
+    def heard(self, incarnation: str, state: pb.TableState) -> None:
+        """Note how the table stands."""
+        with self._lock:
+            if incarnation == self.incarnation:
+                before, now = self.state, ShardState.of(state)
+                # Answers may overtake each other.
+                inserts, samples = max(before.inserts, now.inserts), max(before.samples, now.samples)
+                self.state = replace(now, inserts=inserts, samples=samples)
+                self.traffic += ReplayTraffic(inserts - before.inserts, samples - before.samples)
+                self._heard = time.monotonic()
+
+    def lost(self, incarnation: str, error: Any) -> None:
+        """Note that a call over this table's life has failed: the shard is away."""
+        with self._lock:
+            if incarnation == self.incarnation:
+                _log.warning("%s is away: %s", self.target, error.details() or error.code().name)
+                self._forget()
+
+    def ended(self, incarnation: str) -> None:
+        """Note that the table is not there any more: the shard has started again, or dropped it."""
+        with self._lock:
+            if incarnation == self.incarnation:
+                _log.warning("%s has begun anew: its items are gone", self.target)
+                self._forget()
+
+    def error(self, error: grpc.RpcError) -> ReplayError:
+        """Return what to raise for a call that was refused."""
+        trouble = authentication_trouble(error, self.target)
+        if trouble is not None:
+            return ReplayUnauthenticated(trouble)
+        return ReplayError(f"{self.target}: {error.details() or error.code().name}")
+
+    def leave(self, incarnation: str, writer: str, timeout: float) -> Any:
+        """Say that a writer will insert no more, without waiting; return a future, or None."""
+        with contextlib.suppress(ValueError):  # the channel is closed
+            request = pb.ReplayServiceLeaveRequest(incarnation=incarnation, writer=writer)
+            return self.stub.Leave.future(request, timeout=timeout)
+        return None
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def _forget(self) -> None:
+        self.incarnation = self.offer = None
+        self.state = ShardState()
+        self._pause, self._next_try = _FIRST_PAUSE, 0.0
+
+    def _look_for_table(self, timeout: float) -> None:
+        now = time.monotonic()
+        if self._asked is None:
+            if now >= self._next_try and self.refusal is None:
+                self._asked = self.stub.Register.future(self._request, timeout=timeout)
+            return
+        if not self._asked.done():
+            return
+        future, self._asked = self._asked, None
+        self._next_try = now + self._pause * random.uniform(0.5, 1.0)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        try:
+            response: pb.ReplayServiceRegisterResponse = future.result()
+            self._check_place(response)
+        except grpc.RpcError as error:
+            # A server that was there before is away: that is found out without dialling it again.
+            if not is_away(error) or (not self._known and authentication_trouble(error, self.target) is not None):
+                self.refusal = self.error(error)
+        except ReplayError as error:
+            self.refusal = error
+        else:
+            self._known = True
+            if self._share_memory and response.HasField("shared_memory"):
+                self.offer = response.shared_memory
+            self.incarnation = response.incarnation
+            self.state = ShardState.of(response.state)
+            self._heard = now
+            name, gigabytes = self._request.table.name, response.bytes / 1e9
+            _log.info("%s holds %r: %.3g GB once it is full", self.target, name, gigabytes)
+
+    def _check_place(self, response: pb.ReplayServiceRegisterResponse) -> None:
+        """Raise ReplayError unless it is the shard that the order of addresses says."""
+        if response.shards != self._shards:
+            raise ReplayError(
+                f"{self.target} is one of {response.shards} shards, and {self._shards} "
+                f"{'address was' if self._shards == 1 else 'addresses were'} given: name them all, shard 0 first"
+            )
+        if response.shard != self.shard:
+            raise ReplayError(
+                f"{self.target} is shard {response.shard}, and it was named where shard {self.shard} belongs: name "
+                "them in their order, shard 0 first"
+            )

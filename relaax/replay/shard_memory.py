@@ -1,0 +1,168 @@
+"""Insert into and sample from a replay server of the same host: messages over a Unix socket, arrays through memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax.parameters import segments
+from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame
+from relaax.parameters.grpc_options import MESSAGE_OVERHEAD
+from relaax.parameters.interfaces import FlatVector
+from relaax.parameters.local_socket import (
+    CONNECT_SECONDS,
+    OK,
+    CallRefused,
+    Introduction,
+    NoSharedMemory,
+    connected,
+    reason,
+    sentence,
+)
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.frame_store import Frames
+from relaax.replay.shared_layout import (
+    INSERT_NUMBERS,
+    MOST_BATCHES,
+    SampleArrays,
+    insert_arrays,
+    insert_bytes,
+    sample_arrays,
+    sample_bytes,
+)
+from relaax.replay.spec import TableSpec
+from relaax.replay.wire import MAX_MESSAGE, Columns
+
+_NUMBER_BYTES = 4
+
+
+class ShardMemory:
+    """One connection. It ends with the first thing that goes wrong: what was asked can be asked again by gRPC.
+
+    Each sample that is in use has a segment of its own, to which the server does not write meanwhile. Not thread-safe.
+    """
+
+    def __init__(self, offer: pb.ReplayMemoryOffer, spec: TableSpec) -> None:
+        """Connect, for a table of this kind. Raises NoSharedMemory."""
+        self._spec = spec
+        self._batches: dict[int, FlatVector] = {}
+        self._asked = 0  # the kind of a question that has no answer yet
+        self._count = 0
+        introduction = Introduction(offer.name, offer.caller_proof, offer.server_proof)
+        self._frames, inserts = connected(offer.socket, introduction, INSERT_NUMBERS, CONNECT_SECONDS)
+        self._timeout = CONNECT_SECONDS
+        self._inserts = inserts.data.cast("B")
+
+    def ask_insert(self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float) -> bool:
+        """Send items: `head` without its columns and frames, which are written to where the server reads them.
+
+        Return whether it was sent: what is too long for memory is not. Raises NoSharedMemory.
+        """
+        length = insert_bytes(self._spec, head.count, len(frames))
+        message = head.SerializeToString()
+        if length > len(self._inserts) or len(message) > MESSAGE_OVERHEAD:
+            return False
+        self._expect_no_answer()
+        there, room = insert_arrays(self._spec, head.count, self._inserts[:length])
+        for name, column in columns.items():
+            np.copyto(there[name], column)
+        np.copyto(room, frames)
+        self._ask(Frame(INSERT, message, length), timeout)
+        return True
+
+    def inserted(self) -> pb.InsertResponse:
+        """Return what became of the insert. Raises NoSharedMemory, and CallRefused."""
+        answer: pb.InsertResponse = self._answer(pb.InsertResponse)[0]
+        return answer
+
+    def ask_sample(self, request: pb.SampleRequest, timeout: float) -> bool:
+        """Ask for items. Return whether it was sent: without room for one more it is not. Raises NoSharedMemory."""
+        needed = sample_bytes(self._spec, request.count)
+        if needed > MAX_MESSAGE:
+            return False
+        self._expect_no_answer()
+        free = [number for number in self._batches if sys.getrefcount(self._batches[number]) == _ALONE]
+        segment = next((number for number in free if self._batches[number].nbytes >= needed), 0)
+        if not segment and len(self._batches) - len(free) >= MOST_BATCHES:
+            return False
+        wanted = 0
+        if segment:
+            free = []
+        else:  # parts of a batch differ in length: the next one shall fit, too
+            wanted = sample_bytes(self._spec, 1 << (request.count - 1).bit_length())
+        for number in free:
+            del self._batches[number]
+        self._count = request.count
+        self._ask(Frame(SAMPLE, request.SerializeToString(), wanted, segment, free), timeout)
+        return True
+
+    def sampled(self) -> tuple[pb.SampleResponse, SampleArrays | None]:
+        """Return the answer and, if something was drawn, where it lies, read-only. It stays as it is.
+
+        Raises NoSharedMemory, and CallRefused.
+        """
+        message, frame, segment = self._answer(pb.SampleResponse)
+        if not frame.vector:
+            return message, None
+        if segment is None or frame.vector > segment.nbytes:
+            raise self._ended(f"segment {frame.segment} holds no sample of {frame.vector} bytes")
+        try:
+            return message, sample_arrays(self._spec, self._count, segment.data.cast("B")[: frame.vector])
+        except ValueError as error:
+            raise self._ended(str(error)) from None
+
+    def close(self) -> None:
+        """Close the socket. Memory is freed when no sample is in use."""
+        self._frames.shut()
+        with contextlib.suppress(OSError):
+            self._frames.close()
+
+    def _expect_no_answer(self) -> None:
+        if self._asked:  # somebody was interrupted while waiting for it
+            raise self._ended("another question has no answer yet")
+
+    def _ask(self, frame: Frame, timeout: float) -> None:
+        self._asked = frame.kind
+        try:
+            if timeout != self._timeout:
+                self._frames.socket.settimeout(timeout)
+                self._timeout = timeout
+            self._frames.send(frame)
+        except OSError as error:
+            raise self._ended(reason(error)) from None
+
+    def _answer(self, kind: Any) -> tuple[Any, Frame, FlatVector | None]:
+        """Return a message, its frame, and the segment that the frame names."""
+        try:
+            frame, descriptor = self._frames.receive()
+        except (OSError, BrokenFrame) as error:
+            raise self._ended(reason(error)) from None
+        self._asked = 0
+        try:
+            if frame.kind == ENDS:
+                raise self._ended(sentence(frame))
+            if frame.kind != OK:
+                raise CallRefused.by(frame)
+            if descriptor is not None:
+                size = os.fstat(descriptor).st_size // _NUMBER_BYTES
+                self._batches[frame.segment] = segments.map_(descriptor, size, writable=False, at_once=False)
+            return kind.FromString(frame.message), frame, self._batches.get(frame.segment)
+        except (DecodeError, OSError, ValueError) as error:
+            raise self._ended(reason(error)) from None
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _ended(self, why: str) -> NoSharedMemory:
+        self.close()
+        return NoSharedMemory(why)
+
+
+_probe = {0: np.empty(0)}
+_ALONE = sys.getrefcount(_probe[0])
+"""References to an array that only its dictionary knows, as Python counts them."""

@@ -1,0 +1,124 @@
+"""Lay out the columns of an insert and of a sample in memory that a client and a replay server share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.batch import inserted_form
+from relaax.replay.frame_store import Frames
+from relaax.replay.spec import TableSpec
+from relaax.replay.wire import MAX_MESSAGE, Columns, Form, numbers_from, sampled_columns, sampled_form
+
+INSERT_NUMBERS = MAX_MESSAGE // 4
+"""Length of the memory for inserts, in float32. What is never written to takes no memory."""
+MOST_BATCHES = 16
+"""Samples of one client that may be in use, each in a segment of its own."""
+_ALIGNMENT = 64
+_NUMBERS: tuple[Form, ...] = (
+    ((), np.dtype(np.uint64)),
+    ((), np.dtype(np.float64)),
+    ((), np.dtype(np.int64)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleArrays:
+    """A sample where it lies: keys uint64, probabilities float64 and ages int64 [B], and columns."""
+
+    keys: npt.NDArray[np.uint64]
+    probabilities: npt.NDArray[np.float64]
+    ages: npt.NDArray[np.int64]
+    columns: dict[str, npt.NDArray[Any]]
+
+
+def insert_bytes(spec: TableSpec, count: int, frames: int) -> int:
+    """Return how many bytes an insert of so many items and frames takes."""
+    return _end(_inserted(spec), count) + frames * math.prod(spec.frame or (0,))
+
+
+def insert_arrays(spec: TableSpec, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+    """Return the columns of an insert, and its frames, where they lie: all of the rest of `memory`.
+
+    Raises ValueError if the memory is too short, or the rest is no whole number of frames.
+    """
+    forms = _inserted(spec)
+    columns = dict(zip(sorted(spec.fields), _arrays(forms, count, memory), strict=True))
+    rest, pixels = memory[_end(forms, count) :], math.prod(spec.frame or (1,))
+    if len(rest) % pixels or (rest and spec.frame is None):
+        raise ValueError(f"{len(rest)} bytes behind {count} items of {spec.name!r} are no frames of {spec.frame}")
+    return columns, np.frombuffer(rest, np.uint8).reshape(len(rest) // pixels, *(spec.frame or ()))
+
+
+def own_numbers(spec: TableSpec, columns: Columns) -> Columns:
+    """Return columns of an insert of which those are copies that are checked before they are used.
+
+    The other side can still write to the memory: what was checked must not change any more. Raises ValueError for
+    booleans that are neither 0 nor 1.
+    """
+    owned = dict(columns)
+    for name, field in spec.fields.items():
+        if field.frames:
+            owned[name] = columns[name].copy()
+        elif np.dtype(field.dtype) == np.bool_:
+            bits = columns[name].view(np.uint8).copy()
+            if bits.size and bits.max() > 1:
+                raise ValueError(f"{name!r} are booleans, a byte of 0 or 1 each")
+            owned[name] = bits.view(np.bool_)
+    return owned
+
+
+def sample_bytes(spec: TableSpec, count: int) -> int:
+    """Return how many bytes a sample of so many items takes."""
+    return _end(_sampled(spec), count)
+
+
+def sample_arrays(spec: TableSpec, count: int, memory: memoryview) -> SampleArrays:
+    """Return the arrays of a sample, where they lie. Raises ValueError if the memory is too short."""
+    keys, probabilities, ages, *columns = _arrays(_sampled(spec), count, memory)
+    return SampleArrays(keys, probabilities, ages, dict(zip(sorted(spec.fields), columns, strict=True)))
+
+
+def sample_of_message(spec: TableSpec, count: int, message: pb.SampleResponse) -> SampleArrays:
+    """Return the arrays that came in a message. Raises ValueError unless they are those that were asked for."""
+    return SampleArrays(
+        numbers_from(message.keys, "uint64", "keys", count),
+        numbers_from(message.probabilities, "float64", "probabilities", count),
+        numbers_from(message.ages, "int64", "ages", count),
+        sampled_columns(spec, count, message.columns),
+    )
+
+
+def _inserted(spec: TableSpec) -> list[Form]:
+    return [inserted_form(spec.fields[name]) for name in sorted(spec.fields)]
+
+
+def _sampled(spec: TableSpec) -> list[Form]:
+    return [*_NUMBERS, *(sampled_form(spec.fields[name]) for name in sorted(spec.fields))]
+
+
+def _bytes(form: Form, count: int) -> int:
+    """Return the bytes of a column, up to where the next one begins."""
+    shape, dtype = form
+    return -(-count * math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+def _end(forms: Sequence[Form], count: int) -> int:
+    return sum(_bytes(form, count) for form in forms)
+
+
+def _arrays(forms: Sequence[Form], count: int, memory: memoryview) -> list[npt.NDArray[Any]]:
+    if len(memory) < _end(forms, count):
+        raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {_end(forms, count)}")
+    arrays, at = [], 0
+    for shape, dtype in forms:
+        end = at + count * math.prod(shape) * dtype.itemsize
+        arrays.append(np.frombuffer(memory[at:end], dtype).reshape(count, *shape))
+        at += _bytes((shape, dtype), count)
+    return arrays

@@ -1,0 +1,1 @@
+"""A gRPC port that strangers may reach: who may call, what holds it up, how it is."""

@@ -1,0 +1,212 @@
+"""Bound the connections of a port: close some of them if there are too many, and idle ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from relaax.server.grpc_port.disconnection_log import DisconnectionLog
+from relaax.server.strikes import network_of
+
+MAX_CONNECTIONS = 16_384
+"""The maximum for a port, or half of the process's descriptors; further connections are closed at once."""
+MAX_STRANGERS = 1_024
+"""The maximum of connections without a token, if one is required, or a quarter of the above; beyond it one of the
+address with the most of them is closed.
+"""
+STRANGER_SECONDS = 30.0
+"""Seconds without a call after which such a connection is closed."""
+NEW_SECONDS = 2.0
+"""Seconds for which every connection stays."""
+WORKERS = 16
+"""The last workers that are remembered of a connection: a worker has another id after a roll-back."""
+
+SILENT, CROWDED = "silent", "crowded"
+
+
+class _End(NamedTuple):
+    """The other end of a connection."""
+
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class _GrpcConnection:
+    descriptor: int
+    since: float
+    heard: float
+    proven: bool = False
+
+
+class Connections:
+    """Watches the connections of a port whose sockets are gRPC's, by the process's own table of descriptors.
+
+    gRPC bounds their number, but closes the newest then, whose ever it is. Here those that have made no call that
+    needs a token go first, those of the address with the most of them before others', the longest silent before others.
+    Workers whose connection is closed come again by themselves. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        complaints: DisconnectionLog,
+        lost: Callable[[str], None] = lambda worker_id: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lost` is called with the id of each worker that fetched parameters over a connection that has ended."""
+        self.most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._strangers = min(MAX_STRANGERS, self.most // 4)
+        self._room = self.most - self.most // 16
+        self._complaints = complaints
+        self._on_lost = lost
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._workers: dict[_End, deque[str]] = {}  # by the connection over which they came
+        self._heard: dict[str, bool] = {}  # peers, in gRPC's words, since the last look: whether one is proven
+        self._known: dict[_End, _GrpcConnection] = {}
+        self._closed: Counter[str] = Counter({SILENT: 0, CROWDED: 0})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Connections at the last look, `proven` and `strange`."""
+        proven = sum(connection.proven for connection in list(self._known.values()))
+        return {"proven": proven, "strange": len(self._known) - proven}
+
+    @property
+    def closed(self) -> dict[str, int]:
+        """Connections closed so far, by reason: `SILENT` or `CROWDED`."""
+        return dict(self._closed)
+
+    def heard(self, peer: str, proven: bool) -> None:
+        """Note a call from this peer. `proven`: it is one that needs a token."""
+        with self._lock:
+            self._heard[peer] = proven or self._heard.get(peer, False)
+
+    def pulled(self, peer: str, worker_id: str) -> None:
+        """Note that a worker has fetched parameters as this peer: over the connection that it continues to use."""
+        end = _end_of(peer)
+        if end.port:
+            with self._lock:
+                workers = self._workers.setdefault(end, deque(maxlen=WORKERS))
+                if worker_id not in workers:
+                    workers.append(worker_id)
+
+    def look(self, port: int) -> None:
+        """Close connections if necessary. Called every second or so, by one thread."""
+        now = self._clock()
+        self._take_in(port, now)
+        for end, connection in self._known.items():
+            if not connection.proven and now - max(connection.heard, connection.since) > STRANGER_SECONDS:
+                what = f"a connection without a call for {STRANGER_SECONDS:g} s"
+                self._close(end, connection, port, SILENT, what)
+        for end in self._crowding(now):
+            self._close(end, self._known[end], port, CROWDED, "a connection beside too many")
+
+    def _take_in(self, port: int, now: float) -> None:
+        """Note the present connections, and the calls since the last time."""
+        with self._lock:
+            heard, self._heard = self._heard, {}
+            with_workers = list(self._workers)  # before the look: who comes meanwhile is there
+        known = {}
+        for descriptor, end in _connected(port):
+            connection = self._known.get(end) or _GrpcConnection(descriptor, now, now)
+            connection.descriptor = descriptor
+            known[end] = connection
+        for peer, proven in heard.items():
+            if (there := known.get(_end_of(peer))) is not None:
+                there.heard, there.proven = now, there.proven or proven
+        self._known = known
+        for end in with_workers:
+            if end not in known:
+                with self._lock:
+                    gone = self._workers.pop(end)
+                for worker_id in gone:
+                    self._on_lost(worker_id)
+
+    def _crowding(self, now: float) -> list[_End]:
+        """Return the excess connections."""
+        grown = {end: each for end, each in self._known.items() if now - each.since >= NEW_SECONDS}
+        strangers = {end: each for end, each in grown.items() if not each.proven}
+        beyond = len(self._known) - self._room
+        going = _first(strangers, max(len(strangers) - self._strangers, beyond))
+        proven = {end: each for end, each in grown.items() if each.proven}
+        return [*going, *_first(proven, beyond - len(going))]
+
+    def _close(self, end: _End, connection: _GrpcConnection, port: int, why: str, what: str) -> None:
+        """Close a connection: gRPC sees it as ended by the other side. If the descriptor has another owner now, it
+        stays.
+        """
+        with contextlib.suppress(OSError):
+            own = os.dup(connection.descriptor)
+            try:
+                if _other_end(own, port) == end:
+                    _shut(own)
+                    self._closed[why] += 1
+                    self._complaints.add(end.host, what)
+            finally:
+                os.close(own)
+
+
+def _shut(descriptor: int) -> None:
+    sock = socket.socket(fileno=descriptor)
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    finally:
+        sock.detach()
+
+
+def _first(connections: dict[_End, _GrpcConnection], count: int) -> list[_End]:
+    """Return the first `count` of them: of the network with the most, the longest silent first."""
+    if count <= 0:
+        return []
+    rank: Counter[str] = Counter()
+    ranked = []
+    for end, connection in sorted(connections.items(), key=lambda item: -item[1].heard):
+        network = network_of(end.host)
+        rank[network] += 1
+        ranked.append((-rank[network], connection.heard, end))
+    return [end for _, _, end in sorted(ranked)[:count]]
+
+
+def _connected(port: int) -> Iterator[tuple[int, _End]]:
+    """Return the descriptors of this process that are TCP connections to its own port, with their other ends."""
+    for name in os.listdir("/dev/fd"):
+        end = _other_end(int(name), port)
+        if end is not None:
+            yield int(name), end
+
+
+def _other_end(descriptor: int, port: int) -> _End | None:
+    """Return the other end; None if the descriptor is not such a connection or no longer exists."""
+    try:
+        found = socket.socket(fileno=descriptor)
+    except OSError:
+        return None
+    try:
+        if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
+            return None
+        return _end(*found.getpeername()[:2])
+    except OSError:
+        return None  # it listens, or has just ended
+    finally:
+        found.detach()
+
+
+def _end_of(peer: str) -> _End:
+    """Return the end in gRPC's notation: ipv4:10.0.0.1:5000, ipv6:%5B::1%5D:5000."""
+    host, _, port = unquote(peer).partition(":")[2].rpartition(":")
+    return _end(host.strip("[]"), int(port) if port.isdigit() else 0)
+
+
+def _end(host: str, port: int) -> _End:
+    host = host.partition("%")[0]
+    return _End(host.removeprefix("::ffff:") if "." in host else host, port)

@@ -1,0 +1,1 @@
+"""The learner: a process that samples replay memory and computes gradients."""

@@ -1,0 +1,1 @@
+"""Serve processes of the same host by Unix socket and shared memory."""

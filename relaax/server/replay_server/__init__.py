@@ -1,0 +1,1 @@
+"""The process that holds a shard of the replay memory."""

@@ -1,0 +1,129 @@
+"""The command `relaax-replay-server`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from typing import Annotated, Any, NoReturn
+
+# Read by the libraries below while they are imported, as in the parameter server's command.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import typer
+
+from relaax.configuration import Configuration, ConfigurationError, ReplayServerSection, overrides_of
+from relaax.configuration.roles import REPLAY_SERVER
+from relaax.extras import named
+from relaax.metrics.system import MEGABYTE, available_memory_mb
+from relaax.parameters.descriptors import allow_descriptors
+from relaax.server.address import AddressError
+from relaax.server.command_configuration import configured, require_private_ports, show, whole
+from relaax.server.key_options import key_options
+from relaax.server.logs import configure_logging
+from relaax.server.options import (
+    CheckConfigOption,
+    ConfigOption,
+    PrintConfigOption,
+    SetOption,
+    VersionOption,
+    command_app,
+)
+from relaax.server.replay_server.credentials import read_replay_credentials
+from relaax.server.shard_option import check_position, position_keys
+from relaax.server.termination import EndRequests, Reason, signal_reasons
+
+_log = logging.getLogger(__name__)
+_GIGABYTE = 1e9
+
+app = command_app()
+
+
+@app.command()
+@key_options(REPLAY_SERVER, "bind", "memory", "status_bind", "log_level", "log_format", "allow_anonymous")
+def serve(
+    config: ConfigOption,
+    keys: dict[str, Any],
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/K", help="Which shard of how many this is, from 0, such as 0/4.")
+    ] = None,
+    set_: SetOption = None,
+    print_config: PrintConfigOption = False,
+    check_config: CheckConfigOption = False,
+    version: VersionOption = False,
+) -> None:
+    """Hold a shard of the replay memory that workers fill and learners sample.
+
+    The command line wins over environment variables (RELAAX_REPLAY_SERVER__BIND=...), and these over the file.
+    """
+    try:
+        given = {**keys, **position_keys(shard, "replay-server")}
+        configuration = configured(config, [*(set_ or []), *overrides_of(given)])
+        settings = configuration.replay_server
+        check_position(settings.shard, _shards(settings), REPLAY_SERVER.section)
+        if print_config or check_config:
+            show(config, whole(configuration), print_config)
+            raise typer.Exit(0)
+        configure_logging(settings.log_level, settings.log_format)
+        require_private_ports(settings)
+    except (ConfigurationError, AddressError) as error:
+        _give_up(error, 2)
+    raise typer.Exit(_run(configuration))
+
+
+def _shards(settings: ReplayServerSection) -> int:
+    """Return how many shards there are: one that is started by hand for an algorithm without any is the only one."""
+    return max(settings.shards, 1)
+
+
+def _run(configuration: Configuration) -> int:
+    """Serve until the end; return the exit code."""
+    from relaax.server.replay_server.server import ReplayServer
+    from relaax.server.replay_server.service import ReplayService
+
+    allow_descriptors()
+    settings = configuration.replay_server
+    ends = EndRequests()
+    with ends.signals(signal_reasons(), afterwards=signal.SIG_IGN):
+        try:
+            service = ReplayService(_memory(settings), settings.shard, _shards(settings), settings.session_timeout)
+            credentials = read_replay_credentials(settings)
+            server = ReplayServer(service, settings.bind, ends, credentials, settings.status_bind)
+        except (ConfigurationError, AddressError) as error:
+            _give_up(error, 2)
+        server.start()
+        print(f"relaax-replay-server listening on {server.address}", flush=True)
+        if server.status_address:
+            print(f"relaax-replay-server status at http://{server.status_address}", flush=True)
+        reason = server.run()
+    return 130 if reason is Reason.INTERRUPTED else 0
+
+
+def _memory(settings: ReplayServerSection) -> int:
+    """Return the bytes that tables may take."""
+    if settings.memory is not None:
+        found = settings.memory * _GIGABYTE
+        _log.info("tables may take %.3g GB", settings.memory)
+    else:
+        found = available_memory_mb() * MEGABYTE / 2
+        said = "tables may take %.3g GB, half of what is available now; relaax-replay-server.memory sets another bound"
+        _log.info(said, found / _GIGABYTE)
+    return int(found)
+
+
+def _give_up(error: Exception, code: int) -> NoReturn:
+    print(f"relaax-replay-server: {error}", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+def main() -> None:
+    """Run the command."""
+    with named("relaax-replay-server"):
+        app(prog_name="relaax-replay-server")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Export a replay server's metrics to Prometheus, and its health over HTTP."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relaax import __version__
+from relaax.server.address import listen
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.metric_families import Families, Family, registry_of
+from relaax.server.replay_server.service import ReplayService
+from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.status import StatusServer
+
+
+@dataclass(frozen=True)
+class ReplaySample:
+    """The values of one scrape."""
+
+    tallies: Mapping[str, TableTallies]
+    memory: int
+    lost_updates: int
+    serving: bool
+    calls: Mapping[tuple[str, str], int]
+    by_bridge: Mapping[tuple[str, str], int]
+    by_memory: int
+    uptime: float
+    unfinished: int
+    calls_stopped: Mapping[str, int]
+    connections: Mapping[str, int]
+    connections_closed: Mapping[str, int]
+
+
+def _of_each(read: Callable[[TableTallies], float]) -> Callable[[ReplaySample], Mapping[tuple[str, ...], float]]:
+    return lambda sample: {(name,): read(numbers) for name, numbers in sample.tallies.items()}
+
+
+def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
+    return {(label,): count for label, count in counts.items()}
+
+
+_TABLE = ("table",)
+_REASON = ("reason",)
+_FAMILIES: tuple[Family[ReplaySample], ...] = (
+    Family("serving", "1 if workers and learners are served, else 0", lambda v: v.serving),
+    Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
+    Family("memory_bytes", "memory that all tables may take", lambda v: v.memory),
+    Family("tables", "tables, by name: more than one if sessions have their own", _of_each(lambda t: t.tables), _TABLE),
+    Family("table_bytes", "memory of a table once it is full", _of_each(lambda t: t.bytes), _TABLE),
+    Family("items", "items in a table", _of_each(lambda t: t.size), _TABLE),
+    Family("capacity", "items that a table holds", _of_each(lambda t: t.capacity), _TABLE),
+    Family("inserts_total", "items inserted", _of_each(lambda t: t.inserts), _TABLE),
+    Family("samples_total", "items sampled", _of_each(lambda t: t.samples), _TABLE),
+    Family(
+        "samples_per_insert",
+        "items sampled for each one inserted",
+        _of_each(lambda t: t.samples / t.inserts if t.inserts else 0.0),
+        _TABLE,
+    ),
+    Family(
+        "overruns_total",
+        "items inserted after they had waited as long as they may",
+        _of_each(lambda t: t.overruns),
+        _TABLE,
+    ),
+    Family(
+        "duplicates_total", "inserts that came again, and changed nothing", _of_each(lambda t: t.duplicates), _TABLE
+    ),
+    Family("stale_updates_total", "priorities of items that were gone", _of_each(lambda t: t.stale_updates), _TABLE),
+    Family("lost_updates_total", "priorities of items of tables that were gone", lambda v: v.lost_updates),
+    Family(
+        "sample_age",
+        "items inserted after one that was sampled, mean of recent samples",
+        _of_each(lambda t: t.mean_age),
+        _TABLE,
+    ),
+    Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
+    Family(
+        "bridge_calls_total",
+        "inserts and samples answered, by the way they came",
+        lambda v: v.by_bridge,
+        ("method", "bridge"),
+    ),
+    Family(
+        "connections_by_shared_memory",
+        "writers and samplers that are connected by shared memory",
+        lambda v: v.by_memory,
+    ),
+    Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.unfinished),
+    Family(
+        "stopped_calls_total",
+        "calls ended because their messages did not come, by reason",
+        lambda v: _labelled(v.calls_stopped),
+        _REASON,
+    ),
+    Family("connections", "connections of the gRPC port, by kind", lambda v: _labelled(v.connections), ("kind",)),
+    Family(
+        "closed_connections_total",
+        "connections of the gRPC port closed by the server, by reason",
+        lambda v: _labelled(v.connections_closed),
+        _REASON,
+    ),
+)
+REPLAY_FAMILIES = tuple(replace(family, name=f"relaax_replay_server_{family.name}") for family in _FAMILIES)
+
+
+def replay_status_server(
+    address: str,
+    service: ReplayService,
+    port: GrpcPort,
+    calls: Mapping[str, CallCounter],
+    offers: SharedMemoryOffers,
+) -> StatusServer:
+    """Return a status server that is bound to `address` and not started. `calls`: by the way they came.
+
+    Raises AddressError.
+    """
+    begun, keeper = time.monotonic(), port.keeper
+
+    def view() -> ReplaySample:
+        return ReplaySample(
+            service.tallies(),
+            service.memory,
+            service.lost_updates,
+            port.serving,
+            sum((Counter(counter.calls) for counter in calls.values()), Counter[tuple[str, str]]()),
+            {
+                (method, bridge): counter.calls.get((method, "OK"), 0)
+                for bridge, counter in calls.items()
+                for method in ("Insert", "Sample")
+            },
+            offers.connected(),
+            time.monotonic() - begun,
+            keeper.reading.unfinished,
+            keeper.reading.ended,
+            keeper.connections.counts,
+            keeper.connections.closed,
+        )
+
+    def healthy() -> tuple[bool, Mapping[str, Any]]:
+        tallies = service.tallies()
+        return port.serving, {
+            "server": "relaax-replay-server",
+            "version": __version__,
+            "shard": service.shard,
+            "shards": service.shards,
+            "tables": sum(numbers.tables for numbers in tallies.values()),
+            "items": sum(numbers.size for numbers in tallies.values()),
+            "bytes": sum(numbers.bytes for numbers in tallies.values()),
+        }
+
+    return StatusServer(listen(address), healthy, registry_of(Families(REPLAY_FAMILIES, view)))

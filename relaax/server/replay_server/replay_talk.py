@@ -1,0 +1,143 @@
+"""Serve one writer or sampler of this host: what it inserts is read, and what it draws is written, in shared memory."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable
+
+import grpc
+
+from relaax.parameters import segments
+from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
+from relaax.parameters.interfaces import FlatVector
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.shared_layout import INSERT_NUMBERS, MOST_BATCHES, sample_arrays, sample_bytes
+from relaax.replay.wire import MAX_MESSAGE
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.local_port.local_talk import LocalTalk, hand_over_memory, introduction, told
+from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.replay_server.requests import insert_of_memory, insert_response, seconds, state_of
+from relaax.server.replay_server.service import ReplayService
+from relaax.server.service_errors import InvalidRequest
+
+MOST_CONNECTIONS = 1024
+"""Who comes then is told to come by gRPC. Each has a thread."""
+_NUMBER_BYTES = 4
+
+
+def replay_let_in(
+    service: ReplayService, offers: SharedMemoryOffers, calls: CallCounter
+) -> Callable[[FrameSocket, float], tuple[str, ReplayTalk]]:
+    """Return what authenticates a caller, and answers it: see `LocalServer`. `calls` counts what was answered."""
+
+    def let_in(frames: FrameSocket, deadline: float) -> tuple[str, ReplayTalk]:
+        who = introduction(frames, offers, deadline)
+        if who.wanted != _NUMBER_BYTES * INSERT_NUMBERS:
+            raise BrokenFrame(f"memory of {who.wanted} bytes was asked for, not of {_NUMBER_BYTES * INSERT_NUMBERS}")
+        if offers.connected() >= MOST_CONNECTIONS:
+            raise told(frames, grpc.StatusCode.RESOURCE_EXHAUSTED, f"it has {MOST_CONNECTIONS} connections already")
+        memory = hand_over_memory(frames, who, INSERT_NUMBERS)
+        return uuid.uuid4().hex, ReplayTalk(frames, memory, service, calls)  # a caller may have several
+
+    return let_in
+
+
+class ReplayTalk(LocalTalk):
+    """Answers the requests of one writer or sampler.
+
+    Each sample goes to a segment that the caller has named as free, or to a new one.
+    """
+
+    def __init__(self, frames: FrameSocket, memory: FlatVector, service: ReplayService, calls: CallCounter) -> None:
+        """`memory`: the caller writes items there; the content is valid when it says so."""
+        super().__init__(frames)
+        self._inserts = memory.data.cast("B").toreadonly()
+        self._service = service
+        self._calls = calls
+        self._batches: dict[int, memoryview] = {}
+        self._numbers = itertools.count(1)
+
+    def serve(self) -> None:
+        while True:
+            frame, _ = self.frames.receive()
+            for number in frame.numbers:
+                self._batches.pop(number, None)
+            if frame.kind == INSERT and frame.vector <= len(self._inserts):
+                self._answer_insert(frame)
+            elif frame.kind == SAMPLE and (frame.segment in self._batches or not frame.segment):
+                self._answer_sample(frame)
+            else:
+                raise BrokenFrame(f"kind {frame.kind} with {frame.vector} bytes and {frame.segment} is no question")
+
+    def _answer_insert(self, frame: Frame) -> None:
+        answer, refused = self._asked(self._insert, frame)
+        self._calls.count("Insert", refused.code if refused else grpc.StatusCode.OK)
+        if refused:
+            self._refuse(refused)
+        else:
+            self.frames.send(Frame(0, answer.SerializeToString()))
+
+    def _answer_sample(self, frame: Frame) -> None:
+        descriptor = None
+        if not frame.segment:
+            number, descriptor = self._new_segment(frame.vector)
+            frame = frame._replace(segment=number)
+        try:
+            answer, refused = self._asked(self._sample, frame)
+            self._calls.count("Sample", refused.code if refused else grpc.StatusCode.OK)
+            if refused:
+                if descriptor is not None:  # the caller does not hear of it
+                    del self._batches[frame.segment]
+                self._refuse(refused)
+            else:
+                message, length = answer
+                self.frames.send(Frame(0, message.SerializeToString(), length, frame.segment), descriptor)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _new_segment(self, length: int) -> tuple[int, int]:
+        """Return the number of memory of so many bytes, which only this side can write to, and its descriptor."""
+        if not 0 < length <= 2 * MAX_MESSAGE or len(self._batches) >= MOST_BATCHES:
+            raise BrokenFrame(f"{length} bytes for a sample beside {len(self._batches)} others")
+        try:
+            descriptor, vector = segments.make(-(-length // _NUMBER_BYTES), at_once=False)
+        except OSError as error:
+            sentence = f"it has no more memory to share: {error.strerror}"
+            self.frames.send(Frame(ENDS, sentence.encode()))
+            raise BrokenFrame(sentence) from None
+        segments.forbid_writing(descriptor)
+        number = next(self._numbers)
+        self._batches[number] = vector.data.cast("B")
+        return number, descriptor
+
+    def _insert(self, frame: Frame) -> pb.InsertResponse:
+        request = pb.InsertRequest.FromString(frame.message)
+        held = self._service.find(request.incarnation)
+        if held is None:
+            return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
+        try:
+            insert = insert_of_memory(held, request, self._inserts[: frame.vector])
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        return insert_response(self._service.insert(held, insert))
+
+    def _sample(self, frame: Frame) -> tuple[pb.SampleResponse, int]:
+        """Return an answer, and how many bytes lie in memory."""
+        request = pb.SampleRequest.FromString(frame.message)
+        held = self._service.find(request.incarnation)
+        if held is None:
+            return pb.SampleResponse(incarnation_ended=True), 0
+        try:
+            there = sample_arrays(held.spec, request.count, self._batches[frame.segment])
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        sample = self._service.sample(held, request.count, seconds(request.wait), there.columns)
+        if sample is None:
+            return pb.SampleResponse(not_yet=True, state=state_of(held)), 0
+        there.keys[:] = sample.keys
+        there.probabilities[:] = sample.probabilities
+        there.ages[:] = sample.ages
+        return pb.SampleResponse(state=state_of(held, sample)), sample_bytes(held.spec, request.count)

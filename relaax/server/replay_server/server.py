@@ -1,0 +1,85 @@
+"""A running replay server: gRPC, status, and the order in which they end."""
+
+from __future__ import annotations
+
+import logging
+
+from relaax.parameters.message_memory import keep_freed_memory
+from relaax.replay.replay_pb2_grpc import add_ReplayServiceServicer_to_server
+from relaax.replay.spec import Field, TableSpec
+from relaax.replay.table import Table
+from relaax.replay.wire import MAX_MESSAGE
+from relaax.server.grpc_port.call_counter import CallCounter
+from relaax.server.grpc_port.credentials import Credentials
+from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.local_port.local_server import LocalServer
+from relaax.server.local_port.offers import SharedMemoryOffers
+from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
+from relaax.server.replay_server.prometheus import replay_status_server
+from relaax.server.replay_server.replay_talk import replay_let_in
+from relaax.server.replay_server.service import ReplayService
+from relaax.server.termination import EndRequests, Reason
+
+_log = logging.getLogger(__name__)
+SWEEP_SECONDS = 1.0
+DRAIN_SECONDS = 2.0
+
+
+class ReplayServer:
+    """Serves `service` at `address` until `ends` has a reason. Raises AddressError."""
+
+    def __init__(
+        self,
+        service: ReplayService,
+        address: str,
+        ends: EndRequests,
+        credentials: Credentials,
+        status_bind: str | None = None,
+    ) -> None:
+        self._service = service
+        self._ends = ends
+        calls, local_calls = CallCounter(), CallCounter()
+        self._port = GrpcPort(SERVICE, MAX_MESSAGE, credentials, calls)
+        offers = SharedMemoryOffers()
+        add_ReplayServiceServicer_to_server(ReplayGrpcService(service, offers), self._port.server)
+        self._local = LocalServer(offers, replay_let_in(service, offers, local_calls))
+        self.address = self._port.bind(address)
+        self._status = None
+        if status_bind is not None:
+            by_way = {"grpc": calls, "shared_memory": local_calls}
+            self._status = replay_status_server(status_bind, service, self._port, by_way, offers)
+
+    @property
+    def status_address(self) -> str | None:
+        """HOST:PORT of /healthz and /metrics, if they are served."""
+        return self._status.address if self._status else None
+
+    def start(self) -> None:
+        """Start to answer."""
+        keep_freed_memory(MAX_MESSAGE)
+        _compile_kernels()
+        if self._status:
+            self._status.start()
+        self._local.start()
+        self._port.start()
+        self._port.health.serve(True)
+
+    def run(self) -> Reason:
+        """Serve until the end, and return the reason."""
+        while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
+            self._service.sweep()
+        _log.info("ending: %s", reason.name.lower())
+        self._port.health.end()
+        stopped = self._port.server.stop(DRAIN_SECONDS)
+        self._local.stop(DRAIN_SECONDS)
+        stopped.wait()
+        self._port.keeper.stop()
+        if self._status:
+            self._status.close()
+        return reason
+
+
+def _compile_kernels() -> None:
+    """Compile what tables compute with, or load it: the first caller does not wait for that."""
+    fields = {"stack": Field("uint8", (1, 1, 1), frames=1)}
+    Table(TableSpec("kernels", fields, 1, "prioritized", remover="lowest_priority", frame=(1, 1, 1)), seed=0)

@@ -1,0 +1,166 @@
+"""The replay service: tables by name, made when they are asked for, within a bound of memory."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.messages import MAX_NAME, check_name, declared_difference
+from relaax.replay.table import Sample
+from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WaitingRoom, WriterInsert
+from relaax.server.replay_server.tallies import TableTallies
+from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
+
+_log = logging.getLogger(__name__)
+
+MAX_TABLES = 1024
+"""Tables of a shard, those of sessions among them."""
+GIGABYTE = 1e9
+
+
+class ReplayService:
+    """Shard `shard` of `shards`. Its tables take up to `memory` bytes. Thread-safe.
+
+    A table of a session is dropped once nobody has asked for it for `session_timeout` seconds, by which time writers
+    are forgotten, too. `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        memory: int,
+        shard: int = 0,
+        shards: int = 1,
+        session_timeout: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.memory = memory
+        self.shard = shard
+        self.shards = shards
+        self._session_timeout = session_timeout
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tables: dict[tuple[str, str], HeldTable] = {}  # by name and session
+        self._of_incarnation: dict[str, HeldTable] = {}
+        self._past: dict[str, TableTallies] = {}  # of tables that were dropped, by name
+        self._inserts, self._samples = WaitingRoom(), WaitingRoom()
+        self._lost_updates = 0
+
+    @property
+    def lost_updates(self) -> int:
+        """Updates of priorities of tables that are not there any more."""
+        return self._lost_updates
+
+    def register(self, declaration: TableDeclaration, session: str = "") -> HeldTable:
+        """Return a table, made if it is not there.
+
+        Raises NotAllowedNow if it was declared otherwise, MemoryExhausted if it does not fit, and InvalidRequest.
+        """
+        if session:
+            try:
+                check_name(session, "a session", MAX_NAME)
+            except ValueError as error:
+                raise InvalidRequest(str(error)) from None
+        name = declaration.spec.name
+        with self._lock:
+            held = self._tables.get((name, session))
+            if held is None:
+                held = self._make(declaration, session)
+        difference = declared_difference(held.declaration, declaration)
+        if difference is not None:
+            raise NotAllowedNow(
+                f"the table {name!r} was declared otherwise: {difference}; give both the same configuration, or start "
+                "the replay servers again for another one"
+            )
+        held.heard = self._clock()
+        return held
+
+    def find(self, incarnation: str) -> HeldTable | None:
+        """Return the table that lives under this name; None if it does not any more."""
+        held = self._of_incarnation.get(incarnation)
+        if held is not None:
+            held.heard = self._clock()
+        return held
+
+    def insert(self, held: HeldTable, insert: WriterInsert) -> InsertAnswer:
+        """Insert into a table; see `HeldTable.insert`."""
+        return held.insert(insert, self._inserts)
+
+    def sample(
+        self, held: HeldTable, count: int, wait: float, out: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> Sample | None:
+        """Draw from a table; see `HeldTable.sample`."""
+        return held.sample(count, wait, self._samples, out)
+
+    def update_priorities(
+        self, incarnation: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]
+    ) -> int:
+        """Give items new priorities; return how many were applied: none if the table is gone. Raises InvalidRequest."""
+        held = self.find(incarnation)
+        if held is None:
+            with self._lock:
+                self._lost_updates += len(keys)
+            return 0
+        return held.update_priorities(keys, priorities)
+
+    def tallies(self) -> Mapping[str, TableTallies]:
+        """Return what has happened to the tables, by name."""
+        with self._lock:
+            sums = dict(self._past)
+            for (name, _), held in self._tables.items():
+                sums[name] = sums.get(name, TableTallies()) + held.tallies
+            return sums
+
+    def sweep(self) -> None:
+        """Drop tables of sessions, and forget writers, that were not heard of for long. Called every second or so."""
+        now = self._clock()
+        with self._lock:
+            dropped = [
+                (place, held)
+                for place, held in self._tables.items()
+                if held.session and now - held.heard >= self._session_timeout
+            ]
+            for place, held in dropped:
+                del self._tables[place], self._of_incarnation[held.incarnation]
+                self._past[place[0]] = self._past.get(place[0], TableTallies()) + held.tallies.past()
+            tables = list(self._tables.values())
+        for (name, session), held in dropped:
+            silent = f"nobody has asked for it for {self._session_timeout:g} s"
+            _log.info("dropped the table %r of session %s, %d items: %s", name, session, held.size, silent)
+        for held in tables:
+            held.forget_silent(self._session_timeout)
+
+    def _make(self, declaration: TableDeclaration, session: str) -> HeldTable:
+        """Make a table. Called with the lock held."""
+        name = declaration.spec.name
+        if len(self._tables) >= MAX_TABLES:
+            raise MemoryExhausted(f"there are {MAX_TABLES} tables already; let fewer sessions have one at a time")
+        needed = declaration.spec_of_shard(self.shards).bytes()
+        taken = sum(held.bytes for held in self._tables.values())
+        if taken + needed > self.memory:
+            beside = f" beside {_gigabytes(taken)} of other tables" if taken else ""
+            raise MemoryExhausted(
+                f"the table {name!r} takes {_gigabytes(needed)} on this shard{beside}, and all may take "
+                f"{_gigabytes(self.memory)}: give relaax-replay-server.memory more, start more shards, or declare a "
+                "smaller capacity"
+            )
+        held = HeldTable(declaration, self.shards, session, self._clock)
+        self._tables[name, session] = held
+        self._of_incarnation[held.incarnation] = held
+        whose = f" of session {session}" if session else ""
+        _log.info("made the table %r%s: %d items, %s", name, whose, held.spec.capacity, _gigabytes(needed))
+        return held
+
+
+def _gigabytes(count: int) -> str:
+    """Return a number of bytes in GB, with three digits that count."""
+    gigabytes = count / GIGABYTE
+    digits = 3 if gigabytes <= 0 else max(0, 2 - math.floor(math.log10(gigabytes)))
+    return f"{gigabytes:.{digits}f} GB"

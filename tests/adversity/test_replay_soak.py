@@ -1,0 +1,57 @@
+"""A training by replay memory whose processes are killed, with an account of every update and every item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Insertion
+from relaax.replay.local import LocalReplay
+from relaax.replay.spec import Field, TableSpec
+from support.replay_soak import STOP, VICTIMS, ReplaySoak, ReplaySoakPlan
+from support.replay_soak_items import SERIAL, NumberedItems, items_doubled, items_seen, items_sent, with_serials
+from support.run import Runs
+
+DECLARATION = with_serials(TableDeclaration(TableSpec("numbers", {"number": Field("int64")}, 100)))
+
+
+def test_items_that_were_sent_and_drawn(tmp_path: Path) -> None:
+    memory = LocalReplay(DECLARATION, environments=1)
+    items = NumberedItems(memory, tmp_path, 3)
+    for _ in range(2):
+        items.writers[0].insert(Insertion({"number": np.arange(4)}))
+    while items_seen(tmp_path) < 8:
+        draw(items)
+    assert (items_sent(tmp_path), items_doubled(tmp_path)) == (8, [])
+
+
+def test_items_that_are_there_twice_and_that_nobody_has_sent(tmp_path: Path) -> None:
+    memory = LocalReplay(DECLARATION, environments=1)
+    items = NumberedItems(memory, tmp_path, 0)
+    items.writers[0].insert(Insertion({"number": np.arange(2)}))
+    memory.writers[0].insert(Insertion({"number": np.arange(2), SERIAL: np.array([1, 2])}))
+    while len(items_doubled(tmp_path)) < 2:
+        draw(items)
+    said = "; ".join(items_doubled(tmp_path))
+    assert "item 0x1 is in (" in said and "item 0x2 was drawn, and nobody has sent it" in said
+
+
+def draw(items: NumberedItems) -> None:
+    sampled = items.sample(8, 1.0)
+    assert sampled is not None
+    items.see(sampled)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_training_whose_processes_are_killed(runs: Runs, tmp_path: Path, short: bool) -> None:
+    plan = ReplaySoakPlan(kills=1, stops=1) if short else ReplaySoakPlan(kills=10, stops=5)
+    account = ReplaySoak(plan, runs, tmp_path).run()
+    assert account.violations == []
+    assert account.faults == {**dict.fromkeys(VICTIMS, plan.kills), STOP: plan.stops}
+    assert account.ledger.returns >= 1, "no checkpoint was returned to"
+    assert account.ledger.acknowledged[0] > 20 * len(account.calms)
+    assert account.inserted > 0 and account.seen > 0.1 * account.sent

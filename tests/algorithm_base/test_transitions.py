@@ -1,0 +1,222 @@
+"""Transitions against an oracle that goes through whole episodes, for ends of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import Box, Dict, Discrete, Space, StepResult
+from relaax.algorithm_base.observations import ObservationEncoder
+from relaax.algorithm_base.stored_observations import ObservationLayout
+from relaax.algorithm_base.testing import RandomEnvironments
+from relaax.algorithm_base.transitions import Transitions, priorities_of, transition_table
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Insertion, ReplayWriter
+from relaax.replay.local import LocalReplay
+
+GAMMA = 0.9
+ACTIONS = 3
+N = 5
+VECTOR = Dict({"place": Box(-1, 1, (2,)), "door": Discrete(3)})
+GREY = Box(0, 255, (4, 3), "uint8")
+COLOUR = Box(0, 255, (4, 3, 2), "uint8")
+PLANES = Box(0, 1, (5, 4, 2), "bool")
+
+
+@dataclass
+class Moment:
+    """What one environment saw and did, and what came of it."""
+
+    inputs: np.ndarray
+    action: int
+    values: np.ndarray
+    reward: float = 0.0
+
+
+@dataclass
+class Oracle:
+    """Transitions as they should be, by environment: (observation, action, reward, discount, next, priority)."""
+
+    steps: int
+    found: list[tuple[Any, ...]] = field(default_factory=list)
+    episode: list[Moment] = field(default_factory=list)
+
+    def end(self, following: np.ndarray | None, value: float) -> None:
+        """Every transition that is left; `following` is None if nothing follows."""
+        while self.episode:
+            self.complete(following, value)
+
+    def complete(self, following: np.ndarray | None, value: float) -> None:
+        first, length = self.episode[0], len(self.episode)
+        total = sum(GAMMA**k * moment.reward for k, moment in enumerate(self.episode))
+        discount = 0.0 if following is None else GAMMA**length
+        priority = abs(total + discount * value - first.values[first.action]) + 0.5
+        self.found.append((first.inputs, first.action, total, discount, following, priority))
+        self.episode.pop(0)
+
+
+class Values:
+    """Values that depend on what is seen."""
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        sums = inputs.reshape(len(inputs), -1).astype(np.float64)
+        weights = np.cos(np.arange(sums.shape[1] * ACTIONS)).reshape(-1, ACTIONS)
+        return (sums @ weights / 255).astype(np.float32)
+
+
+def lived(space: Space, history: int, steps: int, groups: int, moments: int, seed: int) -> tuple[Any, ...]:
+    """Live through random episodes, with a reset in between; return the memory, the layout and the oracles."""
+    rng = np.random.default_rng(seed)
+    layout = ObservationLayout(space, history)
+    table = transition_table(layout, 20_000, 1.0)
+    replay = LocalReplay(TableDeclaration(table), N, groups=groups)
+    transitions = Transitions(replay.writers, layout, steps=steps, gamma=GAMMA, priority_offset=0.5, at_once=7)
+    encoder, values = ObservationEncoder(space, N, history), Values()
+    world = RandomEnvironments(
+        space, Discrete(ACTIONS), N, next_step=[True, False, True, False, False], end_probability=0.15, seed=seed
+    )
+    oracles = [Oracle(steps) for _ in range(N)]
+
+    def act(inputs: np.ndarray, restart: np.ndarray) -> list[np.ndarray]:
+        actions, worth = rng.integers(0, ACTIONS, N), values(inputs)
+        for i, oracle in enumerate(oracles):
+            if len(oracle.episode) == steps:
+                oracle.complete(inputs[i].copy(), float(worth[i].max()))
+            oracle.episode.append(Moment(inputs[i].copy(), int(actions[i]), worth[i]))
+        transitions.act(inputs, restart, actions, worth)
+        return [actions]
+
+    actions = act(encoder.reset(world.reset()), np.ones(N, np.bool_))
+    for number in range(moments):
+        if number in (0, 1, 40, 41, moments // 2):
+            transitions.clear()
+            for oracle in oracles:
+                oracle.episode.clear()
+            actions = act(encoder.reset(world.reset()), np.ones(N, np.bool_))
+        step = both_ends(world.step(actions), number)
+        cut_off = step.cut_off()
+        final = None if cut_off is None else encoder.peek(cut_off)
+        transitions.outcome(step, step.rewards, final, None if final is None else values(final).max(axis=1))
+        for i, oracle in enumerate(oracles):
+            if step.first[i]:
+                oracle.episode.clear()
+                continue
+            oracle.episode[-1].reward = float(step.rewards[i])
+            if step.terminated[i]:
+                oracle.end(None, 0.0)
+            elif step.truncated[i]:
+                assert final is not None
+                oracle.end(final[i].copy(), float(values(final)[i].max()))
+        actions = act(encoder.push(step.observations, step.restart), step.restart)
+    return replay, layout, oracles
+
+
+def both_ends(step: StepResult, number: int) -> StepResult:
+    """At the time limit an episode may terminate as well."""
+    if number % 3 or not step.truncated.any():
+        return step
+    return StepResult(
+        step.rewards,
+        step.observations,
+        step.terminated | step.truncated,
+        step.truncated,
+        step.first,
+        step.final_observations,
+    )
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("steps", [1, 3, 5])
+@pytest.mark.parametrize(("space", "history"), [(VECTOR, 4), (GREY, 4), (COLOUR, 3), (PLANES, 1)])
+def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
+    replay, layout, oracles = lived(space, history, steps, groups, 300, seed=steps)
+    wanted = [transition for oracle in oracles for transition in oracle.found]
+    state = replay.table.state()
+    count = replay.table.size
+    assert len(wanted) - 2 * 7 - N * steps <= count <= len(wanted), "what was not inserted yet is missing"
+    assert sum(discount == 0 for *_, discount, _, _ in wanted) > 50
+    assert len({round(discount, 6) for *_, discount, _, _ in wanted}) == steps + 1, "tails of every length"
+
+    by_observation = {key(transition[0]): transition for transition in wanted}
+    assert len(by_observation) == len(wanted)
+    sampled = replay.sample(20 * count, timeout=0.0)
+    assert sampled is not None
+    keys, index = np.unique(sampled.keys, return_index=True)
+    assert len(keys) > 0.9 * count
+    columns = {name: column[index] for name, column in sampled.columns.items()}
+    before, after = layout.of(columns["observation"]), layout.of(columns["next_observation"])
+    priorities = dict(zip(state["keys"].tolist(), state["priorities"].tolist(), strict=True))
+    for row, number in enumerate(keys.tolist()):
+        found = by_observation.pop(key(before[row]))
+        _, action, reward, discount, following, priority = found
+        assert columns["action"][row] == action
+        assert columns["reward"][row] == pytest.approx(reward, rel=1e-5)
+        assert columns["discount"][row] == pytest.approx(discount)
+        assert priorities[number] == pytest.approx(priority, rel=1e-4)
+        if following is not None:
+            np.testing.assert_array_equal(after[row], following)
+
+
+def key(observation: np.ndarray) -> bytes:
+    assert observation.dtype in (np.float32, np.uint8)
+    return observation.tobytes()
+
+
+def test_each_frame_is_kept_once() -> None:
+    replay, _, oracles = lived(GREY, 4, 3, 2, 300, seed=1)
+    transitions = sum(len(oracle.found) for oracle in oracles)
+    assert replay.table.frames < 1.4 * transitions, "a frame each, and those at ends of episodes of six steps"
+
+
+class Recorder(ReplayWriter):
+    """A writer that keeps what it was given."""
+
+    def __init__(self, environments: int) -> None:
+        self.environments = np.arange(environments)
+        self.insertions: list[Insertion] = []
+
+    def insert(self, insertion: Insertion) -> None:
+        self.insertions.append(insertion)
+
+
+def test_no_insertion_names_a_frame_before_those_that_come_with_it() -> None:
+    writer = Recorder(2)
+    layout = ObservationLayout(GREY, 4)
+    transitions = Transitions([writer], layout, steps=3, gamma=GAMMA, at_once=10)
+    encoder, world = ObservationEncoder(GREY, 2, 4), RandomEnvironments(GREY, Discrete(2), 2, seed=3)
+    nothing, restart = np.zeros((2, 2), np.float32), np.ones(2, np.bool_)
+    inputs = encoder.reset(world.reset())
+    for number in range(200):
+        if number == 90:
+            for _ in range(30):  # a client that thinks better of it again and again
+                transitions.clear()
+                inputs, restart = encoder.reset(world.reset()), np.ones(2, np.bool_)
+                transitions.act(inputs, restart, np.zeros(2, np.int64), nothing)
+        else:
+            transitions.act(inputs, restart, np.zeros(2, np.int64), nothing)
+        step = world.step([np.zeros(2, np.int64)])
+        cut_off = step.cut_off()
+        transitions.outcome(step, step.rewards, None if cut_off is None else encoder.peek(cut_off), None)
+        inputs, restart = encoder.push(step.observations, step.restart), step.restart
+    assert len(writer.insertions) > 20
+    for before, insertion in zip([None, *writer.insertions], writer.insertions, strict=False):
+        frames = insertion.frames
+        assert frames is not None
+        assert insertion.priorities is None
+        assert len(frames) < 60
+        named = np.concatenate([insertion.columns["observation"], insertion.columns["next_observation"]])
+        assert named.min() >= insertion.first_frame
+        assert named.max() < insertion.first_frame + len(frames)
+        if before is not None:
+            assert before.first_frame <= insertion.first_frame
+            shared = before.first_frame + len(before.frames) - insertion.first_frame  # type: ignore[arg-type]
+            if shared > 0:
+                np.testing.assert_array_equal(before.frames[-shared:], frames[:shared])  # type: ignore[index]
+
+
+def test_errors_beyond_all_bounds_are_priorities_all_the_same() -> None:
+    errors = np.array([-2, 0, np.inf, -np.inf, np.nan], np.float32)
+    assert priorities_of(errors, 0.5).tolist() == [2.5, 0.5, 1e30 + 0.5, 1e30 + 0.5, 0.5]

@@ -1,0 +1,139 @@
+"""How the agents of gorila and apex explore, fill their memory, and count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import AgentBase, Box, Discrete, load_algorithm
+from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
+from relaax.algorithm_base.testing.harness import local_replay
+from relaax.replay.local import LocalReplay
+
+SPACES = Box(-1, 1, shape=(2,)), Discrete(2)
+BIASES = np.array([0, 0, 0, 0, 0, 1], np.float32)  # whatever is seen, the second action is worth 1, the first nothing
+SMALL: dict[str, Any] = {
+    "replay_capacity": 1000,
+    "learning_starts": 50,
+    "batch_size": 16,
+    "dueling": False,
+    "network": {"dense": []},
+}
+
+
+def agent_of(
+    name: str, environments: int, frame_skip: int = 1, actor_count: int = 0, first_actor: int = 0, **keys: Any
+) -> tuple[AgentBase, FakeParameters, LocalReplay]:
+    algorithm = load_algorithm(name, Path())
+    config = algorithm.configure({"path": name} | SMALL | keys)
+    interval = algorithm.ParameterServer(config, *SPACES).target_interval()
+    bridge = FakeParameters(BIASES, learning_rate=0.0, target=interval, frame_skip=frame_skip, actor_count=actor_count)
+    replay = local_replay(algorithm, config, *SPACES, environments)
+    assert replay is not None
+    agent, _ = make_agent(
+        algorithm,
+        config,
+        *SPACES,
+        environments=environments,
+        first_actor=first_actor,
+        parameters=bridge,
+        replay=replay,
+    )
+    return agent, bridge, replay
+
+
+def world(environments: int) -> RandomEnvironments:
+    return RandomEnvironments(*SPACES, environments, end_probability=0.0)
+
+
+def test_epsilon_of_gorila_falls_with_the_frames_of_all_workers() -> None:
+    keys = {"learner": "separate", "exploration_frames": 64, "actor_interval": 1, "learning_starts": 1000}
+    agent, bridge, _ = agent_of("gorila", 4, frame_skip=4, **keys)
+    live(agent, world(4), 6)
+    seen = [value for name, value in bridge.scalars if name == "epsilon"]
+    assert seen == pytest.approx([0.775, 0.55, 0.325, 0.1, 0.1, 0.1])
+
+
+def test_exploration_of_gorila_begins_at_random() -> None:
+    agent, _, _ = agent_of("gorila", 8000)
+    assert agent.reset([np.zeros((8000, 2), np.float32)])[0].mean() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("actor_count", "first_actor", "places"),
+    [(0, 0, [0, 1 / 3, 2 / 3, 1]), (9, 2, [0.25, 0.375, 0.5, 0.625])],
+)
+def test_each_actor_of_apex_has_its_own_epsilon(actor_count: int, first_actor: int, places: list[float]) -> None:
+    keys = {"actor_interval": 1, "learning_starts": 1000}
+    agent, bridge, _ = agent_of("apex", 4, actor_count=actor_count, first_actor=first_actor, **keys)
+    live(agent, world(4), 1)
+    (seen,) = [value for name, value in bridge.scalars if name == "epsilon"]
+    assert seen == pytest.approx(np.mean([0.4 ** (1 + 7 * place) for place in places]))
+
+
+def test_the_actors_of_apex_say_how_surprised_they_were() -> None:
+    keys = {"epsilon": 0, "n_step": 2, "rewards_gamma": 0.5}
+    agent, _, replay = agent_of("apex", 2, **keys)
+
+    class Two(RandomEnvironments):
+        def step(self, actions: Any) -> Any:
+            step = super().step(actions)
+            step.rewards = np.full(2, 2.0)
+            return step
+
+    live(agent, Two(*SPACES, 2, end_probability=0.0), 60)
+    assert replay.table.size == 100
+    # 2 + 0.5 x 2 + 0.25 x 1 - 1, by its own values.
+    priorities = replay.table.state()["priorities"]
+    np.testing.assert_allclose(priorities, 2.25 + 1e-6, rtol=1e-6)
+
+
+def test_the_actors_of_gorila_say_nothing_of_it() -> None:
+    agent, _, replay = agent_of("gorila", 2, prioritized=True, learning_starts=1000)
+    live(agent, world(2), 60)
+    assert set(replay.table.state()["priorities"].tolist()) == {1.0}
+
+
+def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> None:
+    agent, bridge, replay = agent_of("gorila", 4, samples_per_insert=8)
+    updates = []
+    surroundings = world(4)
+    actions = agent.reset(surroundings.reset())
+    for _ in range(400):
+        actions = agent.step(surroundings.step(actions))
+        agent.learn()
+        agent.learn()  # twice is no more than once
+        updates.append(sum(push.gradient is not None for push in bridge.pushes))
+    assert np.diff(updates).max() == 2, "8 x 4 samples a step are two batches"
+    inserts = replay.limiter.inserts
+    assert inserts > 1400
+    assert updates[-1] * 16 <= inserts * 8
+    assert updates[-1] * 16 >= inserts * 8 - 50 * 8 - 2 * 50 * 8, (
+        "all but what is there to begin with, and is on its way"
+    )
+    assert bridge.global_step == surroundings.counted
+    assert {push.env_steps for push in bridge.pushes if push.gradient is None} <= {400}, "before there is enough"
+
+
+def test_an_agent_beside_learners_counts_its_steps() -> None:
+    agent, bridge, _ = agent_of("gorila", 3, learner="separate", actor_interval=10)
+    live(agent, world(3), 75)
+    counts = [push.env_steps for push in bridge.pushes if push.gradient is None]
+    assert counts == [30] * 7
+    gradients = [push for push in bridge.pushes if push.gradient is not None]
+    assert len(gradients) > 50
+    assert {push.env_steps for push in gradients} == {0}
+
+
+def test_an_agent_that_only_acts_has_no_memory() -> None:
+    algorithm = load_algorithm("apex", Path())
+    config = algorithm.configure({"path": "apex"} | SMALL)
+    agent, _ = make_agent(algorithm, config, *SPACES, environments=3, exploit=True, parameters=FakeParameters(BIASES))
+    assert agent.context.replay is None
+    assert agent.reset([np.zeros((3, 2), np.float32)])[0].tolist() == [1, 1, 1]
+    graph = agent.policy_graph()
+    assert graph is not None
+    assert graph.action.head == "q"  # type: ignore[union-attr]

@@ -1,0 +1,173 @@
+"""What the learner makes of a batch of three, worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import (
+    Box,
+    Discrete,
+    LearnerBase,
+    LearnerContext,
+    Registration,
+    TargetInterval,
+    load_algorithm,
+)
+from relaax.algorithm_base.testing import FakeParameters
+from relaax.replay.interfaces import ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
+
+GORILA = load_algorithm("gorila", Path())
+SPACES = Box(-9, 9, shape=(1,)), Discrete(2)
+# Q(s, a) = w_a s + b_a. Online (s, 2 s), target (3 s, s).
+THETA, THETA_MINUS = np.array([[1, 2, 0, 0], [3, 1, 0, 0]], np.float32)
+# s   a   R    discount  s'   Q(s, a)  Q(s')     Q(s'; target)
+# 1   0   1    0.5       2    1        (2, 4)    (6, 2)
+# 2   1   0.5  0         5    4        -         -
+# -3  0   0    0.25      -2   -3       (-2, -4)  (-6, -2)
+BATCH = Sampled(
+    columns={
+        "observation": np.array([[1], [2], [-3]], np.float32),
+        "action": np.array([0, 1, 0]),
+        "reward": np.array([1, 0.5, 0], np.float32),
+        "discount": np.array([0.5, 0, 0.25], np.float32),
+        "next_observation": np.array([[2], [5], [-2]], np.float32),
+    },
+    probabilities=np.array([0.5, 0.25, 0.25]),
+    size=4,
+    ages=np.array([3, 0, 1]),
+    places=np.zeros(3, np.int64),
+    keys=np.array([7, 8, 9], np.uint64),
+    incarnations={0: "here"},
+)
+ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights by beta 1: 1 / (4 P), divided by the largest
+
+
+class Priorities(ReplayMemory):
+    """Keeps the priorities that came back."""
+
+    def __init__(self) -> None:
+        self.given: list[np.ndarray] = []
+
+    @property
+    def writers(self) -> Sequence[ReplayWriter]:
+        return []
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        raise AssertionError("who drives a learner measures it")
+
+    def sample(self, count: int, timeout: float) -> Sampled | None:
+        raise AssertionError("a learner is given its samples")
+
+    def update_priorities(self, sampled: Sampled, priorities: np.ndarray) -> None:
+        assert sampled is BATCH
+        self.given.append(priorities)
+
+    def close(self) -> None:
+        raise AssertionError("the memory is not the learner's to close")
+
+
+def learner_with(**keys: Any) -> tuple[LearnerBase, FakeParameters, Priorities]:
+    section = {
+        "path": "gorila",
+        "batch_size": 3,
+        "importance_exponent": 1,
+        "prioritized": True,
+        "priority_offset": 0.25,
+        "errors": "squared",
+        "held_out_states": 0,
+        "AdaGrad": {"gradient_norm_clipping": None},
+        "network": {"dense": []},
+    } | keys
+    bridge = FakeParameters(THETA_MINUS, learning_rate=0.1, target=TargetInterval(updates=1000))
+    bridge.publish(THETA)
+    bridge.register(Registration("", environments=1))
+    memory = Priorities()
+    config = GORILA.configure(section)
+    assert GORILA.Learner is not None
+    learner = GORILA.Learner(config, LearnerContext(*SPACES, 0, 0, bridge, bridge.metrics, memory))
+    return learner, bridge, memory
+
+
+@pytest.mark.parametrize(
+    ("keys", "errors", "gradient"),
+    [
+        # y = 1 + 0.5 x 6 = 4; 0.5; 0.25 x -2 = -0.5. By w_0: (0.5 x -6 x 1 + -5 x -3) / 3, and so on.
+        ({}, [-3, 3.5, -2.5], [4, 14 / 3, -8 / 3, 7 / 3]),
+        # Huber: derivatives -1, 1, -1.
+        ({"errors": "huber"}, [-3, 3.5, -2.5], [2.5 / 3, 2 / 3, -0.5, 1 / 3]),
+        # The online network prefers 1 in the first and 0 in the third: y = 1 + 0.5 x 2 = 2; 0.5; 0.25 x -6 = -1.5.
+        ({"double": True}, [-1, 3.5, -1.5], [8 / 3, 14 / 3, -4 / 3, 7 / 3]),
+    ],
+)
+def test_targets_weights_and_priorities(keys: dict[str, Any], errors: list[float], gradient: list[float]) -> None:
+    learner, bridge, memory = learner_with(**keys)
+    assert learner.batch_size == 3
+    learner.step(BATCH)
+    (push,) = bridge.pushes
+    assert push.gradient is not None
+    np.testing.assert_allclose(push.gradient, gradient, rtol=1e-5)
+    np.testing.assert_allclose(memory.given, [np.abs(errors) + 0.25], rtol=1e-6)
+    assert push.env_steps == 0
+    scalars = dict(bridge.scalars)
+    costs = np.square(errors) if keys.get("errors") != "huber" else np.abs(errors) - 0.5
+    assert scalars["loss"] == pytest.approx(np.dot(ONE_OF_LARGEST, costs) / 2.5, rel=1e-5)
+    assert push.loss == scalars["loss"]
+    assert scalars["loss/td_error"] == pytest.approx(np.dot(ONE_OF_LARGEST, np.abs(errors)) / 2.5, rel=1e-5)
+    assert scalars["q/chosen"] == pytest.approx((0.5 * 1 + 4 - 3) / 2.5)
+    assert scalars["gradient/norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+
+
+def test_who_draws_uniformly_gives_no_priorities() -> None:
+    learner, bridge, memory = learner_with(prioritized=False)
+    learner.step(BATCH)
+    assert memory.given == []
+    assert len(bridge.pushes) == 1
+
+
+def test_importance_weights_grow_with_training() -> None:
+    learner, bridge, _ = learner_with(importance_exponent=0, final_importance_exponent=1, max_global_step=10)
+    learner.env_steps = 5  # type: ignore[attr-defined]
+    learner.step(BATCH)
+    first = bridge.pushes[0]
+    assert first.env_steps == 5
+    assert first.gradient is not None
+    # Weights 1, 1, 1, of which the first gradient's part is -6 + 15; then 1 / sqrt(2), 1, 1.
+    assert first.gradient[0] == pytest.approx(3)
+    bridge.publish(THETA)
+    learner.step(BATCH)
+    learner.step(BATCH)
+    last = bridge.pushes[2].gradient
+    assert bridge.pushes[1].env_steps == 0
+    assert last is not None
+    q = bridge.pushes[2].base.parameters
+    error = np.array([q[0] + q[2] - 4, q[0] * -3 + q[2] + 0.5])
+    assert last[0] == pytest.approx((2 * error[0] * 0.5**0.5 + 2 * error[1] * -3) / 3, rel=1e-4)
+
+
+def test_a_gradient_is_clipped_by_its_norm() -> None:
+    learner, bridge, _ = learner_with(AdaGrad={"gradient_norm_clipping": 0.5})
+    learner.step(BATCH)
+    assert np.linalg.norm(bridge.pushes[0].gradient) == pytest.approx(0.5)
+    assert dict(bridge.scalars)["gradient/norm"] > 4
+
+
+def test_parameters_are_fetched_as_often_as_it_says() -> None:
+    learner, bridge, _ = learner_with(sync_interval=3, optimizer="adagrad")
+    for _ in range(5):
+        learner.step(BATCH)
+    assert [push.base.version for push in bridge.pushes] == [1, 1, 1, 4, 4]
+    np.testing.assert_array_equal(bridge.pushes[0].gradient, bridge.pushes[2].gradient)
+
+
+def test_values_of_held_out_states_are_said_now_and_then() -> None:
+    learner, bridge, _ = learner_with(held_out_states=3)
+    for _ in range(4):
+        learner.step(BATCH)
+    seen = [value for name, value in bridge.scalars if name == "q/held_out"]
+    assert seen == [pytest.approx((2 + 4 - 3) / 3)], "max Q of 1, 2 and -3 by the first parameters"

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Inserts and samples a second of a replay server, by shared memory and by gRPC, against the storage's own rates.
+
+Transitions of Atari: two stacks of four frames 84 x 84, an action, a reward, whether the episode went on; prioritized,
+a full table. Inserts are of 50 consecutive steps of one environment, each frame once, samples batches of 32. All by
+turns in short windows, so that what else the machine does falls on all: a table in this process; the prioritized buffer
+of cpprb, if that is installed; one server by shared memory; the same server by gRPC. Client and server have a process
+each, on one host. Writes replay-service.csv and prints medians of the rounds, and how they compare with the table.
+
+    python tests/benchmarks/replay_service.py [--capacity 20000] [--rounds 9]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from rows import Rows
+
+from relaax.replay import Field, TableSpec
+from relaax.replay.client import ReplayClient
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Insertion, ReplayMemory
+from relaax.replay.local import LocalReplay
+from support.processes import Processes
+from support.replay_servers import start_replay_server, write_replay_configuration
+
+BATCH = 32
+ITEMS = 50
+LENGTH = 4
+SIDE = 84
+EPISODE = 1000
+NAME = "replay-service"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def declaration(name: str, capacity: int) -> TableDeclaration:
+    """Return a table of Atari's transitions."""
+    stack = Field("uint8", (SIDE, SIDE, LENGTH), LENGTH)
+    fields = {"observation": stack, "following": stack, "action": Field("int64"), "reward": Field("float32")}
+    fields["going_on"] = Field("bool")
+    return TableDeclaration(TableSpec(name, fields, capacity, sampler="prioritized", frame=(SIDE, SIDE, 1)))
+
+
+class Ours:
+    """A memory of RELAAX's, in this process or behind a server."""
+
+    def __init__(self, name: str, memory: ReplayMemory) -> None:
+        self.name = name
+        self._memory = memory
+        self._writer = memory.writers[0]
+        self._rng = np.random.default_rng(0)
+        self._frames = self._rng.integers(0, 256, (ITEMS + LENGTH, SIDE, SIDE, 1), dtype=np.uint8)
+        self._next = 0
+
+    def insert(self) -> None:
+        """Insert consecutive steps of one environment."""
+        first = self._next
+        steps = np.arange(first, first + ITEMS)[:, None] + np.arange(1 - LENGTH, 1)
+        start = first - first % EPISODE
+        columns: dict[str, Any] = {
+            "observation": np.where(steps < start, -1, steps),
+            "following": np.where(steps + 1 < start, -1, steps + 1),
+            "action": np.zeros(ITEMS, np.int64),
+            "reward": np.zeros(ITEMS, np.float32),
+            "going_on": np.ones(ITEMS, np.bool_),
+        }
+        kept = max(0, first - LENGTH + 1)
+        self._writer.insert(Insertion(columns, None, self._frames[: first + ITEMS + 1 - kept], kept))
+        self._next += ITEMS
+
+    def sample(self) -> None:
+        """Draw a batch, and give what was drawn new priorities."""
+        sample = self._memory.sample(BATCH, 60.0)
+        assert sample is not None
+        self._memory.update_priorities(sample, self._rng.random(BATCH))
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self._memory.close()
+
+
+class Theirs:
+    """The prioritized buffer of cpprb, with the frames of a stack and of the next observation kept once."""
+
+    name = "cpprb"
+
+    def __init__(self, capacity: int) -> None:
+        from cpprb import PrioritizedReplayBuffer
+
+        env_dict = {
+            "obs": {"shape": (SIDE, SIDE, LENGTH), "dtype": np.uint8},
+            "act": {"dtype": np.int64},
+            "rew": {"dtype": np.float32},
+            "done": {"dtype": np.float32},
+        }
+        self._buffer = PrioritizedReplayBuffer(capacity, env_dict, next_of="obs", stack_compress="obs", alpha=0.6)
+        self._rng = np.random.default_rng(0)
+        frames = self._rng.integers(0, 256, (SIDE, SIDE, ITEMS + LENGTH), dtype=np.uint8)
+        stacks = np.stack([frames[..., step : step + LENGTH] for step in range(ITEMS + 1)])
+        self._batch = {"obs": stacks[:-1], "next_obs": stacks[1:]}
+        self._batch |= {name: np.zeros(ITEMS, env_dict[name]["dtype"]) for name in ("act", "rew", "done")}
+
+    def insert(self) -> None:
+        """Insert consecutive steps of one environment."""
+        self._buffer.add(**self._batch)
+
+    def sample(self) -> None:
+        """Draw a batch, and give what was drawn new priorities."""
+        sample = self._buffer.sample(BATCH, beta=0.4)
+        self._buffer.update_priorities(sample["indexes"], self._rng.random(BATCH))
+
+    def close(self) -> None:
+        """Do nothing: there is nobody to say goodbye to."""
+
+
+def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
+    """Return how many items a second go through an operation in one window."""
+    started = time.perf_counter()
+    for count in itertools.count(1):
+        operation()
+        passed = time.perf_counter() - started
+        if passed >= seconds:
+            return count * items / passed
+    raise AssertionError
+
+
+def table(rows: Rows, names: Sequence[str]) -> str:
+    """Return medians of the rounds, and ratios to the first of the names, each of the same round."""
+    text = "| | transitions inserted/s | of the table's | batches of 32 sampled/s | of the table's |\n"
+    text += "|---|---:|---:|---:|---:|"
+    base = rows.rounds(names[0])
+    for name in names:
+        rounds, cells = rows.rounds(name), []
+        for figure in ("inserts/s", "batches/s"):
+            median = statistics.median(r[figure] for r in rounds)
+            ratio = statistics.median(r[figure] / b[figure] for r, b in zip(rounds, base, strict=True))
+            cells += [f"{median:,.0f}", f"{ratio:.2f}"]
+        text += f"\n| {name} | {' | '.join(cells)} |"
+    return text
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--capacity", type=int, default=20_000, help="transitions of each table (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="of all by turns (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a window of one operation (%(default)g)")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
+    options = parser.parse_args(arguments)
+    path = options.output / f"{NAME}.csv"
+    path.unlink(missing_ok=True)
+    rows = Rows(path)
+    with ExitStack() as closing:
+        processes = closing.enter_context(Processes(Path(closing.enter_context(TemporaryDirectory()))))
+        names = (f"{kind}-{options.capacity}" for kind in ("table", "memory", "grpc"))
+        of_table, of_memory, of_grpc = (declaration(name, options.capacity) for name in names)
+        config = write_replay_configuration(Path(closing.enter_context(TemporaryDirectory())))
+        gigabytes = 3 * of_table.spec.bytes() / 1e9
+        _, address = start_replay_server(processes, config, "--memory", f"{gigabytes:.3f}")
+        sides: list[Ours | Theirs] = [
+            Ours("table", LocalReplay(of_table, 1)),
+            Ours("shared memory", ReplayClient([address], of_memory, actors=[0])),
+            Ours("gRPC", ReplayClient([address], of_grpc, actors=[0], share_memory=False)),
+        ]
+        if importlib.util.find_spec("cpprb") is not None:
+            sides.append(Theirs(options.capacity))
+        for side in sides:
+            closing.callback(side.close)
+            for _ in range(-(-options.capacity // ITEMS) + 1):
+                side.insert()
+            side.sample()
+        for round_ in range(1, options.rounds + 1):
+            for side in sides:
+                figures = {
+                    "inserts/s": rate(side.insert, ITEMS, options.seconds),
+                    "batches/s": rate(side.sample, 1, options.seconds),
+                }
+                rows.add(side.name, 0, round_, figures)
+    print(table(rows, [side.name for side in sides]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

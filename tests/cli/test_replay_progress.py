@@ -1,0 +1,82 @@
+"""Replay servers are asked how they stand, and nobody waits for them."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from relaax.cli.replay_shards import ReplayShards
+from relaax.cli.run import replay_progress
+from relaax.cli.run.replay_progress import ReplayProgress, ReplayProgressReader
+from relaax.parameters.channel import Target
+from support.processes import wait_until
+from support.replay_servers import client_of, free_address, numbered, numbers, serving
+
+PATIENCE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def asks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_progress, "ASK_SECONDS", 0.0)
+
+
+def test_all_shards_are_summed_up_and_rates_are_of_the_last_seconds() -> None:
+    with serving(2) as shards, client_of(shards, numbered(100), actors=(0, 1)) as client:
+        reader = ReplayProgressReader()
+        addresses = [shard.address for shard in shards]
+
+        def polled(updates: int = 0) -> ReplayProgress:
+            found = reader.poll(addresses, updates)
+            assert found is not None
+            return found
+
+        wait_until(lambda: polled().answering == 2 and polled().capacity == 100, "both have answered", PATIENCE)
+        assert (polled().size, polled().inserts_per_second, polled().samples_per_insert) == (0, 0.0, None)
+        for writer in client.writers:
+            writer.insert(numbers(1, 2, 3))
+        assert client.sample(12, 30.0) is not None
+        wait_until(lambda: polled(5).size == 6 and (polled(5).samples_per_second or 0.0) > 0, "it is seen", PATIENCE)
+        found = polled(5)
+        assert found.samples_per_insert == pytest.approx(2.0)
+        assert 0 <= found.mean_age < 3
+        assert found.updates_per_second is not None and found.inserts_per_second is not None
+        assert found.updates_per_second == pytest.approx(found.inserts_per_second * 5 / 6)
+        shards[1].stop()
+        wait_until(lambda: polled(5).answering == 1, "one is away", PATIENCE)
+        assert polled(5).shards == 2
+        assert polled(5).size == 3
+        assert (polled(5).inserts_per_second or 0.0) == 0.0, "what one had is not taken for what came or went"
+        reader.close()
+
+
+def test_a_run_without_replay_servers_has_no_progress_of_them() -> None:
+    reader = ReplayProgressReader()
+    assert reader.poll([], 100) is None
+    reader.close()
+
+
+def test_nobody_waits_for_a_server_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address, reader = f"127.0.0.1:{silent.getsockname()[1]}", ReplayProgressReader()
+        begun = time.monotonic()
+        for _ in range(5):
+            found = reader.poll([address], 0)
+            assert found is not None
+            assert (found.shards, found.answering, found.inserts_per_second) == (1, 0, None)
+        assert time.monotonic() - begun < 5.0
+        reader.close()
+
+
+def test_a_server_that_is_back_is_seen_at_once() -> None:
+    address = free_address()
+    shards = ReplayShards([Target(address, service="replay server", keys="relaax-rlx-server.replay_server")])
+    (view,) = shards.look(PATIENCE)
+    assert view.status is None and not view.refused
+    assert view.error is not None and view.error.startswith("UNAVAILABLE")
+    with serving(addresses=[address]):
+        (view,) = shards.look(PATIENCE)
+        assert view.error is None and view.status is not None
+        assert view.tables == {}
+    shards.close()

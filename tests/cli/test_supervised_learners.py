@@ -1,0 +1,65 @@
+"""Learners in a run: they do not listen, are watched, and end before the servers that they use."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli.test_replay_plan import written
+
+from relaax.cli.run.plan import make_plan
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.run_tokens import run_tokens
+from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration import roles
+from support.processes import wait_until
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervisor]:
+    """A run whose replay server only listens: nobody has got as far as to need it."""
+    silent = replace(roles.REPLAY_SERVER, module="support.listening")
+    monkeypatch.setattr(roles, "ROLES", tuple(silent if role is roles.REPLAY_SERVER else role for role in roles.ROLES))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    plan = make_plan(written(tmp_path, 2, 2), [])
+    directory = RunDirectory(tmp_path / "run")
+    directory.open(fresh=False, max_steps=1)
+    directory.write_configuration(plan)
+    supervisor = Supervisor(plan, directory, run_tokens(plan))
+    try:
+        supervisor.start_servers()
+        yield supervisor
+    finally:
+        supervisor.kill()
+        directory.close()
+
+
+def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.LogCaptureFixture) -> None:
+    learners, shards = running._processes["learner"], running._processes["replay-server"]
+    assert [learner.address for learner in learners] == ["", ""]
+    assert [learner.log.name for learner in learners] == ["learner.log", "learner-1.log"]
+    assert [shard.log.name for shard in shards] == ["replay-server.log", "replay-server-1.log"]
+    addresses = running._addresses()
+    assert [shard.address for shard in shards] == addresses["replay-server"], "those that were reserved"
+    assert "learner" not in addresses
+    for process in (learners[1], shards[1]):
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        wait_until(lambda process=process: process.exit_code() is not None, "it has ended")  # type: ignore[misc]
+    running.watch()
+    assert [process.restarts for process in (*learners, *shards)] == [0, 1, 0, 1]
+    assert running._addresses() == addresses
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "shard 1 of the replay server has died (-9); restarting",
+        "learner-1 has ended (-9); restarting",
+    ]
+    running.stop_training()
+    assert [learner.exit_code() for learner in learners] == [0, 0]
+    assert running.parameter_server.exit_code() is None

@@ -1,0 +1,146 @@
+"""`relaax top` beside replay servers: what it asks, and what it shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from relaax.cli.replay_shards import ReplayShardView, table_row
+from relaax.cli.top import ServiceWatcher, _listening_of
+from relaax.cli.top_picture import picture
+from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
+from relaax.parameters.channel import Target
+from relaax.replay import replay_pb2 as pb
+from relaax.server.replay_server.tallies import TableTallies
+from support.nobody import nobody
+from support.parameter_servers import bridge_to, gradient, registration, running
+from support.processes import Processes, project_command
+from support.replay_servers import client_of, numbered, numbers, serving
+
+PATIENCE = 120.0
+
+
+def drawn(seen: object) -> str:
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(seen)
+    return capture.get()
+
+
+def test_replay_servers_stand_beside_the_shards() -> None:
+    with (
+        running() as server,
+        serving(2) as shards,
+        client_of(shards, numbered(100), actors=(0, 1)) as client,
+        bridge_to(server.address) as actor,
+        nobody() as gone,
+    ):
+        actor.register(registration())
+        actor.pull()
+        actor.push(gradient(1), env_steps=1, want_parameters=False)
+        actor.push(None, env_steps=4)
+        replay = [Target(address) for address in (*(shard.address for shard in shards), gone)]
+        watcher = ServiceWatcher([Target(server.address)], replay)
+        first = watcher.look()
+        assert [table["inserts_per_second"] for shard in first["replay"] for table in shard["tables"]] == [None, None]
+        for writer in client.writers:
+            writer.insert(numbers(1, 2, 3))
+        assert client.sample(12, 30.0) is not None
+        seen = json.loads(json.dumps(watcher.look()))
+        watcher.close()
+        (one,), (other,), nothing = (shard["tables"] for shard in seen["replay"])
+        assert (one["name"], one["size"], one["capacity"], one["inserts"]) == ("numbers", 3, 50, 3)
+        assert one["samples"] + other["samples"] == 12
+        assert one["samples_per_insert"] == one["samples"] / 3
+        assert one["inserts_per_second"] > 0
+        assert (nothing, seen["replay"][2]["error"][:11]) == ([], "UNAVAILABLE")
+        assert [shard.get("shard") for shard in seen["replay"]] == [0, 1, None]
+        assert seen["shards"][0]["mean_actor_staleness"] == 1.0
+        text = drawn(picture(seen))
+        assert "actors 1 versions behind" in text
+        for shard in shards:
+            (line,) = [line for line in text.splitlines() if shard.address in line]
+            assert "numbers" in line
+        assert f"{gone}: UNAVAILABLE" in text
+
+
+def test_tables_of_sessions_are_one_and_their_number_is_told() -> None:
+    with (
+        running() as server,
+        serving() as shards,
+        client_of(shards, numbered(100), session="a"),
+        client_of(shards, numbered(100), session="b"),
+    ):
+        watcher = ServiceWatcher([Target(server.address)], [Target(shards[0].address)])
+        seen = watcher.look()
+        watcher.close()
+        assert [table["tables"] for table in seen["replay"][0]["tables"]] == [2]
+        assert "numbers x 2" in drawn(picture(seen))
+
+
+def test_a_server_without_tables_has_none_yet() -> None:
+    with running() as server, serving() as shards:
+        watcher = ServiceWatcher([Target(server.address)], [Target(shards[0].address)])
+        assert "none yet" in drawn(picture(watcher.look()))
+        watcher.close()
+
+
+def test_a_service_without_replay_memory_shows_no_table_of_it() -> None:
+    with running() as server:
+        watcher = ServiceWatcher([Target(server.address)])
+        seen = watcher.look()
+        watcher.close()
+        assert seen["replay"] == []
+        assert "replay" not in drawn(picture(seen))
+
+
+def test_a_run_directory_names_shards_in_their_order(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for role in (PARAMETER_SERVER, REPLAY_SERVER):
+        for number in range(12):
+            log = tmp_path / "logs" / (f"{role.name}-{number}.log" if number else f"{role.name}.log")
+            log.write_text(f"{role.command} listening on h:{number + 1}\n")
+    for role in (PARAMETER_SERVER, REPLAY_SERVER):
+        assert _listening_of(tmp_path, role) == ",".join(f"h:{number + 1}" for number in range(12))
+
+
+@pytest.mark.parametrize("named", ["option", "run", "configuration"])
+def test_the_command_asks_replay_servers_that_are_named(processes: Processes, tmp_path: Path, named: str) -> None:
+    with running() as server, serving(2) as shards:
+        addresses = ",".join(shard.address for shard in shards)
+        if named == "option":
+            where = [server.address, "--replay-server", addresses]
+        elif named == "run":
+            logs = tmp_path / "run" / "logs"
+            logs.mkdir(parents=True)
+            (logs / "parameter-server.log").write_text(f"relaax-parameter-server listening on {server.address}\n")
+            for name, shard in zip(("replay-server", "replay-server-1"), shards, strict=True):
+                (logs / f"{name}.log").write_text(f"relaax-replay-server listening on {shard.address}\n")
+            where = [str(tmp_path / "run")]
+        else:
+            section = {"parameter_server": server.address, "replay_server": addresses}
+            (tmp_path / "c.yaml").write_text(json.dumps({"relaax-rlx-server": section, "algorithm": {"path": "da3c"}}))
+            where = [str(tmp_path / "c.yaml")]
+        command = processes.start(project_command("relaax"), "top", *where, "--once", "--json")
+        assert command.wait(PATIENCE) == 0, command.report()
+        seen = json.loads(command.lines[-1])
+        assert [shard["error"] for shard in seen["replay"]] == [None, None]
+        assert [shard["shard"] for shard in seen["replay"]] == [0, 1]
+
+
+def test_a_run_and_a_configuration_name_their_own(processes: Processes, tmp_path: Path) -> None:
+    command = processes.start(project_command("relaax"), "top", str(tmp_path), "--replay-server", "h:1")
+    assert command.wait(PATIENCE) == 2
+    assert "--replay-server is for HOST:PORT; a configuration and a run name their own" in command.stderr
+
+
+def test_what_a_server_says_becomes_rows() -> None:
+    table = pb.TableStatus(name="t", tables=1, size=2, capacity=4, bytes=8, inserts=0, samples=0)
+    view = ReplayShardView("h:1", status=pb.ReplayServiceGetStatusResponse(tables=[table]))
+    assert view.tables == {"t": TableTallies(tables=1, size=2, capacity=4, bytes=8)}
+    assert view.sum == view.tables["t"]
+    assert table_row(view.sum)["samples_per_insert"] is None
+    assert ReplayShardView("h:1").sum == TableTallies()

@@ -1,0 +1,81 @@
+"""A run of all roles: actors keep experience in replay servers, learners or workers learn from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from relaax.bundled import bundled_folder
+from relaax.checkpoint import CheckpointManager, LocalStore
+from support import replay_algorithm
+from support.processes import Processes, wait_until
+from support.scrape import health
+from support.service import LEARNER, PARAMETER_SERVER, RELAAX, RLX_SERVER, status_of
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("relaax.server.replay_server") is None, reason="there is no replay server yet"
+)
+REPLAY_SERVER = (sys.executable, "-m", "relaax.server.replay_server.main")
+CLIENT = str(bundled_folder("environments") / "OpenAI_Gym" / "main.py")
+STEPS = 2_000
+
+
+def written(folder: Path, shards: int, learners: int, **algorithm: object) -> Path:
+    document = {
+        "relaax-replay-server": {"shards": shards},
+        "relaax-learner": {"learners": learners},
+        "relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1", "clients": 2, "envs_per_client": 2},
+        "algorithm": {"path": str(Path(replay_algorithm.__file__)), "max_global_step": STEPS, **algorithm},
+    }
+    file = folder / "replay.yaml"
+    file.write_text(json.dumps(document))  # JSON is YAML
+    return file
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("learners", "bundle"), [(2, False), (0, True)])
+def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, learners: int, bundle: bool) -> None:
+    config = written(tmp_path, 2, learners, bundle=bundle)
+    run = processes.start(*RELAAX, "run", config, "--run-dir", tmp_path / "run", "--no-progress", cwd=tmp_path)
+    assert run.wait(240) == 0, run.report()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "max_steps"
+    assert summary["env_steps"] >= STEPS
+    assert summary["updates"] > 10
+    manager = CheckpointManager(LocalStore(tmp_path / "run" / "checkpoints"))
+    checkpoint = manager.load(manager.published()[0])
+    (part,) = checkpoint.parts.values()
+    assert part["parameters"].min() == part["parameters"].max() < 0, "gradients of ones"
+    for number in range(learners):
+        log = (tmp_path / "run" / "logs" / (f"learner-{number}.log" if number else "learner.log")).read_text()
+        assert f"learner {number} begins at global step" in log
+        assert "Traceback" not in log
+
+
+@pytest.mark.timeout(300)
+def test_a_learner_that_is_killed_is_missed_by_nobody_and_comes_again(processes: Processes, tmp_path: Path) -> None:
+    config = written(tmp_path, 1, 1, max_global_step=10**9)
+    bind = ("--config", config, "--bind", "127.0.0.1:0")
+    _, parameter_server = processes.start_server(*PARAMETER_SERVER, *bind)
+    _, replay_server = processes.start_server(*REPLAY_SERVER, *bind)
+    services = ("--parameter-server", parameter_server, "--replay-server", replay_server)
+    _, address = processes.start_server(*RLX_SERVER, *bind, *services)
+    learner = (*LEARNER, "--config", config, *services, "--status-bind", "127.0.0.1:0")
+    first = processes.start(*learner)
+    processes.start(sys.executable, CLIENT, address, "CartPole-v1", "2")
+    wait_until(lambda: status_of(parameter_server).updates > 5, "it learns", timeout=120)
+    first.kill()
+    before = status_of(parameter_server)
+    second = processes.start(*learner)
+    wait_until(lambda: status_of(parameter_server).updates > before.updates + 5, "it learns on", timeout=120)
+    url = second.wait_for_line(" status at ").rsplit(" ", 1)[-1]
+    _, said = health(url)
+    assert said["phase"] == "learning"
+    assert said["updates"] > 0
+    after = status_of(parameter_server)
+    assert after.global_step > before.global_step
+    assert (after.workers, after.learners) == (1, 1)

@@ -1,0 +1,42 @@
+"""Gorila and Ape-X balance a pole, with the settings of their configurations, in the test's own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.algorithm_base import load_algorithm
+from relaax.cli.run.plan import make_plan
+from support.gym_training import GymnasiumTraining
+
+ENVIRONMENTS = 8
+
+
+def trained(configuration: str, env_steps: int, target: float, **keys: Any) -> float:
+    """The first greedy return that is as good as the target, or the best of those every 5,000 steps."""
+    section = dict(make_plan(configuration, []).configuration.algorithm)
+    algorithm = load_algorithm(Path(section.pop("path")).name, Path())
+    training = GymnasiumTraining(algorithm, section | {"seed": 11} | keys, "CartPole-v1", ENVIRONMENTS)
+    best = 0.0
+    while best < target and training.env_steps < env_steps:
+        training.run(training.env_steps + 5_000)
+        best = max(best, training.greedy_return(10))
+    return best
+
+
+@pytest.mark.parametrize("configuration", ["gorila_gym_cartpole", "apex_gym_cartpole"])
+def test_it_learns(configuration: str) -> None:
+    """Random play returns 20."""
+    assert trained(configuration, 30_000, 150) >= 150
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "configuration", ["gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "apex_gym_cartpole"]
+)
+def test_it_balances_to_the_end(configuration: str, short: bool) -> None:
+    target = 250 if short else 475
+    assert trained(configuration, 200_000, target) >= target

@@ -1,0 +1,395 @@
+"""The client by gRPC and through memory, with shards in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from relaax.replay import remote_writer, replay_pb2, shard_sampler
+from relaax.replay.client import ReplayClient
+from relaax.replay.interfaces import Insertion, ReplayError, ReplayTraffic, ReplayUnavailable, Sampled
+from relaax.replay.priority_updates import PriorityUpdates
+from support import replay_servers
+from support.nobody import nobody
+from support.processes import wait_until
+from support.replay_servers import Shard, client_of, numbered, numbers, pictured, serving
+
+
+@pytest.fixture(autouse=True, params=["grpc", "shared_memory"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_servers, "SHARE_MEMORY", request.param == "shared_memory")
+
+
+def sampled(client: ReplayClient, count: int, timeout: float = 30.0) -> Sampled:
+    found = client.sample(count, timeout)
+    assert found is not None
+    assert [len(column) for column in found.columns.values()] == [count] * len(found.columns)
+    assert found.probabilities.shape == found.ages.shape == found.places.shape == found.keys.shape == (count,)
+    return found
+
+
+def held(shard: Shard) -> Any:
+    return next(iter(shard.service._tables.values()))
+
+
+def test_what_is_inserted_is_sampled() -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        assert client.sample(1, 0.0) is None
+        (writer,) = client.writers
+        writer.insert(numbers(1, 2, 3, priorities=[1.0, 0.0, 3.0]))
+        found = sampled(client, 400)
+        assert set(found.columns["number"].tolist()) == {1, 3}
+        np.testing.assert_allclose(found.probabilities, np.where(found.columns["number"] == 3, 0.75, 0.25))
+        assert (found.size, set(found.ages.tolist())) == (3, {0, 2})
+        weights = found.importance_weights(1.0)
+        np.testing.assert_allclose(weights, np.where(found.columns["number"] == 3, 1 / 3, 1.0), rtol=1e-6)
+
+
+def test_priorities_are_given_back_without_waiting() -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        client.writers[0].insert(numbers(1, 2))
+        found = sampled(client, 64)
+        client.update_priorities(found, np.where(found.columns["number"] == 1, 0.0, 5.0))
+        table = held(shards[0])
+        wait_until(lambda: table.total_priority == 5.0, "the priorities are there")
+        assert set(sampled(client, 64).columns["number"].tolist()) == {2}
+        with pytest.raises(ValueError, match="a priority is a number from 0"):
+            client.update_priorities(found, np.full(64, np.nan))
+        client.writers[0].insert(numbers(*range(1000)))
+        client.update_priorities(found, np.ones(64))
+        wait_until(lambda: table.tallies.stale_updates == 64, "what is gone is counted")
+
+
+def test_updates_that_come_while_one_is_under_way_go_together_and_the_last_counts() -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        client.writers[0].insert(numbers(1, 2))
+        found = sampled(client, 8)
+        for number in range(200):
+            client.update_priorities(found, np.full(8, float(number)))
+        table = held(shards[0])
+        there = len(set(found.keys.tolist()))
+        wait_until(lambda: table.total_priority == there * 199.0 + (2 - there), "the last one is there")
+        calls = shards[0].server._port.keeper.reading
+        assert calls.ended == {"late": 0, "crowded": 0}
+        assert client.dropped_updates == 0
+
+
+def test_updates_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        updates: PriorityUpdates = client._updates[0]
+        updates._call = object()  # one that never ends
+        for _ in range(3):
+            updates.put("", np.zeros(30_000, np.uint64), np.zeros(30_000))
+        assert client.dropped_updates == 30_000
+        updates._call = None
+
+
+def test_frames_are_sent_once_and_stacked() -> None:
+    with serving() as shards, client_of(shards, pictured()) as client:
+        (writer,) = client.writers
+        frames = np.arange(6, dtype=np.uint8)[:, None, None, None] + np.zeros((6, 2, 2, 1), np.uint8)
+        for last in range(6):
+            first = max(0, last - 1)
+            stack = np.array([[last - 1, last]])
+            writer.insert(
+                Insertion({"number": np.array([last]), "stack": stack}, None, frames[first : last + 1], first)
+            )
+        table = held(shards[0])
+        assert table._table.frames == 6
+        found = sampled(client, 200)
+        for number, stack in zip(found.columns["number"], found.columns["stack"], strict=True):
+            np.testing.assert_array_equal(stack[0, 0], [max(0, number - 1) if number else 0, number])
+
+
+def test_a_writer_that_was_forgotten_sends_its_frames_anew() -> None:
+    with serving() as shards, client_of(shards, pictured()) as client:
+        (writer,) = client.writers
+        frames = np.arange(3, dtype=np.uint8)[:, None, None, None] + np.zeros((3, 2, 2, 1), np.uint8)
+
+        def insert(last: int) -> None:
+            writer.insert(
+                Insertion({"number": np.array([last]), "stack": np.array([[0, last]])}, None, frames[: last + 1])
+            )
+
+        insert(1)
+        held(shards[0]).leave(writer._name)  # type: ignore[attr-defined]
+        insert(2)
+        found = sampled(client, 50)
+        assert set(found.columns["stack"][:, 0, 0, 1].tolist()) == {1, 2}
+        assert client.lost == 0
+
+
+def test_environments_are_spread_over_the_shards() -> None:
+    with serving(2) as shards, client_of(shards, numbered(), actors=[3, 4, 5, 8]) as client:
+        assert [writer.environments.tolist() for writer in client.writers] == [[1, 3], [0, 2]]
+        for number, writer in enumerate(client.writers):
+            writer.insert(numbers(number))
+        assert [held(shard).size for shard in shards] == [1, 1]
+    with serving(2) as shards, client_of(shards, numbered(), actors=[1]) as client:
+        assert [writer.environments.tolist() for writer in client.writers] == [[0]]
+        client.writers[0].insert(numbers(7))
+        assert [held(shard).size for shard in shards] == [0, 1]
+        assert set(sampled(client, 20).places.tolist()) == {1}, "an empty shard is left out"
+    with serving() as shards, client_of(shards, numbered(), actors=()) as client:
+        assert client.writers == []
+
+
+def chi_squared(counts: np.ndarray, expected: np.ndarray) -> float:
+    return float((((counts - expected) ** 2) / expected).sum())
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_shards_draw_as_one(shards: int) -> None:
+    """Items with priorities 1 to 12, spread unevenly: each is drawn in proportion to its own over all shards."""
+    priorities = np.arange(1.0, 13.0)
+    with serving(shards) as started, client_of(started, numbered(), actors=range(shards)) as client:
+        for item, priority in enumerate(priorities):
+            client.writers[item % 5 % shards].insert(numbers(item, priorities=[priority]))
+        wait_until(
+            lambda: sampled(client, 1).size == 12 and sum(link.state.size for link in client._group.links) == 12,
+            "all states are known",
+        )
+        counts, inverse = np.zeros(12), 0.0
+        draws = 40
+        for _ in range(draws):
+            found = sampled(client, 500)
+            counts += np.bincount(found.columns["number"], minlength=12)
+            np.testing.assert_allclose(found.probabilities, priorities[found.columns["number"]] / 78.0)
+            inverse += float((1 / found.probabilities).mean())
+        assert chi_squared(counts, 500 * draws * priorities / 78.0) < 50.0, "11 degrees of freedom, p 0.000001"
+        assert inverse / draws == pytest.approx(12, rel=0.05)
+
+
+def test_both_sides_of_the_limiter_wait_for_each_other() -> None:
+    declaration = numbered(samples_per_insert=1.0, min_size=4, error_buffer=4.0)
+    with serving() as shards, client_of(shards, declaration) as client, client_of(shards, declaration) as learner:
+        (writer,) = client.writers
+        for number in range(8):
+            writer.insert(numbers(number))
+        passed = threading.Event()
+
+        def insert_more() -> None:
+            for number in range(8, 40):
+                writer.insert(numbers(number))
+            passed.set()
+
+        thread = threading.Thread(target=insert_more)
+        thread.start()
+        assert not passed.wait(0.2)
+        drawn = 0
+        while not passed.is_set() or drawn < 32:
+            assert learner.sample(2, 30.0) is not None
+            drawn += 2
+        thread.join(60)
+        assert held(shards[0]).limiter.overruns == client.overruns == 0
+        assert abs(held(shards[0]).limiter.balance - 4) <= 4
+        while learner.sample(2, 0.0) is not None:
+            drawn += 2
+        assert drawn == 40, "neither more than the writers have paid for"
+
+
+def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 0.3)
+    monkeypatch.setattr(remote_writer, "CALL_WAIT", 0.1)
+    declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=2.0)
+    with serving() as shards, client_of(shards, declaration) as client:
+        (writer,) = client.writers
+        for number in range(3):
+            writer.insert(numbers(number))
+        began = time.monotonic()
+        writer.insert(numbers(3, 4))
+        assert 0.2 < time.monotonic() - began < 30
+        assert (client.overruns, held(shards[0]).limiter.overruns, held(shards[0]).size) == (2, 2, 5)
+
+
+def test_a_shard_that_allows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_sampler, "CALL_WAIT", 0.1)
+    declaration = numbered(samples_per_insert=1.0, min_size=2, error_buffer=200.0)
+    with serving(2) as shards, client_of(shards, declaration, actors=[0, 1]) as client:
+        for number in range(40):
+            client.writers[0].insert(numbers(number))
+        client.writers[1].insert(numbers(100))
+        while held(shards[1]).limiter.await_sample(1, 0):  # nothing is left there; the first has paid for 139 samples
+            pass
+        for _ in range(6):
+            found = sampled(client, 20)
+            assert set(found.places.tolist()) == {0}
+            np.testing.assert_allclose(found.probabilities[found.probabilities != 1 / 41], 1 / 40)
+        assert client.sample(20, 0.3) is None
+
+
+def test_another_declaration_is_refused_by_its_first_difference() -> None:
+    says = "'numbers' was declared otherwise: alpha is 1.0 there and 0.5 here"
+    with serving() as shards, client_of(shards, numbered()), pytest.raises(ReplayError, match=says):
+        ReplayClient([shards[0].address], numbered(alpha=0.5))
+
+
+def test_a_table_that_does_not_fit_is_refused() -> None:
+    with (
+        serving(memory=1000) as shards,
+        pytest.raises(ReplayError, match="replay server .*relaax-replay-server.memory"),
+    ):
+        ReplayClient([shards[0].address], numbered())
+
+
+def test_addresses_in_another_order_are_refused() -> None:
+    with serving(2) as shards:
+        addresses = [shard.address for shard in shards]
+        with pytest.raises(ReplayError, match="is shard 1, and it was named where shard 0 belongs"):
+            ReplayClient(addresses[::-1], numbered())
+        with pytest.raises(ReplayError, match="is one of 2 shards, and 1 address was given"):
+            ReplayClient(addresses[:1], numbered())
+
+
+def test_nobody_there_is_said_after_patience() -> None:
+    with nobody() as address, pytest.raises(ReplayUnavailable, match=f"the replay server {address} could be reached"):
+        ReplayClient([address], numbered(), patience=0.3)
+
+
+def test_sessions_have_tables_of_their_own() -> None:
+    with (
+        serving() as shards,
+        client_of(shards, numbered(), session="a") as one,
+        client_of(shards, numbered(), session="b") as other,
+    ):
+        one.writers[0].insert(numbers(1))
+        other.writers[0].insert(numbers(2))
+        assert set(sampled(one, 10).columns["number"].tolist()) == {1}
+        assert set(sampled(other, 10).columns["number"].tolist()) == {2}
+
+
+class Unanswered(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "the connection broke"
+
+
+def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as shards, client_of(shards, numbered(), share_memory=False) as client:
+        (writer,) = client.writers
+        stub = client._group.links[0].stub
+        real = stub.Insert
+
+        def once(request: replay_pb2.InsertRequest, timeout: float) -> Any:
+            real(request, timeout=timeout)
+            stub.Insert = real
+            raise Unanswered
+
+        stub.Insert = once
+        writer.insert(numbers(1, 2))
+        writer.insert(numbers(3))
+        table = held(shards[0])
+        assert (table.size, table.tallies.duplicates, client.lost) == (3, 1, 0)
+
+
+def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard takes an insert, and goes away before it has answered."""
+    monkeypatch.setattr(remote_writer, "GRACE", 0.1)
+    with serving(2) as shards, client_of(shards, numbered(), actors=[1]) as client:
+        (writer,) = client.writers
+        link = client._group.links[1]
+        real = link.stub.Insert
+
+        def away(request: replay_pb2.InsertRequest, timeout: float) -> Any:
+            real(request, timeout=timeout)
+            monkeypatch.setattr(link, "look", lambda timeout: None)
+            raise Unanswered
+
+        link.stub.Insert = away
+        writer.insert(numbers(1, 2))
+        assert [held(shard).size for shard in shards] == [0, 2]
+        assert client.lost == 2
+        writer.insert(numbers(3))
+        assert [held(shard).size for shard in shards] == [1, 2]
+
+
+def test_a_dropped_table_is_registered_again() -> None:
+    with serving(session_timeout=600.0) as shards, client_of(shards, numbered(), session="s") as client:
+        client.writers[0].insert(numbers(1))
+        found = sampled(client, 4)
+        held(shards[0]).heard = -1e9
+        shards[0].service.sweep()
+        client.update_priorities(found, np.ones(4))
+        wait_until(lambda: shards[0].service.lost_updates == 4, "they are counted")
+        client.writers[0].insert(numbers(2))
+        assert set(sampled(client, 10).columns["number"].tolist()) == {2}
+
+
+def test_what_is_left_of_a_batch_goes_with_its_table() -> None:
+    """Keys begin anew: the priority of an item that is gone would be given to another one."""
+    declaration = numbered(samples_per_insert=1.0, min_size=1, error_buffer=200.0)
+    with serving(2) as shards, client_of(shards, declaration, actors=[0, 1], session="s") as client:
+        for shard, writer, left in zip(shards, client.writers, (6, 0), strict=True):
+            writer.insert(numbers(1))
+            limiter = held(shard).limiter
+            while limiter.await_sample(1, 0):
+                pass
+            limiter.undo_sample(left)
+        while not client._sampler._pieces:  # until the first has its part of it, and not the rest
+            assert client.sample(8, 0.0) is None
+        held(shards[0]).heard = -1e9
+        shards[0].service.sweep()
+        client.writers[0].insert(numbers(2))
+        found = sampled(client, 8)
+        assert set(found.columns["number"][found.places == 0].tolist()) == {2}
+        assert found.incarnations[0] == held(shards[0]).incarnation
+
+
+def test_what_does_not_fit_the_declaration_is_refused_here() -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        (writer,) = client.writers
+        with pytest.raises(ValueError, match="items of 'numbers' have the fields"):
+            writer.insert(Insertion({"other": np.zeros(1)}))
+        with pytest.raises(ValueError, match="a priority is a number from 0"):
+            writer.insert(numbers(1, priorities=[-1.0]))
+
+
+def test_too_many_items_at_once_are_refused_by_the_shard() -> None:
+    with serving() as shards, client_of(shards, numbered(10**5)) as client:
+        with pytest.raises(ReplayError, match="70000 items at once are too many; 65536 are the most"):
+            client.writers[0].insert(numbers(*range(70_000)))
+        client.writers[0].insert(numbers(1))
+
+
+def test_a_writer_leaves_with_its_client() -> None:
+    with serving() as shards:
+        with client_of(shards, numbered()) as client:
+            client.writers[0].insert(numbers(1))
+            assert len(held(shards[0])._writers) == 1
+        assert (len(held(shards[0])._writers), held(shards[0]).size) == (0, 1)
+        client.close()
+
+
+def test_what_goes_in_and_out_is_heard_of_by_everybody() -> None:
+    with serving(2) as shards, client_of(shards, numbered(), actors=(0, 1)) as client:
+        assert client.traffic == ReplayTraffic()
+        for writer in client.writers:
+            writer.insert(numbers(1, 2, 3))
+        with client_of(shards, numbered(), actors=()) as learner:
+            assert learner.traffic == ReplayTraffic(), "what was before it is not its"
+            sampled(learner, 10)
+            wait_until(lambda: learner.sample(1, 1.0) and learner.traffic.samples >= 11, "it hears of its own")
+            client.writers[0].insert(numbers(4))
+            wait_until(lambda: learner.sample(64, 1.0) and learner.traffic.inserts == 1, "and of what others do")
+            wait_until(lambda: client.sample(64, 1.0) and client.traffic.inserts == 7, "so does who came first")
+        asked = [held(shard).limiter.samples for shard in shards]
+        assert client.traffic.samples <= sum(asked)
+
+
+def test_answers_that_overtake_each_other_count_nothing_twice() -> None:
+    with serving() as shards, client_of(shards, numbered()) as client:
+        (link,) = client._group.links
+        for inserts in (5, 3, 5, 8):
+            state = replay_pb2.TableState(size=inserts, begun=True, inserts=inserts, samples=2 * inserts)
+            link.heard(link.incarnation or "", state)
+        assert client.traffic == ReplayTraffic(8, 16)
+        assert link.state.size == 8
+        link.heard("of another life", replay_pb2.TableState(inserts=100))
+        assert client.traffic == ReplayTraffic(8, 16)

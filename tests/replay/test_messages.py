@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from relaax.replay import Field, TableSpec
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.messages import declaration_from_message, declaration_to_message, declared_difference
+from support.replay_servers import numbered, pictured
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        numbered(),
+        numbered(samples_per_insert=8.0, min_size=100, error_buffer=64.0),
+        pictured(frame_slots=100),
+        TableDeclaration(TableSpec("t", {"a": Field("float32", (3, 4))}, 7, remover="lowest_priority")),
+    ],
+)
+def test_a_declaration_survives_the_wire(declaration: TableDeclaration) -> None:
+    message = pb.TableDescription.FromString(declaration_to_message(declaration).SerializeToString())
+    assert declaration_from_message(message) == declaration
+    assert declared_difference(declaration, declaration_from_message(message)) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (numbered(2000), "capacity is 1000 there and 2000 here"),
+        (numbered(alpha=0.5), "alpha is 1.0 there and 0.5 here"),
+        (numbered(min_size=3), "min_size is 1 there and 3 here"),
+        (numbered(samples_per_insert=2.0), "samples_per_insert is None there and 2.0 here"),
+        (
+            TableDeclaration(TableSpec("numbers", {"number": Field("int32")}, 1000, "prioritized", 1.0)),
+            "the field 'number' is int64 [] there and int32 [] here",
+        ),
+        (
+            TableDeclaration(TableSpec("numbers", {"other": Field("int64")}, 1000, "prioritized", 1.0)),
+            "the field 'number' is int64 [] there and missing here",
+        ),
+    ],
+)
+def test_the_first_difference_is_named(other: TableDeclaration, says: str) -> None:
+    assert declared_difference(numbered(), other) == says
+
+
+def _many_fields(message: pb.TableDescription) -> None:
+    message.fields.extend(pb.FieldDeclaration(name=f"f{i}", dtype="int8") for i in range(64))
+
+
+def _deep(message: pb.TableDescription) -> None:
+    message.fields[0].shape.extend([1] * 9)
+
+
+def _twice(message: pb.TableDescription) -> None:
+    message.fields.add().CopyFrom(message.fields[0])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda m: setattr(m, "name", ""), "a table has a name"),
+        (lambda m: setattr(m, "name", "x" * 129), "a table has a name"),
+        (lambda m: setattr(m, "name", "a\nb"), "printable"),
+        (_many_fields, "65 fields; 64 are the most"),
+        (_twice, "two fields have the name 'number'"),
+        (_deep, "9 dimensions"),
+        (lambda m: setattr(m.fields[0], "dtype", "i4,i4"), "has the dtype 'i4,i4'"),
+        (lambda m: setattr(m.fields[0], "dtype", "object"), "has the dtype 'object'"),
+        (lambda m: m.fields[0].shape.append(0), "is empty"),
+        (lambda m: setattr(m, "capacity", 0), "a capacity is from 1"),
+        (lambda m: setattr(m, "capacity", 2**63), "a capacity is from 1"),
+        (lambda m: setattr(m, "sampler", 0), "sampler 0 is none of"),
+        (lambda m: setattr(m, "remover", 77), "remover 77 is none of"),
+        (lambda m: setattr(m, "alpha", float("nan")), "alpha is from 0 to 1"),
+        (lambda m: setattr(m, "min_size", 0), "1 is the least"),
+        (lambda m: setattr(m, "min_size", 1001), "holds 1000"),
+        (lambda m: setattr(m, "samples_per_insert", float("nan")), "samples_per_insert"),
+        (lambda m: (setattr(m, "samples_per_insert", 1.0), setattr(m, "error_buffer", float("inf"))), "error_buffer"),
+        (lambda m: m.frame.extend([1] * 9), "9 dimensions"),
+        (lambda m: m.frame.extend([2, 2, 1]), "no field is a stack"),
+    ],
+)
+def test_what_cannot_be_is_refused(spoil: Callable[[pb.TableDescription], object], says: str) -> None:
+    message = declaration_to_message(numbered())
+    spoil(message)
+    with pytest.raises(ValueError, match=says):
+        declaration_from_message(message)
+
+
+@pytest.mark.parametrize("shards", [1, 3, 4])
+def test_a_shard_takes_its_part(shards: int) -> None:
+    declaration = numbered(1000, samples_per_insert=8.0, min_size=100, error_buffer=800.0)
+    spec = declaration.spec_of_shard(shards)
+    assert spec.capacity == -(-1000 // shards)
+    limiter = declaration.limiter(shards)
+    assert limiter.may_sample(800 // shards) is False
+    with pytest.raises(ValueError, match="need an error_buffer"):
+        limiter.may_sample(800 // shards + 1)
+
+
+def test_shards_take_as_large_requests_as_one_does_where_nothing_is_said() -> None:
+    declaration = numbered(10**6, samples_per_insert=0.5, min_size=1000)
+    for shards in (1, 2, 16):
+        assert not declaration.limiter(shards).may_sample(1000)
+    small = numbered(100, samples_per_insert=8.0, error_buffer=16.0)
+    assert small.limiter(16).may_insert(1), "an insert always passes"
+    with pytest.raises(ValueError, match=r"an error_buffer of 4.0 lets no insert"):
+        numbered(100, samples_per_insert=8.0, error_buffer=4.0)

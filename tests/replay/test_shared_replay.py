@@ -1,0 +1,401 @@
+"""Inserts and samples through memory: the same as by gRPC, who is let in, and what happens when a connection ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from relaax.parameters import segments
+from relaax.parameters.frames import HELLO, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
+from relaax.parameters.local_socket import NoSharedMemory
+from relaax.replay import Field, TableSpec, memory_way
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.client import ReplayClient
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Insertion, Sampled
+from relaax.replay.shard_memory import ShardMemory
+from relaax.replay.shared_layout import INSERT_NUMBERS, MOST_BATCHES, insert_arrays, insert_bytes, own_numbers
+from relaax.server.local_port import local_server
+from relaax.server.replay_server import replay_talk
+from relaax.server.replay_server.replay_talk import ReplayTalk
+from support.leftovers import descriptors
+from support.processes import Processes, wait_until
+from support.replay_servers import (
+    Shard,
+    client_of,
+    numbered,
+    numbers,
+    pictured,
+    serving,
+    start_replay_server,
+    write_replay_configuration,
+)
+
+pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")
+
+
+def varied() -> TableDeclaration:
+    """A table of fields of all kinds, whose lengths are no multiples of anything."""
+    fields = {
+        "stack": Field("uint8", (5, 3, 4), frames=2),
+        "going_on": Field("bool", (3,)),
+        "action": Field("int16"),
+        "state": Field("float32", (7,)),
+        "value": Field("float64", (1, 3)),
+    }
+    return TableDeclaration(TableSpec("varied", fields, 50, "prioritized", frame=(5, 3, 2)))
+
+
+def insertions() -> Iterator[Insertion]:
+    """Steps of one environment, 7 at a time, more than the table holds."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (85, 5, 3, 2), dtype=np.uint8)
+    for first in range(0, 84, 7):
+        steps = np.arange(first, first + 7)
+        columns = {
+            "value": rng.normal(size=(7, 1, 3)),
+            "state": rng.normal(size=(7, 7)).astype(np.float32),
+            "stack": np.stack([steps - 1, steps], axis=1),
+            "going_on": rng.integers(0, 2, (7, 3)).astype(np.bool_),
+            "action": rng.integers(-9, 9, 7, dtype=np.int16),
+        }
+        kept = max(0, first - 1)
+        yield Insertion(columns, rng.random(7), frames[kept : first + 7], kept)
+
+
+def table_of(shard: Shard, session: str = "") -> Any:
+    return next(held for (_, whose), held in shard.service._tables.items() if whose == session)._table
+
+
+def talks(shard: Shard) -> list[ReplayTalk]:
+    return list(shard.server._local._connections.values())  # type: ignore[arg-type]
+
+
+def by_memory(shard: Shard) -> int:
+    return shard.server._local._offers.connected()
+
+
+def drawn(client: ReplayClient, count: int) -> Sampled:
+    found = client.sample(count, 30.0)
+    assert found is not None
+    return found
+
+
+def end_all(shard: Shard) -> None:
+    """End the connections through memory, from the server's side."""
+    for talk in talks(shard):
+        talk.close()
+    wait_until(lambda: by_memory(shard) == 0, "the server has seen their end")
+
+
+def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
+    with (
+        serving() as (shard,),
+        client_of([shard], varied(), session="memory") as memory,
+        client_of([shard], varied(), session="grpc", share_memory=False) as grpc,
+    ):
+        for insertion in insertions():
+            for client in (memory, grpc):
+                client.writers[0].insert(insertion)
+        assert by_memory(shard) == 1
+        ours, other = table_of(shard, "memory"), table_of(shard, "grpc")
+        state, wanted = ours.state(), other.state()
+        for name in state.keys() - {"random", "writers/names"}:
+            np.testing.assert_array_equal(state[name], wanted[name], err_msg=name)
+        other.restore({**wanted, "random": state["random"]})
+        for count in (1, 33, 8, 500):
+            one, two = drawn(memory, count), drawn(grpc, count)
+            assert list(one.columns) == list(two.columns)
+            pairs = [(one.columns[name], two.columns[name]) for name in one.columns]
+            pairs += [(one.keys, two.keys), (one.probabilities, two.probabilities), (one.ages, two.ages)]
+            for mine, theirs in pairs:
+                assert (mine.dtype, mine.shape, mine.tobytes()) == (theirs.dtype, theirs.shape, theirs.tobytes())
+        assert by_memory(shard) == 2
+
+
+def test_a_sample_stays_as_it_is_while_it_is_in_use_and_its_memory_is_used_again() -> None:
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(*range(100)))
+        held = [drawn(client, 32) for _ in range(MOST_BATCHES + 4)]
+        before = [found.columns["number"].copy() for found in held]
+        sampler = next(talk for talk in talks(shard) if talk._batches)
+        assert len(sampler._batches) == MOST_BATCHES, "what is more came by gRPC"
+        with pytest.raises(ValueError, match="read-only"):
+            held[0].columns["number"][0] = 7
+        del held[5]
+        for _ in range(20):
+            drawn(client, 32)
+        end_all(shard)
+        for _ in range(20):
+            drawn(client, 32)
+        for found, copy in zip(held, before[:5] + before[6:], strict=True):
+            np.testing.assert_array_equal(found.columns["number"], copy)
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(*range(100)))
+        for count in (1, 30, 32, 3, 31, 700, 2):
+            for _ in range(5):
+                drawn(client, count)
+        sampler = next(talk for talk in talks(shard) if talk._batches)
+        assert len(sampler._batches) <= 2
+
+
+def answerless(monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[ReplayTalk, Frame], None]) -> list[int]:
+    """Let the first answer of a kind be lost; return a list that has an element then."""
+    real, lost = getattr(ReplayTalk, name), []
+
+    def once(self: ReplayTalk, frame: Frame) -> None:
+        if lost:
+            real(self, frame)
+            return
+        lost.append(1)
+        answer(self, frame)
+        raise BrokenFrame("the connection broke")
+
+    monkeypatch.setattr(ReplayTalk, name, once)
+    return lost
+
+
+def test_an_insert_whose_answer_is_lost_goes_by_grpc_and_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = answerless(monkeypatch, "_answer_insert", lambda talk, frame: talk._insert(frame) and None)
+    with serving() as (shard,), client_of([shard], pictured()) as client:
+        frames = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
+        for last in range(1, 6):
+            columns = {"number": np.array([last]), "stack": np.array([[last - 1, last]])}
+            client.writers[0].insert(Insertion(columns, None, frames[: last + 1]))
+        table = table_of(shard)
+        assert (lost, table.size, table.totals.duplicates, client.lost) == ([1], 5, 1, 0)
+        for number, stack in zip(*drawn(client, 60).columns.values(), strict=True):
+            np.testing.assert_array_equal(stack[..., 1], frames[number, ..., 0])
+
+
+def test_a_sample_whose_answer_is_lost_goes_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = answerless(monkeypatch, "_answer_sample", lambda talk, frame: None)
+    monkeypatch.setattr(memory_way, "TRY_AGAIN_SECONDS", 0.0)
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(1))
+        assert set(drawn(client, 8).columns["number"].tolist()) == {1}
+        assert lost == [1]
+        drawn(client, 8)
+        assert by_memory(shard) == 2, "memory is tried again"
+
+
+def test_an_answer_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = threading.Event()
+    answerless(monkeypatch, "_answer_sample", lambda talk, frame: enough.wait(60) and None)
+    with serving() as (shard,), client_of([shard], numbered(), timeout=0.5) as client:
+        client.writers[0].insert(numbers(1))
+        try:
+            assert len(drawn(client, 8).keys) == 8
+        finally:
+            enough.set()
+
+
+def test_who_wants_none_or_is_offered_none_goes_by_grpc() -> None:
+    with serving() as (shard,), client_of([shard], numbered(), share_memory=False) as client:
+        client.writers[0].insert(numbers(1))
+        drawn(client, 4)
+        assert by_memory(shard) == 0
+    with serving() as (shard,):
+        shard.server._local._offers.open = False
+        with client_of([shard], numbered()) as client:
+            client.writers[0].insert(numbers(1))
+            drawn(client, 4)
+            assert by_memory(shard) == 0
+
+
+def test_without_room_for_connections_or_memory_there_is_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_talk, "MOST_CONNECTIONS", 1)
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(1))
+        drawn(client, 4)
+        assert by_memory(shard) == 1
+
+    def no_memory(size: int, **_: Any) -> Any:
+        raise OSError(24, "no more descriptors")
+
+    monkeypatch.setattr(replay_talk, "MOST_CONNECTIONS", 9)
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(1))
+        drawn(client, 4)
+        assert by_memory(shard) == 2
+        monkeypatch.setattr(segments, "make", no_memory)
+        kept = drawn(client, 4), drawn(client, 4), drawn(client, 4)
+        assert [set(found.columns["number"].tolist()) for found in kept] == [{1}] * 3
+
+
+def offer(shard: Shard, **changes: Any) -> pb.ReplayMemoryOffer:
+    """What a client is told, and after it other values of some of it."""
+    name = "0" * 32
+    made = shard.server._local._offers.offer(name)
+    assert made is not None
+    offered = pb.ReplayMemoryOffer(
+        socket=made.socket, name=name, caller_proof=made.worker_proof, server_proof=made.shard_proof
+    )
+    offered.MergeFrom(pb.ReplayMemoryOffer(**changes))
+    return offered
+
+
+@contextmanager
+def stranger(offered: pb.ReplayMemoryOffer, length: int = 4 * INSERT_NUMBERS) -> Iterator[FrameSocket]:
+    """Who has introduced itself."""
+    with closing(FrameSocket(socket.socket(socket.AF_UNIX), descriptors=True)) as frames:
+        frames.socket.settimeout(10.0)
+        frames.socket.connect(b"\0" + offered.socket)
+        frames.send(Frame(HELLO, offered.name.encode() + offered.caller_proof, length))
+        yield frames
+
+
+@contextmanager
+def let_in(shard: Shard) -> Iterator[FrameSocket]:
+    with stranger(offer(shard)) as frames:
+        _, descriptor = frames.receive()
+        assert descriptor is not None
+        os.close(descriptor)
+        yield frames
+
+
+@pytest.mark.parametrize("wrong", [{"caller_proof": bytes(32)}, {"name": "1" * 32}, {"length": 4}])
+def test_a_stranger_is_not_heard(wrong: dict[str, Any]) -> None:
+    more = {"length": wrong.pop("length")} if "length" in wrong else {}
+    with serving() as (shard,), stranger(offer(shard, **wrong), **more) as frames:
+        with pytest.raises(BrokenFrame, match="the connection was closed"):
+            frames.receive()
+        assert by_memory(shard) == 0
+
+
+def test_who_answers_must_prove_to_be_the_server() -> None:
+    with serving() as (shard,), pytest.raises(NoSharedMemory, match="did not prove to be the shard"):
+        ShardMemory(offer(shard, server_proof=bytes(32)), numbered().spec)
+
+
+def test_who_says_nothing_has_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_server, "_HANDSHAKE_SECONDS", 0.1)
+    with serving() as (shard,), closing(socket.socket(socket.AF_UNIX)) as silent:
+        silent.settimeout(30.0)
+        silent.connect(b"\0" + offer(shard).socket)
+        assert silent.recv(1) == b""
+
+
+def test_memory_of_samples_is_sealed() -> None:
+    with serving() as (shard,), client_of([shard], numbered()) as client, let_in(shard) as frames:
+        client.writers[0].insert(numbers(1))
+        incarnation = client._group.links[0].incarnation or ""
+        request = pb.SampleRequest(incarnation=incarnation, count=2)
+        frames.send(Frame(SAMPLE, request.SerializeToString(), vector=4096))
+        answer, descriptor = frames.receive()
+        assert descriptor is not None
+        try:
+            assert answer.vector == 4 * 64
+            for size in (0, 2**20):
+                with pytest.raises(PermissionError):
+                    os.ftruncate(descriptor, size)
+            with pytest.raises(PermissionError):
+                segments.map_(descriptor, 1024, writable=True)
+        finally:
+            os.close(descriptor)
+
+
+def test_nonsense_ends_its_own_connection_only() -> None:
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        client.writers[0].insert(numbers(1))
+        incarnation = client._group.links[0].incarnation or ""
+        sample = pb.SampleRequest(incarnation=incarnation, count=2).SerializeToString()
+        for frame in (
+            Frame(9, b""),
+            Frame(INSERT, b"", vector=4 * INSERT_NUMBERS + 1),
+            Frame(SAMPLE, sample, vector=0),
+            Frame(SAMPLE, sample, vector=2**40),
+            Frame(SAMPLE, sample, segment=7),
+        ):
+            with let_in(shard) as frames:
+                frames.send(frame)
+                with pytest.raises(BrokenFrame, match="the connection was closed"):
+                    frames.receive()
+        head = {"incarnation": incarnation, "writer": "a" * 32, "sequence": 1, "count": 1}
+        with let_in(shard) as frames:
+            for frame, says in (
+                (Frame(INSERT, b"\xff"), "arsing"),
+                (Frame(INSERT, pb.InsertRequest(**head).SerializeToString(), vector=8), "holds no 1 items"),
+                (Frame(INSERT, pb.InsertRequest(**head).SerializeToString(), vector=128), "are no frames"),
+                (Frame(INSERT, pb.InsertRequest(**{**head, "writer": "x"}).SerializeToString()), "32 hexadecimal"),
+                (Frame(INSERT, pb.InsertRequest(**{**head, "count": 2000}).SerializeToString()), "too many"),
+                (Frame(SAMPLE, sample, vector=64), "holds no 2 items"),
+                (Frame(SAMPLE, b"\xff", vector=64), "arsing"),
+            ):
+                frames.send(frame)
+                answer, descriptor = frames.receive()
+                assert descriptor is None and answer.kind and says in answer.message.decode(), says
+        drawn(client, 4)
+        assert table_of(shard).size == 1
+
+
+def test_what_is_checked_does_not_lie_in_memory_of_others() -> None:
+    spec = varied().spec
+    memory = memoryview(bytearray(insert_bytes(spec, 3, 2)))
+    columns, frames = insert_arrays(spec, 3, memory)
+    assert len(frames) == 2
+    owned = own_numbers(spec, columns)
+    shared = {name for name in columns if np.shares_memory(owned[name], columns[name])}
+    assert shared == {"action", "state", "value"}
+    columns["going_on"].view(np.uint8)[1, 1] = 2
+    with pytest.raises(ValueError, match="'going_on' are booleans, a byte of 0 or 1 each"):
+        own_numbers(spec, columns)
+
+
+CHILD = """
+import sys
+import numpy as np
+from support.replay_servers import client_of, numbered, numbers
+with client_of([sys.argv[1]], numbered()) as client:
+    client.writers[0].insert(numbers(1, 2, 3))
+    held = [client.sample(32, 30.0) for _ in range(5)]
+    print("both ways are in use", flush=True)
+    while True:
+        client.writers[0].insert(numbers(1))
+        client.sample(32, 30.0)
+"""
+
+
+def test_a_client_that_is_killed_leaves_nothing_behind(processes: Processes, tmp_path: Path) -> None:
+    server, address = start_replay_server(processes, write_replay_configuration(tmp_path))
+    with client_of([address], numbered()) as client:
+        client.writers[0].insert(numbers(1))
+        drawn(client, 1)
+        mapped = [m.path for m in psutil.Process(server.pid).memory_maps(grouped=False) if "memfd:relaax" in m.path]
+        assert mapped, "memory is shared"
+        before = descriptors(server), len(mapped)
+        child = processes.start_python(CHILD, address, env={**os.environ, "PYTHONPATH": os.pathsep.join(path())})
+        child.wait_for_line("both ways are in use")
+        child.kill()
+
+        def left() -> tuple[int, int]:
+            maps = psutil.Process(server.pid).memory_maps(grouped=False)
+            return descriptors(server), sum("memfd:relaax" in m.path for m in maps)
+
+        wait_until(lambda: all(now <= then for now, then in zip(left(), before, strict=True)), "all was given back", 60)
+        drawn(client, 4)
+    assert server.stop() == 0
+
+
+def path() -> list[str]:
+    root = Path(__file__).resolve().parents[2]
+    return [str(root), str(root / "tests")]
+
+
+def test_a_server_that_is_killed_leaves_samples_as_they_are(processes: Processes, tmp_path: Path) -> None:
+    server, address = start_replay_server(processes, write_replay_configuration(tmp_path))
+    with client_of([address], numbered(), patience=0.5) as client:
+        client.writers[0].insert(numbers(*range(50)))
+        held = drawn(client, 64)
+        copy = held.columns["number"].copy()
+        server.kill()
+        np.testing.assert_array_equal(held.columns["number"], copy)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.replay import Field, Table, TableSpec
+
+STACK = Field("uint8", (84, 84, 4), frames=4)
+
+
+def arrays(thing: Any) -> Iterator[np.ndarray]:
+    """All arrays that a table's own objects hold memory by."""
+    if isinstance(thing, np.ndarray):
+        if thing.base is None:
+            yield thing
+    elif isinstance(thing, dict):
+        for value in thing.values():
+            yield from arrays(value)
+    elif type(thing).__module__.startswith("relaax.replay") and hasattr(thing, "__dict__"):
+        yield from arrays(vars(thing))
+
+
+@pytest.mark.parametrize("remover", ["fifo", "lowest_priority"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fields": {"observation": Field("float32", (4,)), "done": Field("bool")}},
+        {"fields": {"observation": STACK, "following": STACK, "action": Field("int64")}, "frame": (84, 84, 1)},
+    ],
+    ids=["vectors", "frames"],
+)
+def test_the_memory_is_as_computed_beforehand(options: dict[str, Any], remover: Any) -> None:
+    spec = TableSpec("replay", capacity=1000, remover=remover, **options)
+    assert spec.bytes() == sum(array.nbytes for array in arrays(Table(spec, seed=0)))
+
+
+def test_a_million_atari_transitions_take_seven_gigabytes() -> None:
+    fields = {"observation": STACK, "following": STACK, "action": Field("int64"), "reward": Field("float32")}
+    spec = TableSpec("replay", fields, 1_000_000, sampler="prioritized", frame=(84, 84, 1))
+    assert 7.0e9 < spec.bytes() < 7.5e9  # two stacks each would take 56
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"name": ""}, "needs a name"),
+        ({"fields": {}}, "has no fields"),
+        ({"capacity": 0}, "from 1 to 2147483646 items, not 0"),
+        ({"sampler": "best"}, "'uniform' or 'prioritized', not 'best'"),
+        ({"alpha": 1.5}, "alpha is from 0 to 1, not 1.5"),
+        ({"alpha": float("nan")}, "alpha"),
+        ({"remover": "lifo"}, "'fifo' or 'lowest_priority', not 'lifo'"),
+        ({"frame": (84, 84, 1)}, "no field is a stack"),
+        ({"frame_slots": 5}, "needs the shape of one"),
+        ({"fields": {"observation": STACK}}, "needs the shape of one"),
+        ({"fields": {"observation": STACK}, "frame": (84, 84)}, "\\[h, w\\] is \\[h, w, 1\\]"),
+        ({"fields": {"observation": STACK}, "frame": (84, 84, 3)}, "its shape is \\(84, 84, 12\\)"),
+        ({"fields": {"observation": STACK}, "frame": (84, 84, 1), "frame_slots": 0}, "frame_slots is from 1"),
+        ({"fields": {"observation": Field("int8", (84, 84, 4), 4)}, "frame": (84, 84, 1)}, "its dtype uint8"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        TableSpec(**({"name": "replay", "fields": {"reward": Field("float32")}, "capacity": 10} | options))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("object",), "cannot be kept"),
+        (("complex64",), "cannot be kept"),
+        (("f4", (0,)), "empty"),
+        (("u1", (), -1), "-1"),
+    ],
+)
+def test_fields_that_cannot_be_are_refused(arguments: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Field(*arguments)

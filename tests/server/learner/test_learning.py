@@ -1,0 +1,195 @@
+"""The learner's loop, with a replay memory and parameters in this process."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.algorithm_base import LearnerContext, Registration, TrainingEnded
+from relaax.algorithm_base.testing import FakeParameters
+from relaax.parameters.purposes import LEARN
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Insertion, ReplayTraffic, ReplayUnavailable, Sampled
+from relaax.replay.local import LocalReplay
+from relaax.replay.spec import Field, TableSpec
+from relaax.rlx import Box, Discrete
+from relaax.server.learner import learning
+from relaax.server.learner.interruption import Interruption
+from relaax.server.learner.learning import LearnerMeter, LearnerState, learn
+from relaax.server.learner.sampling import AHEAD, SampleAhead
+from support.metrics_page import documented
+from support.processes import wait_until
+from support.replay_algorithm import SIZE, Config, Learner
+
+SPACES = Box(-1, 1, shape=(3,)), Discrete(2)
+FIELDS = {"observation": Field("float32", (3,)), "reward": Field("float32")}
+SPEC = TableSpec("experience", FIELDS, 1000, sampler="prioritized")
+
+
+def memory(min_size: int = 8) -> LocalReplay:
+    return LocalReplay(TableDeclaration(SPEC, min_size=min_size), environments=1)
+
+
+def fill(replay: LocalReplay, count: int) -> None:
+    columns = {"observation": np.zeros((count, 3), np.float32), "reward": np.zeros(count, np.float32)}
+    replay.writers[0].insert(Insertion(columns))
+
+
+class CountingReplay(LocalReplay):
+    """Notes what was asked of it."""
+
+    samples = 0
+    given_back = 0
+
+    def sample(self, count: int, timeout: float) -> Sampled | None:
+        found = super().sample(count, timeout)
+        self.samples += found is not None
+        return found
+
+    def update_priorities(self, sampled: Sampled, priorities: Any) -> None:
+        super().update_priorities(sampled, priorities)
+        self.given_back += 1
+
+
+class BusyReplay(CountingReplay):
+    """An actor goes on inserting."""
+
+    def update_priorities(self, sampled: Sampled, priorities: Any) -> None:
+        super().update_priorities(sampled, priorities)
+        fill(self, 1)
+
+
+def learner_of(replay: LocalReplay, parameters: FakeParameters) -> Learner:
+    parameters.register(Registration("", environments=0, purpose=LEARN))
+    given: dict[str, Any] = {"parameters": parameters, "metrics": parameters.metrics, "replay": replay}
+    return Learner(Config(path="x", batch=4), LearnerContext(*SPACES, seed=1, learner=0, **given))
+
+
+class EndsAfter(FakeParameters):
+    """Training ends with the push of this number."""
+
+    def __init__(self, pushes: int) -> None:
+        super().__init__(np.zeros(SIZE, np.float32))
+        self._left = pushes
+
+    def push(self, *arguments: Any, **options: Any) -> Any:
+        if self._left == 0:
+            raise TrainingEnded(7)
+        self._left -= 1
+        return super().push(*arguments, **options)
+
+
+def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "TELL_SECONDS", 0.0)
+    replay = BusyReplay(TableDeclaration(SPEC, min_size=8), environments=1)
+    fill(replay, 10)
+    parameters = EndsAfter(5)
+    learner, state = learner_of(replay, parameters), LearnerState(0)
+    samples = SampleAhead(replay, learner.batch_size)
+    try:
+        with pytest.raises(TrainingEnded):
+            learn(learner, samples, parameters, state, Interruption())
+    finally:
+        samples.close()
+    assert [push.env_steps for push in parameters.pushes] == [0] * 5
+    assert (state.updates, state.items) == (5, 20)
+    assert state.replay_size in range(10, 16)
+    assert replay.given_back == 5
+    assert replay.samples <= 5 + AHEAD + 2, "no further ahead than that"
+    told = {name for name, _ in parameters.scalars}
+    assert told == {name for name in documented() if name.startswith(("learner/", "replay/"))}
+    assert min(value for name, value in parameters.scalars if name == "replay/inserts_per_second") >= 0
+
+
+def test_without_samples_it_asks_the_parameter_server_whether_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learning, "IDLE_SECONDS", 0.01)
+    replay = memory()
+    parameters = FakeParameters(np.zeros(SIZE, np.float32))
+    learner = learner_of(replay, parameters)
+    flushed = threading.Event()
+
+    def flush() -> None:
+        if flushed.is_set():
+            raise TrainingEnded(3)
+        flushed.set()
+
+    monkeypatch.setattr(parameters, "flush", flush)
+    samples = SampleAhead(replay, 4)
+    try:
+        with pytest.raises(TrainingEnded):
+            learn(learner, samples, parameters, LearnerState(0), Interruption())
+    finally:
+        samples.close()
+    assert parameters.pushes == []
+
+
+def test_what_sampling_raises_reaches_the_loop_once_ready_batches_are_learned_from() -> None:
+    class Gone(LocalReplay):
+        def sample(self, count: int, timeout: float) -> Sampled | None:
+            raise ReplayUnavailable("no replay server was there for 60 s")
+
+    replay = Gone(TableDeclaration(SPEC), environments=1)
+    samples = SampleAhead(replay, 4)
+    try:
+        with pytest.raises(ReplayUnavailable, match="no replay server"):
+            samples.take(30.0)
+    finally:
+        samples.close()
+
+
+def test_it_samples_only_so_far_ahead_and_ends_while_nobody_takes() -> None:
+    replay = CountingReplay(TableDeclaration(SPEC, min_size=1), environments=1)
+    fill(replay, 4)
+    samples = SampleAhead(replay, 4)
+    wait_until(lambda: replay.samples == AHEAD + 1, "two are ready, and one more waits")
+    assert samples.take(30.0) is not None
+    wait_until(lambda: replay.samples == AHEAD + 2, "the next one takes its place")
+    samples.close()
+    assert not samples._thread.is_alive()
+
+
+def test_the_meter_tells_rates_once_a_second() -> None:
+    now = [100.0]
+    state = LearnerState(0)
+    parameters = FakeParameters(np.zeros(SIZE, np.float32))
+    parameters.register(Registration("", environments=0, purpose=LEARN))
+    replay = memory(min_size=1)
+    fill(replay, 4)
+    sampled = replay.sample(2, 0.0)
+    assert sampled is not None
+    traffic = ReplayTraffic(100, 10)
+    meter = LearnerMeter(state, parameters.metrics, lambda: traffic, lambda: now[0])
+    for _ in range(4):
+        meter.waited(0.25)
+        meter.learned(sampled)
+        now[0] += 0.5
+        traffic += ReplayTraffic(10, 20)
+    rates = [pair for pair in parameters.scalars if pair[0] not in ("replay/size", "replay/sample_age")]
+    assert rates == [
+        ("learner/updates_per_second", 2.0),
+        ("learner/wait_fraction", 0.75),
+        ("replay/inserts_per_second", 20.0),
+        ("replay/samples_per_second", 40.0),
+        ("replay/samples_per_insert", 2.0),
+    ]
+    assert (state.updates, state.waited_seconds) == (4, 1.0)
+
+
+def test_a_memory_into_which_nothing_goes_has_no_ratio() -> None:
+    now = [0.0]
+    parameters = FakeParameters(np.zeros(SIZE, np.float32))
+    parameters.register(Registration("", environments=0, purpose=LEARN))
+    meter = LearnerMeter(LearnerState(0), parameters.metrics, ReplayTraffic, lambda: now[0])
+    now[0] = 2.0
+    meter.waited(2.0)
+    assert dict(parameters.scalars) == {
+        "learner/updates_per_second": 0.0,
+        "learner/wait_fraction": 1.0,
+        "replay/inserts_per_second": 0.0,
+        "replay/samples_per_second": 0.0,
+    }

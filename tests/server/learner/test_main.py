@@ -1,0 +1,124 @@
+"""The command `relaax-learner`, as a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.server.learner.status import FAMILIES
+from support import replay_algorithm
+from support.metrics_page import documented_for_prometheus
+from support.nobody import nobody
+from support.processes import Processes, Running, wait_until
+from support.scrape import health, scraped, status_url
+from support.service import LEARNER, PARAMETER_SERVER
+
+PREFIX = "relaax_learner_"
+READY = "relaax-learner ready"
+
+
+def written(folder: Path, **algorithm: Any) -> Path:
+    document = {
+        "relaax-parameter-server": {"bind": "127.0.0.1:0"},
+        "algorithm": {"path": str(Path(replay_algorithm.__file__)), **algorithm},
+    }
+    path = folder / "replay.yaml"
+    path.write_text(json.dumps(document))  # JSON is YAML
+    return path
+
+
+@pytest.fixture
+def address(processes: Processes, tmp_path: Path) -> Iterator[str]:
+    """A parameter server without a model."""
+    _, address = processes.start_server(*PARAMETER_SERVER, "--config", written(tmp_path))
+    yield address
+
+
+def start(processes: Processes, tmp_path: Path, address: str, *more: str) -> Running:
+    return processes.start(*LEARNER, "--config", written(tmp_path), "--parameter-server", address, *more)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_while_it_waits_for_the_first_worker(
+    processes: Processes, tmp_path: Path, address: str, number: int, code: int
+) -> None:
+    learner = start(processes, tmp_path, address)
+    learner.wait_for_line(READY)
+    assert learner.stop(number) == code
+    assert "Traceback" not in learner.stderr
+    assert f"ended by {signal.Signals(number).name}" in learner.stderr
+    assert learner.lines == [READY]
+
+
+def test_a_signal_ends_it_while_the_parameter_server_is_away(processes: Processes, tmp_path: Path) -> None:
+    with nobody() as address:
+        learner = start(processes, tmp_path, address)
+        wait_until(lambda: "is away, waiting up to 60 s" in learner.stderr, "it waits", timeout=60)
+        assert learner.stop(signal.SIGTERM) == 0
+    assert learner.lines == []
+
+
+def test_it_ends_if_the_parameter_server_is_away_for_too_long(processes: Processes, tmp_path: Path) -> None:
+    with nobody() as address:
+        learner = start(processes, tmp_path, address, "--set", "learner.parameter_server_patience=0.2")
+        assert learner.wait(60) == 1
+    assert f"relaax-learner: parameter server {address} was away for 0.2 s" in learner.stderr
+    assert "Traceback" not in learner.stderr
+
+
+def test_its_status_port_says_what_it_waits_for(processes: Processes, tmp_path: Path, address: str) -> None:
+    learner = start(processes, tmp_path, address, "--status-bind", "127.0.0.1:0", "--learner", "2")
+    url = status_url(learner)
+    learner.wait_for_line(READY)
+    status, more = health(url)
+    assert (status, more["server"], more["learner"], more["phase"]) == (200, "relaax-learner", 2, "waiting")
+    values = scraped(url)
+    assert values["relaax_learner_serving"] == 1
+    assert values["relaax_learner_learning"] == values["relaax_learner_updates_total"] == 0
+    assert learner.stop(signal.SIGTERM) == 0
+
+
+def test_the_page_of_metrics_lists_what_it_serves() -> None:
+    assert documented_for_prometheus(PREFIX) == {family.name for family in FAMILIES}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["--set", "algorithm.bundle=true"], "each worker learns from a memory of its own: no learner is needed"),
+        (["--set", "algorithm.path=da3c", "--set", "algorithm.batch=null"], "batch"),
+        (["--set", "learner.device=gpu:9"], "relaax-learner.device: "),
+        (["--status-bind", "0.0.0.0:0"], "can be reached from other machines"),
+        (["--set", "learner.learner=1"], "relaax-learner: unknown key 'learner'"),
+        (["--set", "learner.replay_server_token_file=nowhere"], "relaax-learner.replay_server_token_file: the token"),
+        (["--set", "learner.parameter_server_certificate=x"], "relaax-learner.parameter_server_key: is needed as well"),
+    ],
+)
+def test_what_it_cannot_use_is_one_sentence(
+    processes: Processes, tmp_path: Path, given: list[str], sentence: str
+) -> None:
+    learner = processes.start(*LEARNER, "--config", written(tmp_path), *given)
+    assert learner.wait(60) == 2
+    (line,) = [line for line in learner.stderr.splitlines() if line.startswith("relaax-learner: ")]
+    assert sentence in line
+    assert "Traceback" not in learner.stderr
+
+
+def test_an_algorithm_without_a_memory_has_no_learner(processes: Processes, tmp_path: Path) -> None:
+    learner = processes.start(*LEARNER, "--config", "da3c_gym_cartpole")
+    assert learner.wait(60) == 2
+    assert "algorithm.path: da3c has no replay memory: its workers learn themselves" in learner.stderr
+
+
+def test_its_configuration_can_be_checked_and_shown(processes: Processes, tmp_path: Path) -> None:
+    checked = processes.start(*LEARNER, "--config", written(tmp_path), "--check-config")
+    assert checked.wait(60) == 0
+    assert "can be used" in checked.lines[0]
+    shown = processes.start(*LEARNER, "--config", written(tmp_path), "--print-config", "--bridge", "grpc")
+    assert shown.wait(60) == 0
+    assert "  bridge: grpc  # command line" in shown.lines

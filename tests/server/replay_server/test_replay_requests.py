@@ -1,0 +1,172 @@
+"""What no correct client sends is refused by one sentence, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.messages import declaration_to_message
+from relaax.replay.replay_pb2_grpc import ReplayServiceStub
+from relaax.replay.wire import MAX_MESSAGE, to_bytes
+from support.replay_servers import Shard, numbered, pictured, serving
+
+WRITER = "0123456789abcdef" * 2
+PATIENCE = 60.0
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class Talk:
+    """A stub of a shard, and tables that it has."""
+
+    def __init__(self, shard: Shard, channel: grpc.Channel) -> None:
+        self.shard = shard
+        self.stub = ReplayServiceStub(channel)
+        self.numbers = self.registered(numbered())
+        self.pictures = self.registered(pictured())
+
+    def registered(self, declaration: Any, session: str = "") -> str:
+        request = pb.ReplayServiceRegisterRequest(table=declaration_to_message(declaration), session=session)
+        answer: pb.ReplayServiceRegisterResponse = self.stub.Register(request, timeout=PATIENCE)
+        return answer.incarnation
+
+    def insert(self, **changes: Any) -> pb.InsertResponse:
+        given = {"writer": WRITER, "sequence": 1, "count": 2, "columns": [column("number", np.arange(2))]}
+        request = pb.InsertRequest(**{"incarnation": self.numbers, **given, **changes})
+        answer: pb.InsertResponse = self.stub.Insert(request, timeout=PATIENCE)
+        return answer
+
+    def pictured(self, **changes: Any) -> pb.InsertResponse:
+        columns = [column("number", np.arange(1)), column("stack", np.array([[0, 1]]))]
+        return self.insert(
+            **{"incarnation": self.pictures, "count": 1, "columns": columns, "frames": bytes(8), **changes}
+        )
+
+    def sample(self, count: int, incarnation: str | None = None, **more: Any) -> pb.SampleResponse:
+        request = pb.SampleRequest(
+            incarnation=self.numbers if incarnation is None else incarnation, count=count, **more
+        )
+        answer: pb.SampleResponse = self.stub.Sample(request, timeout=PATIENCE)
+        return answer
+
+    def update(self, keys: bytes, priorities: bytes, incarnation: str | None = None) -> int:
+        table = self.numbers if incarnation is None else incarnation
+        request = pb.UpdatePrioritiesRequest(incarnation=table, keys=keys, priorities=priorities)
+        answer: pb.UpdatePrioritiesResponse = self.stub.UpdatePriorities(request, timeout=PATIENCE)
+        return answer.applied
+
+    def sizes(self) -> dict[str, int]:
+        answer = self.stub.GetStatus(pb.ReplayServiceGetStatusRequest(), timeout=PATIENCE)
+        return {table.name: table.size for table in answer.tables}
+
+
+def column(name: str, numbers: np.ndarray) -> pb.Column:
+    return pb.Column(name=name, data=to_bytes(numbers))
+
+
+@pytest.fixture(scope="module")
+def talk() -> Iterator[Talk]:
+    options = [("grpc.max_send_message_length", 2 * MAX_MESSAGE), ("grpc.max_receive_message_length", MAX_MESSAGE)]
+    with serving() as (shard,), grpc.insecure_channel(shard.address, options) as channel:
+        yield Talk(shard, channel)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda t: t.insert(writer="somebody"), "writer must be 32 hexadecimal digits"),
+        (lambda t: t.insert(writer="0" * 1000), "writer must be 32 hexadecimal digits"),
+        (lambda t: t.insert(sequence=0), "inserts are numbered from 1 on"),
+        (lambda t: t.insert(count=3), "'number' of 3 are 24 bytes of int64"),
+        (lambda t: t.insert(count=1), "'number' of 1 are 8 bytes"),
+        (lambda t: t.insert(count=2**32 - 1), "4294967295 items at once are too many; 1000 are the most"),
+        (lambda t: t.insert(columns=[]), "have the fields"),
+        (lambda t: t.insert(columns=[column("number", np.arange(2))] * 2), "each once"),
+        (lambda t: t.insert(columns=[column("number", np.arange(2, dtype=np.int32))]), "are 16 bytes of int64"),
+        (lambda t: t.insert(columns=[column("numbre", np.arange(2))]), "have the fields"),
+        (lambda t: t.insert(priorities=to_bytes(np.ones(3))), "priorities of 2 are 16 bytes of float64"),
+        (lambda t: t.insert(priorities=b"\0"), "priorities of 2 are 16 bytes"),
+        (lambda t: t.insert(priorities=to_bytes(np.array([1.0, np.nan]))), "a priority is a number from 0"),
+        (lambda t: t.insert(priorities=to_bytes(np.array([1.0, -1.0]))), "a priority is a number from 0"),
+        (lambda t: t.insert(priorities=to_bytes(np.array([1.0, np.inf]))), "a priority is a number from 0"),
+        (lambda t: t.insert(frames=bytes(4)), "no field of 'numbers' is a stack of frames"),
+        (lambda t: t.pictured(frames=bytes(7)), "frames of 1 are 4 bytes"),
+        (lambda t: t.pictured(first_frame=2**63), "frames are numbered up to"),
+        (lambda t: t.pictured(keep_from=2**63), "frames are numbered up to"),
+        (lambda t: t.sample(2**31), "items at once are too many: 65536 of 'numbers' fit"),
+        (lambda t: t.update(bytes(16), to_bytes(np.array([1.0, np.nan]))), "a priority is a number from 0"),
+        (lambda t: t.update(bytes(16), bytes(8)), "priorities of 2 are 16 bytes"),
+        (lambda t: t.update(bytes(15), bytes(8)), "keys of 1 are 8 bytes"),
+        (lambda t: t.update(bytes(8 * (2**16 + 1)), b""), "65537 priorities at once are too many"),
+        (lambda t: t.stub.Insert(pb.InsertRequest(incarnation=t.numbers), timeout=PATIENCE), "writer must be"),
+        (
+            lambda t: t.stub.Register(pb.ReplayServiceRegisterRequest(), timeout=PATIENCE),
+            "a table has a name of 1 to 128 printable characters",
+        ),
+        (
+            lambda t: t.stub.Register(
+                pb.ReplayServiceRegisterRequest(table=declaration_to_message(numbered()), session="\n"),
+                timeout=PATIENCE,
+            ),
+            "a session has a name",
+        ),
+    ],
+)
+def test_malformed_requests_are_refused(talk: Talk, ask: Callable[[Talk], object], says: str) -> None:
+    before = talk.sizes()
+    with pytest.raises(grpc.RpcError) as refused:
+        ask(talk)
+    assert refused.value.code() is INVALID
+    assert says in refused.value.details()
+    assert talk.sizes() == before
+
+
+def test_bytes_that_are_no_message_are_refused(talk: Talk) -> None:
+    with grpc.insecure_channel(talk.shard.address) as channel:
+        insert = channel.unary_unary("/relaax.v1.ReplayService/Insert")
+        with pytest.raises(grpc.RpcError) as refused:
+            insert(b"\xff" * 100, timeout=PATIENCE)
+    assert refused.value.code() is INVALID
+    assert "the message cannot be read" in refused.value.details()
+
+
+def test_a_message_that_is_too_long_is_not_read(talk: Talk) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        talk.insert(frames=bytes(MAX_MESSAGE + 1))
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_frames_that_are_not_there_are_asked_for(talk: Talk) -> None:
+    answer = talk.pictured(
+        writer="1" * 32, columns=[column("number", np.arange(1)), column("stack", np.array([[5, 6]]))]
+    )
+    assert (answer.outcome, answer.expected) == (pb.OUTCOME_OUT_OF_STEP, 1)
+    assert talk.pictured(writer="1" * 32).outcome == pb.OUTCOME_DONE
+    assert talk.pictured(writer="1" * 32).outcome == pb.OUTCOME_DUPLICATE
+    largest = talk.pictured(writer="1" * 32, sequence=2**64 - 1)
+    assert (largest.outcome, largest.expected) == (pb.OUTCOME_OUT_OF_STEP, 2)
+
+
+def test_a_table_that_is_gone_is_told(talk: Talk) -> None:
+    gone = "f" * 32
+    assert talk.insert(incarnation=gone).outcome == pb.OUTCOME_INCARNATION_ENDED
+    assert talk.sample(3, gone).incarnation_ended
+    before = talk.shard.service.lost_updates
+    assert talk.update(bytes(16), bytes(16), gone) == 0
+    assert talk.shard.service.lost_updates == before + 2
+    talk.stub.Leave(pb.ReplayServiceLeaveRequest(incarnation=gone, writer=WRITER), timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("wait", [float("nan"), float("-inf"), -1.0, 0.0])
+def test_a_wish_to_wait_that_is_none_waits_for_nothing(talk: Talk, wait: float) -> None:
+    empty = talk.registered(pictured(min_size=64), session=str(wait))
+    assert talk.sample(1, empty, wait=wait).not_yet
+
+
+def test_state_is_told_without_items(talk: Talk) -> None:
+    answer = talk.sample(0)
+    assert not answer.columns and answer.state.total_priority == answer.state.size

@@ -1,0 +1,192 @@
+"""The service in memory, without any transport."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax.server.replay_server import held_table, service, tallies
+from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WaitingRoom, WriterInsert
+from relaax.server.replay_server.service import ReplayService
+from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
+from support.processes import wait_until
+from support.replay_servers import LARGE, numbered, pictured
+
+WRITER = uuid.UUID(int=1).hex
+
+
+def inserted(
+    shard: ReplayService, held: HeldTable, sequence: int, count: int = 1, writer: str = WRITER, **more: Any
+) -> InsertAnswer:
+    columns = {"number": np.full(count, sequence, np.int64)}
+    return shard.insert(held, WriterInsert(writer, sequence, count, columns, **more))
+
+
+@pytest.mark.parametrize("module", [held_table, service, tallies])
+def test_the_service_does_not_know_grpc(module: Any) -> None:
+    assert "grpc" not in vars(module) and "pb" not in vars(module)
+
+
+def test_a_table_is_made_once_and_found_by_its_life() -> None:
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered())
+    assert shard.register(numbered()) is held
+    assert shard.find(held.incarnation) is held
+    assert shard.find("0" * 32) is None
+    with pytest.raises(NotAllowedNow, match="'numbers' was declared otherwise: capacity is 1000 there and 10 here"):
+        shard.register(numbered(10))
+
+
+def test_a_repeated_insert_changes_nothing_and_a_gap_is_told() -> None:
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered(samples_per_insert=1.0, min_size=1, error_buffer=8.0))
+    assert inserted(shard, held, 1) == InsertAnswer()
+    assert inserted(shard, held, 1) == InsertAnswer(duplicate=True)
+    assert inserted(shard, held, 3) == InsertAnswer(expected=2)
+    assert inserted(shard, held, 2, count=2) == InsertAnswer()
+    assert (held.size, held.limiter.inserts, held.tallies.duplicates) == (3, 3, 1)
+
+
+def test_an_insert_waits_for_the_learners_and_is_forced_at_last() -> None:
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered(samples_per_insert=1.0, min_size=1, error_buffer=2.0))
+    assert [inserted(shard, held, number).not_yet for number in (1, 2, 3)] == [False] * 3
+    assert inserted(shard, held, 4, wait=0.05) == InsertAnswer(not_yet=True)
+    assert inserted(shard, held, 3, wait=1.0) == InsertAnswer(duplicate=True), "it waits for nobody"
+    assert held.limiter.inserts == 3
+    assert inserted(shard, held, 4, force=True) == InsertAnswer(overrun=True)
+    assert (held.size, held.tallies.overruns) == (4, 1)
+    assert shard.sample(held, 2, 0.0) is not None
+    assert inserted(shard, held, 5, force=True) == InsertAnswer(), "it was allowed anyway"
+    with pytest.raises(InvalidRequest, match="need an error_buffer of 3"):
+        inserted(shard, held, 6, count=3)
+
+
+def test_a_sample_waits_for_the_writers() -> None:
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered(min_size=2))
+    assert shard.sample(held, 4, 0.05) is None
+    found: list[Any] = []
+    sampler = threading.Thread(target=lambda: found.append(shard.sample(held, 4, 1.0)))
+    inserted(shard, held, 1)
+    assert not held.begun
+    sampler.start()
+    inserted(shard, held, 2)
+    sampler.join(60)
+    assert held.begun
+    assert found[0] is not None and found[0].size == 2
+    assert held.tallies.samples == 4
+
+
+def test_few_wait_at_a_time_and_the_others_come_again() -> None:
+    room = WaitingRoom(places=1)
+    with room.place(5.0) as first, room.place(5.0) as second, room.place(0.0) as third:
+        assert (first, second, third) == (held_table.LONGEST_WAIT, 0.0, 0.0)
+    with room.place(0.5) as again:
+        assert again == 0.5
+
+
+def test_a_table_that_does_not_fit_is_refused_with_both_numbers() -> None:
+    needed = numbered(10**6).spec.bytes()
+    shard = ReplayService(int(1.5 * needed))
+    shard.register(numbered(10**6), "one")
+    with pytest.raises(MemoryExhausted) as refused:
+        shard.register(numbered(10**6), "two")
+    table, all_tables = f"{needed / 1e9:.4f} GB", f"{1.5 * needed / 1e9:.4f} GB"
+    says = f"takes {table} on this shard beside {table} of other tables, and all may take {all_tables}: give "
+    assert says in str(refused.value)
+    half = ReplayService(int(0.6 * needed), 0, 2)
+    assert half.register(numbered(10**6)).spec.capacity == 5 * 10**5
+
+
+def test_the_table_of_a_session_is_dropped_and_the_one_for_all_is_not() -> None:
+    now = [0.0]
+    shard = ReplayService(LARGE, session_timeout=10.0, clock=lambda: now[0])
+    whole, own, other = shard.register(numbered()), shard.register(numbered(), "a"), shard.register(numbered(), "b")
+    assert len({whole.incarnation, own.incarnation, other.incarnation}) == 3
+    inserted(shard, own, 1, count=5)
+    now[0] = 9.0
+    shard.sweep()
+    assert shard.find(other.incarnation) is other
+    now[0] = 12.0
+    shard.sweep()
+    assert shard.find(own.incarnation) is None
+    assert shard.find(other.incarnation) is other and shard.find(whole.incarnation) is whole
+    tally = shard.tallies()["numbers"]
+    assert (tally.tables, tally.inserts, tally.size) == (2, 5, 0), "what was counted stays counted"
+    assert shard.register(numbered(), "a").incarnation != own.incarnation
+    assert shard.update_priorities(own.incarnation, np.ones(3, np.uint64), np.ones(3)) == 0
+    assert shard.lost_updates == 3
+    with pytest.raises(InvalidRequest, match="a session has a name"):
+        shard.register(numbered(), "x" * 200)
+
+
+def test_silent_writers_make_room_for_the_frames_of_others() -> None:
+    now = [0.0]
+    shard = ReplayService(LARGE, clock=lambda: now[0])
+    held = shard.register(pictured(frame_slots=4))
+
+    def written(writer: int) -> InsertAnswer:
+        columns = {"number": np.zeros(1, np.int64), "stack": np.array([[0, 1]])}
+        frames = np.zeros((3, 2, 2, 1), np.uint8)
+        return shard.insert(held, WriterInsert(uuid.UUID(int=writer).hex, 1, 1, columns, frames=frames))
+
+    assert written(1) == InsertAnswer()
+    with pytest.raises(MemoryExhausted, match="writers keep 3 of 4 frames, 3 more have no room"):
+        written(2)
+    now[0] = held_table.SILENT_SECONDS + 1
+    assert written(2) == InsertAnswer()
+    assert held.size == 1, "the frames of the first item had to go"
+
+
+def test_writers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_table, "MAX_WRITERS", 3)
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered())
+    for number in range(10):
+        assert inserted(shard, held, 1, writer=uuid.UUID(int=number).hex) == InsertAnswer()
+    assert len(held._writers) == 3
+    assert inserted(shard, held, 2, writer=uuid.UUID(int=0).hex) == InsertAnswer(expected=1)
+
+
+def test_too_many_tables_and_too_large_samples_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered())
+    inserted(shard, held, 1)
+    with pytest.raises(InvalidRequest, match="65537 items at once are too many: 65536"):
+        shard.sample(held, 2**16 + 1, 0.0)
+    monkeypatch.setattr(service, "MAX_TABLES", 1)
+    with pytest.raises(MemoryExhausted, match="there are 1 tables already"):
+        shard.register(numbered(), "s")
+
+
+def test_threads_of_both_sides_keep_the_ratio_and_no_number_is_lost() -> None:
+    shard = ReplayService(LARGE)
+    held = shard.register(numbered(10**4, samples_per_insert=4.0, min_size=20, error_buffer=64.0))
+
+    def write(writer: int) -> None:
+        for number in range(1, 201):
+            while inserted(shard, held, number, 2, uuid.UUID(int=writer).hex, wait=1.0).not_yet:
+                pass
+
+    drawn = [0]
+
+    def sample() -> None:
+        while drawn[0] < 3104:
+            if shard.sample(held, 8, 1.0) is not None:
+                drawn[0] += 8
+
+    threads = [threading.Thread(target=write, args=(1,)), threading.Thread(target=write, args=(2,))]
+    threads.append(threading.Thread(target=sample))
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    wait_until(lambda: not any(thread.is_alive() for thread in threads), "they have ended")
+    assert (held.size, held.tallies.inserts, held.tallies.overruns) == (800, 800, 0)
+    assert held.limiter.balance == 4 * 800 - 3104

@@ -1,0 +1,166 @@
+"""The replay memory of a worker's agent: made once the client has proven itself, closed at the end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.algorithm_base import load_algorithm
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.replay.interfaces import ReplayError, ReplayMemory, ReplayUnavailable
+from relaax.replay.local import LocalReplay
+from relaax.rlx import ErrorCode
+from relaax.server.replay_access import ReplayUse, replay_source
+from relaax.server.rlx_server import worker
+from relaax.server.rlx_server.exit_codes import EXIT_DONE
+from relaax.server.rlx_server.meters import Meters
+from relaax.server.rlx_server.planning import plan_workers
+from relaax.server.rlx_server.worker_plan import WorkerPlan
+from relaax.server.rlx_server.worker_reports import Grant, WorkerReports, answer_claim, report_line
+from support import replay_algorithm
+from support.offline_client import OfflineClient
+from support.rlx_pair import make_hello
+
+SOURCE = Path(replay_algorithm.__file__)
+SESSION = "0123456789abcdef"
+STEPS = 5
+
+
+class Memory:
+    """Makes the memory of one connection, or raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.uses: list[ReplayUse] = []
+        self.closed = 0
+        self._error = error
+
+    def __call__(self, use: ReplayUse) -> ReplayMemory:
+        self.uses.append(use)
+        if self._error is not None:
+            raise self._error
+        self.replay = LocalReplay(use.declaration, environments=len(use.actors))
+        close = self.replay.close
+
+        def closing() -> None:
+            self.closed += 1
+            close()
+
+        self.replay.close = closing  # type: ignore[method-assign]
+        return self.replay
+
+
+def plan_with(memory: Memory, **keys: Any) -> WorkerPlan:
+    algorithm = load_algorithm(str(SOURCE), SOURCE.parent)
+    config = algorithm.configure({"path": str(SOURCE), **keys})
+    return WorkerPlan(RlxServerSection(), algorithm, config, "cpu", OfflineClient, memory)
+
+
+class Talk:
+    """A client of two environments, in a thread: some steps, then goodbye."""
+
+    def __init__(self, sock: socket.socket, mode: rlx.Mode) -> None:
+        self.heard: list[Any] = []
+        self._socket = sock
+        self._socket.settimeout(30)
+        self._connection = rlx.ClientConnection()
+        self._hello = make_hello(environments=2, session_id=SESSION, mode=mode)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _say(self, message: Any) -> None:
+        self._socket.sendall(self._connection.send(message))
+
+    def _hear(self) -> Any:
+        while True:
+            event = self._connection.next_event()
+            if event is rlx.NEED_DATA:
+                self._connection.receive_data(self._socket.recv(1 << 16))
+            elif not isinstance(event, rlx.Ping):
+                self.heard.append(event)
+                return event
+
+    def _run(self) -> None:
+        observation = [np.zeros((2, 2), np.float32)]
+        self._say(self._hello)
+        if not isinstance(self._hear(), rlx.Welcome):
+            return
+        self._say(rlx.Init(observation))
+        for _ in range(STEPS):
+            if not isinstance(self._hear(), rlx.Actions):
+                return
+            self._say(rlx.Step(np.ones(2), observation))
+        self._hear()
+        self._say(rlx.Bye("done"))
+
+
+def talk(load: Callable[[], WorkerPlan], mode: rlx.Mode = rlx.Mode.TRAIN) -> tuple[list[Any], int]:
+    """What a client hears, and the worker's exit code."""
+    near, far = socket.socketpair()
+    (lifeline, server), (said, reports) = os.pipe(), report_line()
+    answer_claim(said, Grant(0, 0))
+    with far:
+        client = Talk(far, mode)
+        serving = worker.Worker(RlxServerSection(), load, near, lifeline, WorkerReports(reports), Meters(1, 1))
+        code = serving.serve(None, False)
+        client.thread.join(60)
+    for descriptor in (lifeline, server, said):
+        os.close(descriptor)
+    return client.heard, code
+
+
+@pytest.mark.parametrize(("bundle", "session"), [(False, ""), (True, SESSION)])
+def test_an_agent_that_trains_has_it_for_as_long_as_its_connection(bundle: bool, session: str) -> None:
+    memory = Memory()
+    heard, code = talk(lambda: plan_with(memory, bundle=bundle, min_size=4, batch=4))
+    assert [type(each) for each in heard[1:]] == [rlx.Actions] * (STEPS + 1)
+    assert code == EXIT_DONE
+    (use,) = memory.uses
+    assert (use.declaration.spec.name, use.actors, use.session) == (replay_algorithm.NAME, (0, 1), session)
+    assert memory.replay.table.size == 2 * STEPS
+    assert memory.replay.limiter.samples == (4 * (STEPS - 1) if bundle else 0)
+    assert memory.closed == 1
+
+
+def test_an_agent_that_only_acts_has_none() -> None:
+    memory = Memory()
+    heard, _ = talk(lambda: plan_with(memory), rlx.Mode.EXPLOIT)
+    assert isinstance(heard[-1], rlx.Actions)
+    assert memory.uses == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (ReplayUnavailable("no replay server answers"), ErrorCode.UNAVAILABLE, "no replay server answers"),
+        (
+            ReplayError("the table differs in alpha"),
+            ErrorCode.AGENT_FAILED,
+            "this server cannot use its replay memory: the table differs in alpha",
+        ),
+    ],
+)
+def test_a_client_is_told_why_there_is_none(error: Exception, code: ErrorCode, sentence: str) -> None:
+    heard, exit_code = talk(lambda: plan_with(Memory(error)))
+    assert isinstance(heard[-1], rlx.Error)
+    assert (heard[-1].code, heard[-1].message) == (code, sentence)
+    assert heard[-1].retryable == (code is ErrorCode.UNAVAILABLE)
+    assert exit_code == EXIT_DONE
+
+
+def test_workers_of_such_an_algorithm_need_replay_servers() -> None:
+    algorithm = load_algorithm(str(SOURCE), SOURCE.parent)
+    section = {"path": str(SOURCE)}
+    with pytest.raises(ConfigurationError, match=r"relaax-rlx-server.replay_server: replay_algorithm keeps experience"):
+        plan_workers(RlxServerSection(), section, str(SOURCE), SOURCE.parent)
+    for settings in (RlxServerSection(exploit=True), RlxServerSection(checkpoint="somewhere")):
+        assert replay_source(settings, algorithm) is None, "they only act"
+    assert replay_source(RlxServerSection(replay_server="localhost:1,localhost:2"), algorithm) is not None  # type: ignore[arg-type]
+    assert replay_source(RlxServerSection(), load_algorithm("da3c", Path.cwd())) is None

@@ -1,0 +1,97 @@
+"""Training in the test's own process: environments of gymnasium, one agent, and the parameter server's optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from relaax.algorithm_base import Algorithm, Box, Discrete, StepResult
+from relaax.algorithm_base.testing import FakeParameters, make_agent
+from relaax.optim.host_optimizers import create
+from relaax.optim.host_vector import HostVector
+
+
+class OptimizerBridge(FakeParameters):
+    """Applies gradients as the parameter server of an algorithm does."""
+
+    def __init__(self, algorithm: Algorithm, config: Any, *spaces: Any) -> None:
+        server = algorithm.ParameterServer(config, *spaces)
+        parameters = server.initial_parameters(config.seed)
+        super().__init__(parameters, statistics=server.statistics(), target=server.target_interval())
+        self._schedule = config.schedule
+        self._optimizer = create(server.optimizer(), parameters.size)
+        self._vector = HostVector(parameters)
+        self.updates = 0
+
+    def apply(self, gradient: np.ndarray) -> np.ndarray:
+        self._optimizer.apply(self._vector, gradient, self._schedule(self.global_step))
+        self.updates += 1
+        self.pushes.clear()  # there will be many
+        self.scalars.clear()
+        return self._vector.snapshot()
+
+
+class GymnasiumWorld:
+    """N environments of one kind, as an agent knows them."""
+
+    def __init__(self, name: str, environments: int, seed: int) -> None:
+        same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+        self._environments = gymnasium.make_vec(name, environments, vectorization_mode="sync", vector_kwargs=same_step)
+        self._seed = seed
+        box, choices = self._environments.single_observation_space, self._environments.single_action_space
+        self.observation_space, self.action_space = Box(box.low, box.high, box.shape), Discrete(int(choices.n))
+
+    def reset(self) -> list[np.ndarray]:
+        return [self._environments.reset(seed=self._seed)[0]]
+
+    def step(self, actions: list[np.ndarray]) -> StepResult:
+        seen, rewards, terminated, truncated, info = self._environments.step(actions[0])
+        final = None
+        if "final_obs" in info:
+            final = [
+                np.array([row if last is None else last for row, last in zip(seen, info["final_obs"], strict=True)])
+            ]
+        return StepResult(rewards, [seen], terminated, truncated, np.zeros(len(rewards), np.bool_), final)
+
+
+class GymnasiumTraining:
+    """One agent, and the learner that its algorithm has, in `environments` environments of one kind."""
+
+    def __init__(self, algorithm: Algorithm, section: dict[str, Any], name: str, environments: int) -> None:
+        self._algorithm, self._name = algorithm, name
+        self.config = algorithm.configure({"path": algorithm.name} | section)
+        self.world = GymnasiumWorld(name, environments, self.config.seed)
+        self._spaces = self.world.observation_space, self.world.action_space
+        self.bridge = OptimizerBridge(algorithm, self.config, *self._spaces)
+        self._agent, _ = make_agent(
+            algorithm, self.config, *self._spaces, environments=environments, parameters=self.bridge
+        )
+        self._actions = self._agent.reset(self.world.reset())
+        self.env_steps = 0
+
+    def run(self, env_steps: int) -> None:
+        """Train until there were so many."""
+        while self.env_steps < env_steps:
+            self._agent.learn()
+            step = self.world.step(self._actions)
+            self._actions = self._agent.step(step)
+            self.env_steps += step.env_steps
+
+    def greedy_return(self, episodes: int, seed: int = 1_000_000) -> float:
+        """The mean return of episodes that are played with the parameters as they are now, by the best actions."""
+        statistics = {name: moments.size for name, moments in self.bridge.statistics.items()}
+        bridge = FakeParameters(self.bridge.parameters, statistics=statistics)
+        bridge.publish(self.bridge.parameters, self.bridge.statistics)
+        agent, _ = make_agent(
+            self._algorithm, self.config, *self._spaces, environments=episodes, exploit=True, parameters=bridge
+        )
+        world = GymnasiumWorld(self._name, episodes, seed)
+        actions, running, total = agent.reset(world.reset()), np.ones(episodes, np.bool_), 0.0
+        while running.any():
+            step = world.step(actions)
+            total += float(step.rewards[running].sum())
+            running &= ~step.ended
+            actions = agent.step(step)
+        return total / episodes

@@ -1,0 +1,283 @@
+"""A soak of a training by replay memory: its processes are killed, and every update and item is accounted for."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+
+from relaax.checkpoint import LocalStore
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.replay_pb2_grpc import ReplayServiceStub
+from support.processes import wait_until
+from support.replay_soak_items import items_doubled, items_seen, items_sent
+from support.run import Run, Runs, is_alive
+from support.soak_journal import read_journal
+from support.soak_ledger import Account, audit
+from support.soak_watch import Archive
+
+ALGORITHM = Path(__file__).with_name("replay_soak_algorithm.py")
+SLOTS = 2048
+COUNTS = {"parameter-server": 2, "replay-server": 2, "learner": 2, "worker": 2, "rlx-server": 1, "client": 2}
+VICTIMS = ("replay-server", "learner", "worker", "parameter-server")
+MORE_STEPS, MORE_UPDATES = 200, 20
+STOP = "stop replay-server"
+STOP_SECONDS = 8.0
+"""More than a client waits for an answer: what it then gives up may be carried out later."""
+OLD_SECONDS = 21.0
+"""A run gives up on what ends three times within 20 s of its start."""
+MORE_MEMORY = 64.0
+"""Megabytes that a server may have in the end beyond what the largest of its kind had before the first fault."""
+THREADS = 60
+"""Of a server: those of gRPC's pool, and some more."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ReplaySoakPlan:
+    """`kills`: of each kind of process. `stops`: how often a replay server stands still for longer than inserts wait.
+    `bound`: seconds until all is well again after some of them.
+    """
+
+    kills: int
+    stops: int
+    seed: int = 1
+    bound: float = 240.0
+
+
+@dataclass
+class ReplayAccount:
+    """What came of it. `violations` are sentences, and there should be none."""
+
+    ledger: Account
+    items: list[str]
+    faults: Counter[str]
+    sent: int = 0
+    seen: int = 0
+    inserted: int = 0
+    calms: list[float] = field(default_factory=list)
+
+    @property
+    def violations(self) -> list[str]:
+        return [*self.ledger.violations, *self.items]
+
+
+def write_replay_soak_config(folder: Path, seed: int) -> Path:
+    """CartPole by Ape-X that keeps accounts, small enough for every process to be busy."""
+    for name in ("journals", "items"):
+        (folder / name).mkdir()
+    document = {
+        "relaax-parameter-server": {"shards": COUNTS["parameter-server"]},
+        "relaax-replay-server": {"shards": COUNTS["replay-server"], "memory": 0.1},
+        "relaax-rlx-server": {"heartbeat": 1},
+        "relaax-learner": {"learners": COUNTS["learner"]},
+        "relaax-run": {
+            "environment": "OpenAI_Gym",
+            "name": "CartPole-v1",
+            "clients": COUNTS["client"],
+            "envs-per-client": 4,
+            "checkpoint-interval": 3,
+        },
+        "algorithm": {
+            "path": str(ALGORITHM),
+            "journals": str(folder / "journals"),
+            "items": str(folder / "items"),
+            "segments": COUNTS["parameter-server"],
+            "slots": SLOTS,
+            "seed": seed,
+            "max_global_step": 10**9,
+            "max_staleness": 6,
+            "initial_learning_rate": 1e-4,
+            "replay_capacity": 20_000,
+            "learning_starts": 400,
+            "batch_size": 32,
+            "samples_per_insert": 8,
+            "actor_interval": 5,
+            "target_interval": 100,
+            "network": {"dense": [32], "activation": "relu"},
+        },
+    }
+    path = folder / "replay_soak.yaml"
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+class Inserted:
+    """Asks replay servers how many items were inserted, and adds up over their lives."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._lives: list[list[int]] = [[0] for _ in range(COUNTS["replay-server"])]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> int:
+        """No more; how many there were at least."""
+        self._stop.set()
+        self._thread.join()
+        return sum(map(sum, self._lives))
+
+    def samples(self) -> list[int]:
+        """What was drawn of each server's life; raises grpc.RpcError if one is away."""
+        return [sum(table.samples for table in self._ask(shard)) for shard in range(len(self._lives))]
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.2):
+            for shard, lives in enumerate(self._lives):
+                with contextlib.suppress(grpc.RpcError):
+                    inserts = sum(table.inserts for table in self._ask(shard))
+                    if inserts < lives[-1]:  # it began with none
+                        lives.append(0)
+                    lives[-1] = inserts
+
+    def _ask(self, shard: int) -> Any:
+        name = f"replay-server-{shard}" if shard else "replay-server"
+        with grpc.insecure_channel(self._run.address_of(name)) as channel:
+            return ReplayServiceStub(channel).GetStatus(pb.ReplayServiceGetStatusRequest(), timeout=2).tables
+
+
+class ReplaySoak:
+    """One `relaax run` of which processes are killed at moments that a seed gives."""
+
+    def __init__(self, plan: ReplaySoakPlan, runs: Runs, folder: Path, say: Say = print) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._say = say
+        self._random = random.Random(plan.seed)
+        self._run = runs.start("--no-progress", config=write_replay_soak_config(folder, plan.seed))
+        self._archive = Archive(LocalStore(self._run.directory / "checkpoints"), SLOTS)
+        self._inserted = Inserted(self._run)
+        self._faults: Counter[str] = Counter()
+        self._calms: list[float] = []
+
+    def run(self) -> ReplayAccount:
+        """Kill, look, end, and account. Raises AssertionError."""
+        try:
+            self._expect_calm("the start")
+            before = self._memory()
+            for storm in self._storms():
+                time.sleep(self._random.uniform(0, 2))
+                for fault in storm:
+                    if fault == STOP:
+                        self._stop(self._random.choice(self._run.of("replay-server")))
+                    else:
+                        self._kill(fault)
+                    self._faults[fault] += 1
+                    time.sleep(self._random.uniform(0, 1))
+                self._expect_calm(" and ".join(storm))
+            self._expect_bounds(before)
+            inserted = self._end()
+        finally:
+            self._inserted.close()
+            self._archive.close()
+        return self._account(inserted)
+
+    def _storms(self) -> Iterator[list[str]]:
+        """Every kind so often, in a random order, one or two at a time."""
+        cards = [part for part in VICTIMS for _ in range(self._plan.kills)] + [STOP] * self._plan.stops
+        self._random.shuffle(cards)
+        rest = iter(cards)
+        while storm := list(itertools.islice(rest, self._random.choice((1, 1, 2)))):
+            yield storm
+
+    def _kill(self, part: str) -> None:
+        victims = wait_until(lambda: self._old(part), f"there is a {part} to kill", self._plan.bound)
+        victim = self._random.choice(victims)
+        victim.send_signal(signal.SIGKILL)
+        wait_until(lambda: not is_alive(victim), f"the {part} is dead")
+
+    def _stop(self, victim: psutil.Process) -> None:
+        """Let it stand still for a while, as on a machine that swaps."""
+        victim.suspend()
+        try:
+            time.sleep(STOP_SECONDS)
+        finally:
+            victim.resume()
+
+    def _old(self, part: str) -> list[psutil.Process]:
+        found = sorted(self._run.of(part), key=lambda process: process.pid)
+        return [process for process in found if part == "worker" or time.time() - process.create_time() > OLD_SECONDS]
+
+    def _expect_calm(self, after: str) -> None:
+        """Everybody is there, the global step and the number of updates rise, and every shard is drawn from again."""
+        begun = time.monotonic()
+        bound = self._plan.bound
+        for part, count in COUNTS.items():
+            wait_until(lambda p=part, n=count: len(self._run.of(p)) == n, f"{count} of {part} after {after}", bound)  # type: ignore[misc]
+        first = self._run.wait_for(lambda status: True, f"an answer after {after}", bound)
+        drawn = wait_until(self._drawn, f"all replay servers answer after {after}", bound)
+
+        def rises(status: Any) -> bool:
+            nonlocal first
+            if status.incarnation != first.incarnation:
+                first = status
+            steps, updates = status.global_step - first.global_step, status.updates - first.updates
+            everybody = status.workers == COUNTS["worker"] and status.learners == COUNTS["learner"]
+            return everybody and steps > MORE_STEPS and updates > MORE_UPDATES
+
+        self._run.wait_for(rises, f"steps and updates rise after {after}", bound)
+
+        def all_drawn() -> bool:
+            return all(now > then for now, then in zip(self._drawn() or drawn, drawn, strict=True))
+
+        wait_until(all_drawn, f"every replay server is drawn from after {after}, not {drawn}", bound, interval=0.2)
+        self._calms.append(time.monotonic() - begun)
+        status = self._run.status
+        self._say(f"{after}: well after {self._calms[-1]:.1f} s, step {status.global_step}, update {status.updates}")
+
+    def _drawn(self) -> list[int] | None:
+        with contextlib.suppress(grpc.RpcError):
+            return self._inserted.samples()
+        return None
+
+    def _memory(self) -> dict[str, float]:
+        """Megabytes that the largest process of each kind has for itself."""
+        parts = ("parameter-server", "replay-server", "learner", "rlx-server")
+        return {part: max(p.memory_full_info().uss for p in self._run.of(part)) / 2**20 for part in parts}
+
+    def _expect_bounds(self, before: dict[str, float]) -> None:
+        after = self._memory()
+        grown = {part: after[part] - before[part] for part in before if after[part] > before[part] + MORE_MEMORY}
+        assert not grown, f"megabytes more than before: {grown}, of {before}"
+        threads = {part: max(p.num_threads() for p in self._run.of(part)) for part in before}
+        assert max(threads.values()) < THREADS, threads
+
+    def _end(self) -> int:
+        """Everybody ends by itself; how many items were inserted at least."""
+        inserted = self._inserted.close()
+        running = self._run.running
+        running.send_signal(signal.SIGINT)
+        assert running.wait(180) == 130, running.report()
+        self._run.expect_nothing_left()
+        for path in sorted((self._run.directory / "logs").iterdir()):
+            text = path.read_text(errors="replace")
+            assert "Traceback" not in text, f"{path.name}: {text[text.index('Traceback') - 1000 :][:6000]}"
+            if path.name.startswith("learner"):
+                assert "ended by SIGTERM" in text[text.rindex("begins at global step") :], f"{path}: {text[-3000:]}"
+        return inserted
+
+    def _account(self, inserted: int) -> ReplayAccount:
+        lives = [read_journal(path) for path in sorted((self._folder / "journals").iterdir())]
+        saved = sorted(self._archive.saved.values(), key=lambda s: s.order)
+        assert not self._archive.damaged, self._archive.damaged
+        items = self._folder / "items"
+        account = ReplayAccount(audit(lives, saved, COUNTS["parameter-server"]), items_doubled(items), self._faults)
+        account.sent, account.seen, account.inserted = items_sent(items), items_seen(items), inserted
+        account.calms = self._calms
+        if inserted > account.sent:
+            account.items.append(f"{inserted} items were inserted, and {account.sent} were sent")
+        return account

@@ -1,0 +1,94 @@
+"""Ape-X whose updates and whose items are kept account of (see `soak_parameters` and `replay_soak_items`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relaax.algorithm_base import AgentContext, LearnerContext
+from relaax.optim.optimizers import Add, OptimizerSpec
+from relaax.replay.declaration import TableDeclaration
+from relaax.replay.interfaces import Sampled
+
+from .apex import Agent as ApexAgent
+from .apex import Config as ApexConfig
+from .apex import Learner as ApexLearner
+from .apex import ParameterServer as ApexParameterServer
+from .apex import Replay as ApexReplay
+from .replay_soak_items import NumberedItems, with_serials
+from .soak_journal import Journal
+from .soak_layout import Layout
+from .soak_parameters import STATISTIC, LedgerParameters
+
+
+class Config(ApexConfig):  # type: ignore[misc]  # found where algorithms are loaded from
+    """Ape-X's keys, and where the accounts are kept."""
+
+    journals: str
+    items: str
+    segments: int = 1  # shards of the parameter server
+    slots: int = 2048
+
+
+class Replay(ApexReplay):  # type: ignore[misc]
+    """Items have numbers."""
+
+    def table(self) -> TableDeclaration:
+        return with_serials(super().table())
+
+
+class ParameterServer(ApexParameterServer):  # type: ignore[misc]
+    """Shards add what they are sent."""
+
+    def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
+        network = super().initial_parameters(seed)
+        return Layout(len(network), self.config.segments, self.config.slots).spread(network)
+
+    def statistics(self) -> Mapping[str, int]:
+        return {**super().statistics(), STATISTIC: 1}
+
+    def optimizer(self) -> OptimizerSpec:
+        return Add()
+
+
+class Agent(ApexAgent):  # type: ignore[misc]
+    """Ape-X's, with parameters and a memory that keep account."""
+
+    def __init__(self, config: Config, context: AgentContext) -> None:
+        self._journal = Journal(Path(config.journals), config.slots)
+        super().__init__(config, _accounted(config, context, self._journal))
+
+    def close(self) -> None:
+        super().close()
+        self._journal.closed()
+
+
+class Learner(ApexLearner):  # type: ignore[misc]
+    """Likewise."""
+
+    def __init__(self, config: Config, context: LearnerContext) -> None:
+        self._journal = Journal(Path(config.journals), config.slots)
+        super().__init__(config, _accounted(config, context, self._journal))
+
+    def step(self, sampled: Sampled) -> None:
+        self.context.replay.see(sampled)
+        super().step(sampled)
+
+    def close(self) -> None:
+        super().close()
+        self._journal.closed()
+
+
+def _accounted(config: Config, context: Any, journal: Journal) -> Any:
+    network = ApexParameterServer(config, context.observation_space, context.action_space)
+    layout = Layout(len(network.initial_parameters(config.seed)), config.segments, config.slots)
+    return dataclasses.replace(
+        context,
+        parameters=LedgerParameters(context, layout, journal, config),
+        replay=NumberedItems(context.replay, Path(config.items), journal.slot),
+    )
