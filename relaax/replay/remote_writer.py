@@ -30,7 +30,7 @@ from relaax.replay.wire import Columns, to_bytes, to_messages
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 10.0
-"""Seconds that an insert waits for the learners; then it is forced."""
+"""Seconds that an insert waits for the learners; then it is forced, and so are the next until learners catch up."""
 CALL_WAIT = 1.0
 """Seconds of them within one call."""
 GRACE = 2.0
@@ -62,6 +62,7 @@ class RemoteWriter(ReplayWriter):
         self._name = ""
         self._sequence = 0
         self._following: int | None = None  # the number of the frame after those that the shard has
+        self._overrun = False  # whether the last insert was forced, as learners had not caught up
 
     def insert(self, insertion: Insertion) -> None:
         sending = self._sending(insertion)
@@ -112,7 +113,7 @@ class RemoteWriter(ReplayWriter):
             self._way = MemoryWay(link, self._spec)
         self._link, self._incarnation = link, incarnation
         self._name = uuid.uuid4().hex
-        self._sequence, self._following = 0, None
+        self._sequence, self._following, self._overrun = 0, None, False
 
     def _wait_for_shard(self, sending: _Sending) -> bool:
         """Wait a moment for the shard, or take another one. Return whether there is nothing to be sent any more.
@@ -201,7 +202,7 @@ class RemoteWriter(ReplayWriter):
             first_frame=first,
             keep_from=sending.first_frame,
             wait=CALL_WAIT,
-            force=now - sending.began >= LONGEST_WAIT,
+            force=self._overrun or now - sending.began >= LONGEST_WAIT,
         )
         return head, frames
 
@@ -210,6 +211,7 @@ class RemoteWriter(ReplayWriter):
         if answer.outcome in (pb.OUTCOME_DONE, pb.OUTCOME_DUPLICATE):
             self._sequence += 1
             self._following = sending.first_frame + len(sending.frames)
+            self._overrun = answer.overrun
             self.overruns += sending.count if answer.overrun else 0
             return True
         if answer.outcome == pb.OUTCOME_NOT_YET:

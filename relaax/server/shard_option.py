@@ -11,7 +11,7 @@ def position_keys(shard: str | None, section: str) -> dict[str, int]:
     """Return the keys of a section for `--shard`. Raises ConfigurationError."""
     if shard is None:
         return {}
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", shard)
+    found = re.fullmatch(r"(\d{1,9})/([1-9]\d{0,8})", shard)
     if found is None:
         raise ConfigurationError(f"--shard: {shard!r} is not I/K, such as 0/4 for the first of four shards")
     return {f"{section}.shard": int(found[1]), f"{section}.shards": int(found[2])}

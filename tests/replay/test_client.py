@@ -205,6 +205,13 @@ def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest
         writer.insert(numbers(3, 4))
         assert 0.2 < time.monotonic() - began < 30
         assert (client.overruns, held(shards[0]).limiter.overruns, held(shards[0]).size) == (2, 2, 5)
+        monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 10**9)
+        writer.insert(numbers(5))  # who has waited once for nobody does not wait again
+        assert client.overruns == 3
+        sampled(client, 2)  # a learner is back
+        for number in range(6, 8):
+            writer.insert(numbers(number))
+        assert client.overruns == 3
 
 
 def test_a_shard_that_allows_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ class Priorities(ReplayMemory):
         raise AssertionError("the memory is not the learner's to close")
 
 
-def learner_with(**keys: Any) -> tuple[LearnerBase, FakeParameters, Priorities]:
+def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakeParameters, Priorities]:
     section = {
         "path": "gorila",
         "batch_size": 3,
@@ -84,7 +84,7 @@ def learner_with(**keys: Any) -> tuple[LearnerBase, FakeParameters, Priorities]:
         "AdaGrad": {"gradient_norm_clipping": None},
         "network": {"dense": []},
     } | keys
-    bridge = FakeParameters(THETA_MINUS, learning_rate=0.1, target=TargetInterval(updates=1000))
+    bridge = FakeParameters(THETA_MINUS, learning_rate=0.1, target=TargetInterval(updates=renewed))
     bridge.publish(THETA)
     bridge.register(Registration("", environments=1))
     memory = Priorities()
@@ -163,6 +163,18 @@ def test_parameters_are_fetched_as_often_as_it_says() -> None:
         learner.step(BATCH)
     assert [push.base.version for push in bridge.pushes] == [1, 1, 1, 4, 4]
     np.testing.assert_array_equal(bridge.pushes[0].gradient, bridge.pushes[2].gradient)
+
+
+def test_a_renewed_target_network_is_taken_over() -> None:
+    learner, bridge, memory = learner_with(renewed=1)
+    learner.step(BATCH)
+    weights, offsets = bridge.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
+    learner.step(BATCH)
+    columns = BATCH.columns
+    chosen, best = columns["observation"] * weights + offsets, columns["next_observation"] * weights + offsets
+    targets = columns["reward"] + columns["discount"] * best.max(axis=1)
+    errors = chosen[np.arange(3), columns["action"]] - targets
+    np.testing.assert_allclose(memory.given[1], np.abs(errors) + 1e-6, rtol=1e-5)
 
 
 def test_values_of_held_out_states_are_said_now_and_then() -> None:

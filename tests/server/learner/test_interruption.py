@@ -39,7 +39,7 @@ def test_what_takes_long_is_interrupted() -> None:
     with interrupted.signals(), pytest.raises(SignalReceived, match="SIGINT"), interrupted.armed():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)  # the first counts
-        time.sleep(60)
+        time.sleep(20)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -58,7 +58,7 @@ def test_what_c_code_has_dropped_is_raised_again() -> None:
     with interrupted.signals(), pytest.raises(SignalReceived), interrupted.armed():
         callback()
         assert called == 1, "it was interrupted, and nobody heard of it"
-        time.sleep(60)
+        time.sleep(20)
 
 
 def test_a_compiler_is_left_alone() -> None:
@@ -69,7 +69,7 @@ def test_a_compiler_is_left_alone() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         assert name["compiled"]()  # type: ignore[operator]
         name.clear()
-        time.sleep(60)
+        time.sleep(20)
     assert not name
 
 
@@ -79,7 +79,7 @@ def test_cleaning_up_is_not_disturbed() -> None:
         try:
             with interrupted.armed():
                 os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(60)
+                time.sleep(20)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
             spin(0.5)

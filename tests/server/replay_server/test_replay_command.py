@@ -104,6 +104,7 @@ def test_a_signal_ends_it_and_a_second_one_does_not_disturb(
     [
         (["--shard", "2/2"], "relaax-replay-server.shard: is 2, and of 2 the last one is 1"),
         (["--shard", "one"], "--shard: 'one' is not I/K"),
+        (["--shard", "0/0"], "--shard: '0/0' is not I/K"),
         (["--bind", "0.0.0.0:0"], "can be reached from other machines"),
         (["--memory", "-1"], "relaax-replay-server.memory"),
         (["--set", "replay-server.token-file=/nowhere"], "relaax-replay-server.token_file: the token file /nowhere"),
