@@ -54,4 +54,5 @@ def test_a_training_whose_processes_are_killed(runs: Runs, tmp_path: Path, short
     assert account.faults == {**dict.fromkeys(VICTIMS, plan.kills), STOP: plan.stops}
     assert account.ledger.returns >= 1, "no checkpoint was returned to"
     assert account.ledger.acknowledged[0] > 20 * len(account.calms)
+    assert account.duplicates > 0, "no insert came again"
     assert account.inserted > 0 and account.seen > 0.1 * account.sent

@@ -1,4 +1,4 @@
-"""A soak of a training by replay memory: its processes are killed, and every update and item is accounted for."""
+"""A soak of a training by replay memory: processes die, answers are lost, every update and item is accounted for."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ class ReplayAccount:
     sent: int = 0
     seen: int = 0
     inserted: int = 0
+    duplicates: int = 0
     calms: list[float] = field(default_factory=list)
 
     @property
@@ -120,6 +121,8 @@ class Inserted:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.duplicates = 0
+        """Inserts that came again, the most that one server has told of."""
         self._lives: list[list[int]] = [[0] for _ in range(COUNTS["replay-server"])]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -139,7 +142,9 @@ class Inserted:
         while not self._stop.wait(0.2):
             for shard, lives in enumerate(self._lives):
                 with contextlib.suppress(grpc.RpcError):
-                    inserts = sum(table.inserts for table in self._ask(shard))
+                    tables = self._ask(shard)
+                    self.duplicates = max(self.duplicates, sum(table.duplicates for table in tables))
+                    inserts = sum(table.inserts for table in tables)
                     if inserts < lives[-1]:  # it began with none
                         lives.append(0)
                     lives[-1] = inserts
@@ -277,7 +282,7 @@ class ReplaySoak:
         items = self._folder / "items"
         account = ReplayAccount(audit(lives, saved, COUNTS["parameter-server"]), items_doubled(items), self._faults)
         account.sent, account.seen, account.inserted = items_sent(items), items_seen(items), inserted
-        account.calms = self._calms
+        account.duplicates, account.calms = self._inserted.duplicates, self._calms
         if inserted > account.sent:
             account.items.append(f"{inserted} items were inserted, and {account.sent} were sent")
         return account

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 
+from relaax.replay import replay_pb2 as pb
+from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayWriter, Sampled
+from relaax.replay.shard_link import ShardLink
 from relaax.replay.spec import Field
 
 SERIAL = "serial"
 WRITERS = 32
 """Bits of a serial number that count a writer's items."""
 SENT, SEEN = "sent-", "seen-"
+LOST = 0.05
+"""Of the answers to inserts."""
+AWAY_SECONDS = 3.0
 _FORM = np.dtype([("serial", "<i8"), ("key", "<u8"), ("life", "<u8")])
 
 
@@ -34,11 +43,13 @@ class NumberedItems(ReplayMemory):
     """A replay memory whose items are numbered. Who writes keeps account of how many it has sent; who samples, of what
     was where.
 
-    `slot`: a number of this process alone.
+    `slot`: a number of this process alone. Of a client of replay servers some answers to inserts are lost.
     """
 
     def __init__(self, memory: ReplayMemory, folder: Path, slot: int) -> None:
         self._memory = memory
+        for link in memory._group.links if isinstance(memory, ReplayClient) else ():
+            _LossyInsert(link, slot)
         self._sent = 0
         self._slot = slot
         self._writers = [_NumberedWriter(self, writer) for writer in memory.writers]
@@ -74,6 +85,37 @@ class NumberedItems(ReplayMemory):
 
     def close(self) -> None:
         self._memory.close()
+
+
+class _Unanswered(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "the soak has lost the answer"
+
+
+class _LossyInsert:
+    """Loses answers to inserts that have arrived; of some shards nothing is heard then for longer than writers wait."""
+
+    def __init__(self, link: ShardLink, seed: int) -> None:
+        self._link = link
+        self._insert, self._look = link.stub.Insert, link.look
+        self._random = random.Random(seed)
+        self._away_until = 0.0
+        link.stub.Insert = self
+        link.look = self.look  # type: ignore[method-assign]
+
+    def __call__(self, request: Any, timeout: float) -> Any:
+        answer = self._insert(request, timeout=timeout)
+        if answer.outcome == pb.OUTCOME_DONE and self._random.random() < LOST:
+            self._away_until = time.monotonic() + self._random.choice((0.0, AWAY_SECONDS))
+            raise _Unanswered
+        return answer
+
+    def look(self, timeout: float) -> None:
+        if time.monotonic() >= self._away_until:
+            self._look(timeout)
 
 
 class _NumberedWriter(ReplayWriter):
