@@ -299,7 +299,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypat
 def test_what_may_have_arrived_is_not_inserted_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard takes an insert, and goes away before it has answered."""
     monkeypatch.setattr(remote_writer, "GRACE", 0.1)
-    with serving(2) as shards, client_of(shards, numbered(), actors=[1]) as client:
+    with serving(2) as shards, client_of(shards, numbered(), actors=[1], share_memory=False) as client:
         (writer,) = client.writers
         link = client._group.links[1]
         real = link.stub.Insert

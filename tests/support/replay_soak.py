@@ -83,7 +83,7 @@ def write_replay_soak_config(folder: Path, seed: int) -> Path:
     document = {
         "relaax-parameter-server": {"shards": COUNTS["parameter-server"]},
         "relaax-replay-server": {"shards": COUNTS["replay-server"], "memory": 0.1},
-        "relaax-rlx-server": {"heartbeat": 1},
+        "relaax-rlx-server": {"heartbeat": 1, "bridge": "grpc"},  # answers get lost on that way
         "relaax-learner": {"learners": COUNTS["learner"]},
         "relaax-run": {
             "environment": "OpenAI_Gym",

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration
-from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayWriter, Sampled
+from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 from relaax.replay.shard_link import ShardLink
 from relaax.replay.spec import Field
 
@@ -60,6 +60,10 @@ class NumberedItems(ReplayMemory):
     @property
     def writers(self) -> Sequence[ReplayWriter]:
         return self._writers
+
+    @property
+    def traffic(self) -> ReplayTraffic:
+        return self._memory.traffic
 
     def numbers(self, count: int) -> npt.NDArray[np.int64]:
         """Numbers of items that are about to be sent; the account has them before that."""
