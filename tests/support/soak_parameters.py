@@ -143,6 +143,8 @@ class LedgerParameters(Parameters):
             update = self._layout.spread(self._update(gradient))
             self._layout.mark(update, self._journal.slot)
         before = inside(self._client)
+        if self._stay is not None and before.incarnation != self._stay.incarnation:
+            return self._pushed_late(update, env_steps)
         self._journal.pushing(before.push_id + 1, env_steps, update is not None, self._attempts.ways)
         self._attempts.repeats = 0
         if env_steps:
@@ -168,6 +170,14 @@ class LedgerParameters(Parameters):
         return Pushed(
             pushed.discarded, pushed.global_step, pushed.version, pushed.staleness, self._taken(pushed.pulled)
         )
+
+    def _pushed_late(self, update: FlatVector | None, env_steps: int) -> Pushed:
+        """A roll-back was noticed between two pushes, by who tells of no steps: this one goes nowhere."""
+        pushed = self._parameters.push(update, env_steps)
+        if pushed.discarded != "incarnation" or env_steps or pushed.pulled is None:
+            self._break(f"after a roll-back a push of {env_steps} steps came to {pushed.discarded or 'be applied'}")
+        self._join(inside(self._client), pushed.pulled)
+        return replace(pushed, pulled=self._taken(pushed.pulled))
 
     def _update(self, gradient: FlatVector) -> FlatVector:
         decay = np.float32(self._rms.decay)
