@@ -103,7 +103,7 @@ def _line(progress: Progress, replay: ReplayProgress | None = None) -> str:
     return (
         f"{progress.seconds:6.0f} s  {progress.global_step:,} steps  {progress.steps_per_second:,.0f} steps/s  "
         f"{progress.episodes:,} episodes  mean return {_number(progress.mean_return_100)}  {_workers(progress)} workers"
-        + (f"  {progress.learners} learners" if progress.learners else "")
+        + (f"  {progress.learners} learner{'s' * (progress.learners > 1)}" if progress.learners else "")
         + memory
     )
 
