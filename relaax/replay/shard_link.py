@@ -21,7 +21,7 @@ from relaax.replay.wire import MAX_MESSAGE
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_NEWS_SECONDS = 1.0
+_NEWS_SECONDS, _FIRST_NEWS_SECONDS = 1.0, 0.05  # the second until sampling may begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class ShardLink:
         """Ask how the table stands if that was not heard lately, or take what was answered; waits for nothing."""
         with self._lock:
             if self._news is None:
-                if self.incarnation is not None and time.monotonic() - self._heard >= _NEWS_SECONDS:
+                often = _NEWS_SECONDS if self.state.begun else _FIRST_NEWS_SECONDS
+                if self.incarnation is not None and time.monotonic() - self._heard >= often:
                     request = pb.SampleRequest(incarnation=self.incarnation)
                     self._news = self.incarnation, self.stub.Sample.future(request, timeout=timeout)
                 return
