@@ -165,18 +165,6 @@ def test_parameters_are_fetched_as_often_as_it_says() -> None:
     np.testing.assert_array_equal(bridge.pushes[0].gradient, bridge.pushes[2].gradient)
 
 
-def test_a_renewed_target_network_is_taken_over() -> None:
-    learner, bridge, memory = learner_with(renewed=1)
-    learner.step(BATCH)
-    weights, offsets = bridge.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
-    learner.step(BATCH)
-    columns = BATCH.columns
-    chosen, best = columns["observation"] * weights + offsets, columns["next_observation"] * weights + offsets
-    targets = columns["reward"] + columns["discount"] * best.max(axis=1)
-    errors = chosen[np.arange(3), columns["action"]] - targets
-    np.testing.assert_allclose(memory.given[1], np.abs(errors) + 1e-6, rtol=1e-5)
-
-
 def test_values_of_held_out_states_are_said_now_and_then() -> None:
     learner, bridge, _ = learner_with(held_out_states=3)
     for _ in range(4):
