@@ -45,6 +45,7 @@ BATCH = Sampled(
     incarnations={0: "here"},
 )
 ONE_OF_LARGEST = np.array([0.5, 1, 1])  # importance weights by beta 1: 1 / (4 P), divided by the largest
+OFFSET = 0.25  # of the priorities
 
 
 class Priorities(ReplayMemory):
@@ -78,7 +79,7 @@ def learner_with(renewed: int = 1000, **keys: Any) -> tuple[LearnerBase, FakePar
         "batch_size": 3,
         "importance_exponent": 1,
         "prioritized": True,
-        "priority_offset": 0.25,
+        "priority_offset": OFFSET,
         "errors": "squared",
         "held_out_states": 0,
         "AdaGrad": {"gradient_norm_clipping": None},
@@ -163,6 +164,18 @@ def test_parameters_are_fetched_as_often_as_it_says() -> None:
         learner.step(BATCH)
     assert [push.base.version for push in bridge.pushes] == [1, 1, 1, 4, 4]
     np.testing.assert_array_equal(bridge.pushes[0].gradient, bridge.pushes[2].gradient)
+
+
+def test_a_renewed_target_network_is_taken_over() -> None:
+    learner, bridge, memory = learner_with(renewed=1)
+    learner.step(BATCH)
+    weights, offsets = bridge.parameters.astype(np.float64).reshape(2, 2)  # the target network's, too
+    learner.step(BATCH)
+    columns = BATCH.columns
+    chosen, best = columns["observation"] * weights + offsets, columns["next_observation"] * weights + offsets
+    targets = columns["reward"] + columns["discount"] * best.max(axis=1)
+    errors = chosen[np.arange(3), columns["action"]] - targets
+    np.testing.assert_allclose(memory.given[1], np.abs(errors) + OFFSET, rtol=1e-5)
 
 
 def test_values_of_held_out_states_are_said_now_and_then() -> None:
