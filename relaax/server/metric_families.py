@@ -11,12 +11,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 View = TypeVar("View")
+Read = TypeVar("Read", contravariant=True)
 Labelled = Mapping[Any, float]
 """Values by labels: tuples of text, in the order of the label names."""
 
 
 @dataclass(frozen=True)
-class Family(Generic[View]):
+class Family(Generic[Read]):
     """One metric. `read` returns its value, or None if there is none yet; with `labels`, a value per label tuple.
 
     A metric whose name ends in _total is a counter, any other a gauge.
@@ -24,10 +25,10 @@ class Family(Generic[View]):
 
     name: str
     help: str
-    read: Callable[[View], float | Labelled | None]
+    read: Callable[[Read], float | Labelled | None]
     labels: tuple[str, ...] = ()
 
-    def metric(self, view: View) -> Metric:
+    def metric(self, view: Read) -> Metric:
         """Return the metric with its current value."""
         kind = CounterMetricFamily if self.name.endswith("_total") else GaugeMetricFamily
         metric = kind(self.name, self.help, labels=self.labels)

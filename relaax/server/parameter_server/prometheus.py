@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +11,7 @@ from relaax.parameters.status import TrainingStatus
 from relaax.server.address import listen
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample, labelled
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.parameter_server.checkpointing import Checkpointer
@@ -25,26 +24,14 @@ class StatusSample:
     """The values of one scrape."""
 
     status: TrainingStatus
-    serving: bool
-    calls: Mapping[tuple[str, str], int]
     pushes: Mapping[str, int]
     repeated: Mapping[str, int]
-    by_memory: int
     checkpoint_failures: int
-    uptime: float
-    unfinished: int
-    calls_stopped: Mapping[str, int]
-    connections: Mapping[str, int]
-    connections_closed: Mapping[str, int]
-
-
-def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    return {(label,): count for label, count in counts.items()}
+    port: PortSample
 
 
 _FAMILIES: tuple[Family[StatusSample], ...] = (
-    Family("serving", "1 if workers are served, else 0", lambda v: v.serving),
-    Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
+    Family("serving", "1 if workers are served, else 0", lambda v: v.port.serving),
     Family("incarnation", "number of this life of the model", lambda v: v.status.incarnation),
     Family("global_step", "environment steps of the training", lambda v: v.status.global_step),
     Family("max_global_step", "environment steps at which training ends", lambda v: v.status.max_global_step),
@@ -54,7 +41,7 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
     Family(
         "discarded_total",
         "gradients discarded, by reason",
-        lambda v: _labelled(v.status.discarded_for),
+        lambda v: labelled(v.status.discarded_for),
         ("reason",),
     ),
     Family(
@@ -84,29 +71,15 @@ _FAMILIES: tuple[Family[StatusSample], ...] = (
         lambda v: v.status.checkpoint_global_step,
     ),
     Family("checkpoint_failures_total", "attempts to save that failed", lambda v: v.checkpoint_failures),
-    Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
-    Family("pushes_total", "pushes answered, by the way they came", lambda v: _labelled(v.pushes), ("bridge",)),
+    Family("pushes_total", "pushes answered, by the way they came", lambda v: labelled(v.pushes), ("bridge",)),
     Family(
         "pushes_repeated_total",
         "pushes that came again, and were not applied again",
-        lambda v: _labelled(v.repeated),
+        lambda v: labelled(v.repeated),
         ("incarnation",),
     ),
-    Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.by_memory),
-    Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.unfinished),
-    Family(
-        "stopped_calls_total",
-        "calls ended because their messages did not come, by reason",
-        lambda v: _labelled(v.calls_stopped),
-        ("reason",),
-    ),
-    Family("connections", "connections of the gRPC port, by kind", lambda v: _labelled(v.connections), ("kind",)),
-    Family(
-        "closed_connections_total",
-        "connections of the gRPC port closed by the server, by reason",
-        lambda v: _labelled(v.connections_closed),
-        ("reason",),
-    ),
+    Family("workers_by_shared_memory", "workers that are connected by shared memory", lambda v: v.port.by_memory),
+    *PORT_FAMILIES,
 )
 FAMILIES = tuple(replace(family, name=f"relaax_parameter_server_{family.name}") for family in _FAMILIES)
 
@@ -120,23 +93,16 @@ def status_server(
     checkpointer: Checkpointer | None,
 ) -> StatusServer:
     """Return a status server that is bound to `address` and not started. `calls`: by transport. Raises AddressError."""
-    begun, keeper = time.monotonic(), port.keeper
+    meter = PortMeter(port, calls, offers)
 
     def view() -> StatusSample:
         failures = checkpointer.failures if checkpointer else 0
         return StatusSample(
             core.status(),
-            port.serving,
-            sum((Counter(counter.calls) for counter in calls.values()), Counter()),
-            {bridge: counter.calls.get(("Push", "OK"), 0) for bridge, counter in calls.items()},
+            meter.answered("Push"),
             core.repeated,
-            offers.connected(),
             failures,
-            time.monotonic() - begun,
-            keeper.reading.unfinished,
-            keeper.reading.ended,
-            keeper.connections.counts,
-            keeper.connections.closed,
+            meter.sample(),
         )
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:

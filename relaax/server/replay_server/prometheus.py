@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +10,7 @@ from relaax import __version__
 from relaax.server.address import listen
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.port import GrpcPort
+from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.metric_families import Families, Family, registry_of
 from relaax.server.replay_server.service import ReplayService
@@ -26,30 +25,17 @@ class ReplaySample:
     tallies: Mapping[str, TableTallies]
     memory: int
     lost_updates: int
-    serving: bool
-    calls: Mapping[tuple[str, str], int]
     by_bridge: Mapping[tuple[str, str], int]
-    by_memory: int
-    uptime: float
-    unfinished: int
-    calls_stopped: Mapping[str, int]
-    connections: Mapping[str, int]
-    connections_closed: Mapping[str, int]
+    port: PortSample
 
 
 def _of_each(read: Callable[[TableTallies], float]) -> Callable[[ReplaySample], Mapping[tuple[str, ...], float]]:
     return lambda sample: {(name,): read(numbers) for name, numbers in sample.tallies.items()}
 
 
-def _labelled(counts: Mapping[str, int]) -> dict[tuple[str, ...], float]:
-    return {(label,): count for label, count in counts.items()}
-
-
 _TABLE = ("table",)
-_REASON = ("reason",)
 _FAMILIES: tuple[Family[ReplaySample], ...] = (
-    Family("serving", "1 if workers and learners are served, else 0", lambda v: v.serving),
-    Family("uptime_seconds", "seconds since the start of the process", lambda v: v.uptime),
+    Family("serving", "1 if workers and learners are served, else 0", lambda v: v.port.serving),
     Family("memory_bytes", "memory that all tables may take", lambda v: v.memory),
     Family("tables", "tables, by name: more than one if sessions have their own", _of_each(lambda t: t.tables), _TABLE),
     Family("table_bytes", "memory of a table once it is full", _of_each(lambda t: t.bytes), _TABLE),
@@ -80,7 +66,6 @@ _FAMILIES: tuple[Family[ReplaySample], ...] = (
         _of_each(lambda t: t.mean_age),
         _TABLE,
     ),
-    Family("calls_total", "calls by method and status", lambda v: v.calls, ("method", "code")),
     Family(
         "bridge_calls_total",
         "inserts and samples answered, by the way they came",
@@ -90,22 +75,9 @@ _FAMILIES: tuple[Family[ReplaySample], ...] = (
     Family(
         "connections_by_shared_memory",
         "writers and samplers that are connected by shared memory",
-        lambda v: v.by_memory,
+        lambda v: v.port.by_memory,
     ),
-    Family("unfinished_calls", "calls whose messages are not there yet", lambda v: v.unfinished),
-    Family(
-        "stopped_calls_total",
-        "calls ended because their messages did not come, by reason",
-        lambda v: _labelled(v.calls_stopped),
-        _REASON,
-    ),
-    Family("connections", "connections of the gRPC port, by kind", lambda v: _labelled(v.connections), ("kind",)),
-    Family(
-        "closed_connections_total",
-        "connections of the gRPC port closed by the server, by reason",
-        lambda v: _labelled(v.connections_closed),
-        _REASON,
-    ),
+    *PORT_FAMILIES,
 )
 REPLAY_FAMILIES = tuple(replace(family, name=f"relaax_replay_server_{family.name}") for family in _FAMILIES)
 
@@ -121,26 +93,19 @@ def replay_status_server(
 
     Raises AddressError.
     """
-    begun, keeper = time.monotonic(), port.keeper
+    meter = PortMeter(port, calls, offers)
 
     def view() -> ReplaySample:
         return ReplaySample(
             service.tallies(),
             service.memory,
             service.lost_updates,
-            port.serving,
-            sum((Counter(counter.calls) for counter in calls.values()), Counter[tuple[str, str]]()),
             {
-                (method, bridge): counter.calls.get((method, "OK"), 0)
-                for bridge, counter in calls.items()
+                (method, bridge): count
                 for method in ("Insert", "Sample")
+                for bridge, count in meter.answered(method).items()
             },
-            offers.connected(),
-            time.monotonic() - begun,
-            keeper.reading.unfinished,
-            keeper.reading.ended,
-            keeper.connections.counts,
-            keeper.connections.closed,
+            meter.sample(),
         )
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:
