@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from relaax.algorithm_base import AgentContext, LearnerContext
-from relaax.optim.optimizers import Add, OptimizerSpec
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Sampled
 
@@ -22,8 +17,8 @@ from .apex import ParameterServer as ApexParameterServer
 from .apex import Replay as ApexReplay
 from .replay_soak_items import NumberedItems, with_serials
 from .soak_journal import Journal
-from .soak_layout import Layout
-from .soak_parameters import STATISTIC, LedgerParameters
+from .soak_parameters import LedgerParameters
+from .soak_server import AccountingServer
 
 
 class Config(ApexConfig):  # type: ignore[misc]  # found where algorithms are loaded from
@@ -42,18 +37,8 @@ class Replay(ApexReplay):  # type: ignore[misc]
         return with_serials(super().table())
 
 
-class ParameterServer(ApexParameterServer):  # type: ignore[misc]
-    """Shards add what they are sent."""
-
-    def initial_parameters(self, seed: int) -> npt.NDArray[np.float32]:
-        network = super().initial_parameters(seed)
-        return Layout(len(network), self.config.segments, self.config.slots).spread(network)
-
-    def statistics(self) -> Mapping[str, int]:
-        return {**super().statistics(), STATISTIC: 1}
-
-    def optimizer(self) -> OptimizerSpec:
-        return Add()
+class ParameterServer(AccountingServer, ApexParameterServer):  # type: ignore[misc]
+    """Ape-X's, with the account of updates."""
 
 
 class Agent(ApexAgent):  # type: ignore[misc]
@@ -85,8 +70,7 @@ class Learner(ApexLearner):  # type: ignore[misc]
 
 
 def _accounted(config: Config, context: Any, journal: Journal) -> Any:
-    network = ApexParameterServer(config, context.observation_space, context.action_space)
-    layout = Layout(len(network.initial_parameters(config.seed)), config.segments, config.slots)
+    layout = ParameterServer(config, context.observation_space, context.action_space).layout()
     return dataclasses.replace(
         context,
         parameters=LedgerParameters(context, layout, journal, config),
