@@ -12,11 +12,11 @@ from relaax.configuration.configuration import (
 from relaax.configuration.environment import without_variables
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import printed
-from relaax.configuration.learner_section import LearnerSection
 from relaax.configuration.resuming import Fixed, Free, Resume, resume_rules
 from relaax.configuration.roles import SECTIONS
 from relaax.configuration.secrets import redacted
 from relaax.configuration.sections import (
+    LearnerSection,
     ParameterServerSection,
     ReplayServerSection,
     RlxServerSection,

@@ -14,9 +14,14 @@ from relaax.bundled import bundled_folder, bundled_names
 from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import Layers, text_of, value_of
-from relaax.configuration.learner_section import LearnerSection
 from relaax.configuration.roles import SECTIONS, own
-from relaax.configuration.sections import ParameterServerSection, ReplayServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import (
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    RunSection,
+)
 from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
 

@@ -10,8 +10,13 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from relaax.configuration.learner_section import LearnerSection
-from relaax.configuration.sections import ParameterServerSection, ReplayServerSection, RlxServerSection, RunSection
+from relaax.configuration.sections import (
+    LearnerSection,
+    ParameterServerSection,
+    ReplayServerSection,
+    RlxServerSection,
+    RunSection,
+)
 from relaax.configuration.validation import Section
 
 Sections = Mapping[str, Section]

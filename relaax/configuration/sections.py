@@ -2,115 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import re
-from typing import Annotated, Literal
+from typing import Literal
 
 import pydantic
 from pydantic import Field
 
+from relaax.configuration.key_types import (
+    Address,
+    Addresses,
+    Device,
+    Duration,
+    Folder,
+    LogFormatKey,
+    LogLevelKey,
+    NoneOrAddresses,
+    OwnKey,
+    ParameterServerCa,
+    ParameterServers,
+    ParameterServerTokenFile,
+    ReplayServerCa,
+    ReplayServerTokenFile,
+    S3Location,
+    StatusBind,
+    TlsCertificate,
+    TlsKey,
+    Word,
+    Wrapper,
+)
 from relaax.configuration.validation import Section
-
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
-
-
-def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("an address is HOST:PORT, such as localhost:7001")
-    return value
-
-
-def _device(value: str) -> str:
-    kind, colon, index = value.partition(":")
-    if value != "cpu" and (kind != "gpu" or (colon and not (index.isascii() and index.isdecimal()))):
-        raise ValueError("a device is cpu, gpu (the first one) or gpu:I, such as gpu:1")
-    return value
-
-
-def _addresses(value: object) -> object:
-    """Split a text of addresses separated by commas; leave a list as it is."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _folder(value: str) -> str:
-    if "://" in value:
-        raise ValueError("the path of a folder is needed; for S3, use the key that ends in _aws_s3")
-    return os.path.expanduser(value)
-
-
-_AMOUNT = r"\d+(?:\.\d+)?"
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_DURATION = "".join(rf"(?:({_AMOUNT}){unit})?" for unit in _UNITS)
-
-
-def _seconds(value: object) -> object:
-    """Convert a text such as 90s or 1h30m to seconds; leave a number as it is."""
-    if not isinstance(value, str):
-        return value
-    text = value.strip().lower()
-    if re.fullmatch(_AMOUNT, text):
-        return float(text)
-    found = re.fullmatch(_DURATION, text)
-    if found is None or not text:
-        raise ValueError("a time is a number of seconds, or has units: 90s, 15m, 2h, 1h30m, 3d")
-    return sum(float(amount) * unit for amount, unit in zip(found.groups(), _UNITS.values(), strict=True) if amount)
-
-
-def _wrapper(value: object) -> object:
-    """Accept a name, or one name with arguments."""
-    given = list(value.values()) if isinstance(value, dict) else [None]
-    if isinstance(value, str | dict) and len(given) == 1 and isinstance(given[0], dict | None):
-        return value
-    raise ValueError("a wrapper is a name, or one name with its arguments: {ResizeObservation: {shape: [84, 84]}}")
-
-
-def _word(value: object) -> object:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
-
-
-Address = Annotated[
-    str, pydantic.AfterValidator(_address), pydantic.WithJsonSchema({"type": "string", "pattern": r"^.+:[0-9]{1,5}$"})
-]
-Device = Annotated[
-    str,
-    pydantic.AfterValidator(_device),
-    pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
-]
-Addresses = Annotated[
-    list[Address],
-    Field(min_length=1),
-    pydantic.BeforeValidator(_addresses),
-    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-NoneOrAddresses = Annotated[
-    list[Address],
-    pydantic.BeforeValidator(_addresses),
-    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
-Folder = Annotated[str, pydantic.AfterValidator(_folder)]
-Duration = Annotated[
-    float,
-    Field(gt=0),
-    pydantic.BeforeValidator(_seconds),
-    pydantic.WithJsonSchema(
-        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": f"^({_AMOUNT}[dhms]?)+$"}]}
-    ),
-]
-# BUCKET and KEY: objects are stored under KEY/ in BUCKET.
-S3Location = Annotated[list[str], Field(min_length=2, max_length=2)]
-LogFormat = Literal["text", "json"]
-Wrapper = Annotated[
-    str | dict[str, dict[str, pydantic.JsonValue] | None],
-    pydantic.BeforeValidator(_wrapper),
-    pydantic.WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]}
-    ),
-]
-# A word of a command line may look like a number in YAML.
-Word = Annotated[
-    str, pydantic.BeforeValidator(_word), pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
-]
 
 
 class ParameterServerSection(Section):
@@ -126,8 +45,8 @@ class ParameterServerSection(Section):
         description="File with the token that workers and other shards must send; otherwise the environment variable "
         "RELAAX_PARAMETER_SERVER_TOKEN.",
     )
-    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): enables TLS.")
-    tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
     tls_client_ca: str | None = Field(
         None, description="File with the authority (PEM) that must have signed the workers' certificates: mutual TLS."
     )
@@ -159,10 +78,10 @@ class ParameterServerSection(Section):
     best_checkpoints_kept: int = Field(1, ge=0, description="Number of best checkpoints by mean return to keep, too.")
     metrics_dir: Folder | None = Field(None, description="Folder of the TensorBoard run; unset, none is written.")
     metrics_aws_s3: S3Location | None = Field(None, description="Bucket and key for a copy of the TensorBoard run.")
-    status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
+    status_bind: StatusBind = None
     device: Device = Field("cpu", description="Device that updates the parameters: cpu, gpu (the first) or gpu:I.")
-    log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
+    log_level: LogLevelKey = "INFO"
+    log_format: LogFormatKey = "text"
 
     @pydantic.model_validator(mode="after")
     def _one_place(self) -> ParameterServerSection:
@@ -183,14 +102,12 @@ class RlxServerSection(Section):
         None,
         description="YAML file with client names, their tokens and quotas; it is read again when it changes.",
     )
-    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): enables TLS.")
-    tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
     max_failed_handshakes: int = Field(
         20, ge=1, description="Failed handshakes per minute after which an address is refused for a while."
     )
-    parameter_server: Addresses = Field(
-        ["localhost:7000"], description="Address of the parameter server; of all shards, shard 0 first."
-    )
+    parameter_server: ParameterServers = Field(["localhost:7000"])
     exploit: bool = Field(False, description="Refuse clients that train the model: only those that act are served.")
     checkpoint: str | None = Field(
         None,
@@ -203,36 +120,24 @@ class RlxServerSection(Section):
         "finds.",
     )
     aws_endpoint: str | None = Field(None, description="URL of an S3-compatible store other than Amazon's.")
-    parameter_server_token_file: str | None = Field(
-        None,
-        description="File with the parameter server's token; otherwise the environment variable "
-        "RELAAX_PARAMETER_SERVER_TOKEN.",
-    )
-    parameter_server_ca: str | None = Field(
-        None, description="File with the authority (PEM) that signed the parameter server's certificate: enables TLS."
-    )
+    parameter_server_token_file: ParameterServerTokenFile = None
+    parameter_server_ca: ParameterServerCa = None
     parameter_server_certificate: str | None = Field(
         None, description="File with the workers' certificate (PEM), if the parameter server requires one."
     )
-    parameter_server_key: str | None = Field(None, description="File with that certificate's private key (PEM).")
+    parameter_server_key: OwnKey = None
     parameter_server_patience: float = Field(
         60.0, gt=0, description="Seconds that a worker waits for an unreachable parameter server."
     )
     replay_server: NoneOrAddresses = Field(
         [], description="Addresses of the replay servers, in the order of their shards, for algorithms that have one."
     )
-    replay_server_token_file: str | None = Field(
-        None,
-        description="File with the replay servers' token; otherwise the environment variable "
-        "RELAAX_REPLAY_SERVER_TOKEN.",
-    )
-    replay_server_ca: str | None = Field(
-        None, description="File with the authority (PEM) that signed the replay servers' certificates: enables TLS."
-    )
+    replay_server_token_file: ReplayServerTokenFile = None
+    replay_server_ca: ReplayServerCa = None
     replay_server_certificate: str | None = Field(
         None, description="File with the workers' certificate (PEM), if replay servers ask for one."
     )
-    replay_server_key: str | None = Field(None, description="File with that certificate's private key (PEM).")
+    replay_server_key: OwnKey = None
     replay_server_patience: float = Field(
         60.0, gt=0, description="Seconds to wait until a replay server can be reached, before a worker exits."
     )
@@ -248,9 +153,9 @@ class RlxServerSection(Section):
         description="Number format of gradients and parameters sent by grpc: with 16 bits, they are "
         "rounded and take half the bytes. The parameter server keeps float32.",
     )
-    status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
-    log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
+    status_bind: StatusBind = None
+    log_level: LogLevelKey = "INFO"
+    log_format: LogFormatKey = "text"
     device: Device | None = Field(
         None, description="Device of the workers: cpu, gpu or gpu:I; by default cpu, or gpu if algorithm.gpu is true."
     )
@@ -319,16 +224,60 @@ class ReplayServerSection(Section):
         description="File with the token that workers and learners must send; otherwise the environment variable "
         "RELAAX_REPLAY_SERVER_TOKEN.",
     )
-    tls_certificate: str | None = Field(None, description="File with this server's certificate (PEM): enables TLS.")
-    tls_key: str | None = Field(None, description="File with the certificate's private key (PEM).")
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
     tls_client_ca: str | None = Field(
         None,
         description="File with the authority (PEM) that must have signed the certificates of workers and learners: "
         "mutual TLS.",
     )
-    status_bind: Address | None = Field(None, description="Address of /healthz and /metrics (Prometheus).")
-    log_level: LogLevel = Field("INFO", description="Least severe level of messages to log.")
-    log_format: LogFormat = Field("text", description="text for people, json for machines: one object per line.")
+    status_bind: StatusBind = None
+    log_level: LogLevelKey = "INFO"
+    log_format: LogFormatKey = "text"
+
+
+class LearnerSection(Section):
+    """`relaax-learner`: the process that learns from replay memory."""
+
+    learners: int = Field(
+        0, ge=0, le=256, description="Number of learners; 0 for algorithms whose workers learn themselves."
+    )
+    parameter_server: ParameterServers = Field(["localhost:7000"])
+    parameter_server_token_file: ParameterServerTokenFile = None
+    parameter_server_ca: ParameterServerCa = None
+    parameter_server_certificate: str | None = Field(
+        None, description="File with the learner's certificate (PEM), if the parameter server asks for one."
+    )
+    parameter_server_key: OwnKey = None
+    parameter_server_patience: float = Field(
+        60.0, gt=0, description="Seconds to wait for an unreachable parameter server before the learner exits."
+    )
+    replay_server: Addresses = Field(
+        ["localhost:7002"], description="Addresses of the replay servers, in the order of their shards."
+    )
+    replay_server_token_file: ReplayServerTokenFile = None
+    replay_server_ca: ReplayServerCa = None
+    replay_server_certificate: str | None = Field(
+        None, description="File with the learner's certificate (PEM), if replay servers ask for one."
+    )
+    replay_server_key: OwnKey = None
+    replay_server_patience: float = Field(
+        60.0, gt=0, description="Seconds to wait until a replay server can be reached, before the learner exits."
+    )
+    bridge: Literal["auto", "grpc", "shared_memory"] = Field(
+        "auto",
+        description="Transport of gradients, parameters and samples, as relaax-rlx-server.bridge.",
+    )
+    status_bind: StatusBind = None
+    allow_anonymous: bool = Field(False, description="Allow a status_bind other than loopback.")
+    log_level: LogLevelKey = "INFO"
+    log_format: LogFormatKey = "text"
+    device: Device | None = Field(
+        None, description="Device of the learner: cpu, gpu or gpu:I; by default cpu, or gpu if algorithm.gpu is true."
+    )
+    blas_kernels: Literal["environment", "native"] = Field(
+        "environment", description="OpenBLAS kernels to use, as relaax-rlx-server.blas_kernels."
+    )
 
 
 class RunSection(Section):

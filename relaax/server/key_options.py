@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from relaax.configuration.key_types import Address, Addresses, S3Location
 from relaax.configuration.roles import Role
-from relaax.configuration.sections import Address, Addresses, S3Location
 
 _Command = Callable[..., None]
 _METAVARS = {Address: "HOST:PORT", Addresses: "HOST:PORT,..."}

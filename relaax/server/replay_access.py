@@ -13,8 +13,7 @@ from relaax.configuration import ConfigurationError
 from relaax.server.targets import replay_targets
 
 if TYPE_CHECKING:
-    from relaax.configuration.learner_section import LearnerSection
-    from relaax.configuration.sections import RlxServerSection
+    from relaax.configuration.sections import LearnerSection, RlxServerSection
     from relaax.parameters.channel import Target
     from relaax.replay.declaration import TableDeclaration
     from relaax.replay.interfaces import ReplayMemory

@@ -1,0 +1,144 @@
+"""Types of configuration keys, which check what a file, a variable or a command line gives."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field
+
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("an address is HOST:PORT, such as localhost:7001")
+    return value
+
+
+def _device(value: str) -> str:
+    kind, colon, index = value.partition(":")
+    if value != "cpu" and (kind != "gpu" or (colon and not (index.isascii() and index.isdecimal()))):
+        raise ValueError("a device is cpu, gpu (the first one) or gpu:I, such as gpu:1")
+    return value
+
+
+def _addresses(value: object) -> object:
+    """Split a text of addresses separated by commas; leave a list as it is."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _folder(value: str) -> str:
+    if "://" in value:
+        raise ValueError("the path of a folder is needed; for S3, use the key that ends in _aws_s3")
+    return os.path.expanduser(value)
+
+
+_AMOUNT = r"\d+(?:\.\d+)?"
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_DURATION = "".join(rf"(?:({_AMOUNT}){unit})?" for unit in _UNITS)
+
+
+def _seconds(value: object) -> object:
+    """Convert a text such as 90s or 1h30m to seconds; leave a number as it is."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    if re.fullmatch(_AMOUNT, text):
+        return float(text)
+    found = re.fullmatch(_DURATION, text)
+    if found is None or not text:
+        raise ValueError("a time is a number of seconds, or has units: 90s, 15m, 2h, 1h30m, 3d")
+    return sum(float(amount) * unit for amount, unit in zip(found.groups(), _UNITS.values(), strict=True) if amount)
+
+
+def _wrapper(value: object) -> object:
+    """Accept a name, or one name with arguments."""
+    given = list(value.values()) if isinstance(value, dict) else [None]
+    if isinstance(value, str | dict) and len(given) == 1 and isinstance(given[0], dict | None):
+        return value
+    raise ValueError("a wrapper is a name, or one name with its arguments: {ResizeObservation: {shape: [84, 84]}}")
+
+
+def _word(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Address = Annotated[
+    str, pydantic.AfterValidator(_address), pydantic.WithJsonSchema({"type": "string", "pattern": r"^.+:[0-9]{1,5}$"})
+]
+Device = Annotated[
+    str,
+    pydantic.AfterValidator(_device),
+    pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
+]
+Addresses = Annotated[
+    list[Address],
+    Field(min_length=1),
+    pydantic.BeforeValidator(_addresses),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+NoneOrAddresses = Annotated[
+    list[Address],
+    pydantic.BeforeValidator(_addresses),
+    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+Folder = Annotated[str, pydantic.AfterValidator(_folder)]
+Duration = Annotated[
+    float,
+    Field(gt=0),
+    pydantic.BeforeValidator(_seconds),
+    pydantic.WithJsonSchema(
+        {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": f"^({_AMOUNT}[dhms]?)+$"}]}
+    ),
+]
+# BUCKET and KEY: objects are stored under KEY/ in BUCKET.
+S3Location = Annotated[list[str], Field(min_length=2, max_length=2)]
+LogFormat = Literal["text", "json"]
+Wrapper = Annotated[
+    str | dict[str, dict[str, pydantic.JsonValue] | None],
+    pydantic.BeforeValidator(_wrapper),
+    pydantic.WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]}
+    ),
+]
+# A word of a command line may look like a number in YAML.
+Word = Annotated[
+    str, pydantic.BeforeValidator(_word), pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
+]
+
+# Keys that several sections have, each with its description.
+LogLevelKey = Annotated[LogLevel, Field(description="Least severe level of messages to log.")]
+LogFormatKey = Annotated[LogFormat, Field(description="text for people, json for machines: one object per line.")]
+StatusBind = Annotated[Address | None, Field(description="Address of /healthz and /metrics (Prometheus).")]
+TlsCertificate = Annotated[str | None, Field(description="File with this server's certificate (PEM): enables TLS.")]
+TlsKey = Annotated[str | None, Field(description="File with the certificate's private key (PEM).")]
+OwnKey = Annotated[str | None, Field(description="File with that certificate's private key (PEM).")]
+ParameterServers = Annotated[
+    Addresses, Field(description="Address of the parameter server; of all shards, shard 0 first.")
+]
+ParameterServerTokenFile = Annotated[
+    str | None,
+    Field(
+        description="File with the parameter server's token; otherwise the environment variable "
+        "RELAAX_PARAMETER_SERVER_TOKEN."
+    ),
+]
+ParameterServerCa = Annotated[
+    str | None,
+    Field(description="File with the authority (PEM) that signed the parameter server's certificate: enables TLS."),
+]
+ReplayServerTokenFile = Annotated[
+    str | None,
+    Field(
+        description="File with the replay servers' token; otherwise the environment variable "
+        "RELAAX_REPLAY_SERVER_TOKEN."
+    ),
+]
+ReplayServerCa = Annotated[
+    str | None,
+    Field(description="File with the authority (PEM) that signed the replay servers' certificates: enables TLS."),
+]
