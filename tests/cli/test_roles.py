@@ -19,12 +19,11 @@ from relaax.cli.doctor.command import examined
 from relaax.cli.doctor.finding import Severity, Subject
 from relaax.cli.run.plan import make_plan
 from relaax.cli.run.process import Process
-from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import SECTIONS, ConfigurationError, roles
 from support.echo_role import ECHO, with_echo
 from support.processes import wait_until
+from support.supervised import supervised
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -49,17 +48,8 @@ def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def running(config: Path, tmp_path: Path) -> Iterator[Supervisor]:
-    plan = make_plan(str(config), [])
-    directory = RunDirectory(tmp_path / "run")
-    directory.open(fresh=False, max_steps=1)
-    directory.write_configuration(plan)
-    supervisor = Supervisor(plan, directory, run_tokens(plan))
-    try:
-        supervisor.start_servers()
+    with supervised(make_plan(str(config), []), tmp_path / "run") as supervisor:
         yield supervisor
-    finally:
-        supervisor.kill()
-        directory.close()
 
 
 def heard(process: Process) -> str:

@@ -12,11 +12,10 @@ import pytest
 from cli.test_replay_plan import written
 
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.run_directory import RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import roles
 from support.processes import wait_until
+from support.supervised import supervised
 
 TESTS = Path(__file__).resolve().parent.parent
 
@@ -27,17 +26,8 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Supervi
     silent = replace(roles.REPLAY_SERVER, module="support.listening")
     monkeypatch.setattr(roles, "ROLES", tuple(silent if role is roles.REPLAY_SERVER else role for role in roles.ROLES))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
-    plan = make_plan(written(tmp_path, 2, 2), [])
-    directory = RunDirectory(tmp_path / "run")
-    directory.open(fresh=False, max_steps=1)
-    directory.write_configuration(plan)
-    supervisor = Supervisor(plan, directory, run_tokens(plan))
-    try:
-        supervisor.start_servers()
+    with supervised(make_plan(written(tmp_path, 2, 2), []), tmp_path / "run") as supervisor:
         yield supervisor
-    finally:
-        supervisor.kill()
-        directory.close()
 
 
 def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -14,12 +13,8 @@ from relaax.checkpoint import CheckpointManager, LocalStore
 from support import replay_algorithm
 from support.processes import Processes, wait_until
 from support.scrape import health
-from support.service import LEARNER, PARAMETER_SERVER, RELAAX, RLX_SERVER, status_of
+from support.service import LEARNER, PARAMETER_SERVER, RELAAX, REPLAY_SERVER, RLX_SERVER, status_of
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("relaax.server.replay_server") is None, reason="there is no replay server yet"
-)
-REPLAY_SERVER = (sys.executable, "-m", "relaax.server.replay_server.main")
 CLIENT = str(bundled_folder("environments") / "OpenAI_Gym" / "main.py")
 STEPS = 2_000
 
