@@ -113,7 +113,6 @@ TARGETS_PY = "relaax/algorithm_base/value_targets.py"
 VALUE_LOSS_PY = "relaax/algorithm_base/value_loss.py"
 EXPLORATION_PY = "relaax/algorithm_base/exploration.py"
 VALUE_AGENT_PY = "algorithms/async_q/value_agent.py"
-ACTING_PY = "algorithms/async_q/action_value_agent.py"
 VALUE_LSTM = "tests/algorithms/n_step_q/test_lstm.py"
 TRANSITIONS_PY = "relaax/algorithm_base/transitions.py"
 STORED_PY = "relaax/algorithm_base/stored_observations.py"
@@ -353,9 +352,8 @@ ERRORS = (
         [
             (
                 REPLAY_LEARNER_PY,
-                "        self._target.set_parameters(pulled.target)\n",
-                "        if not hasattr(self, '_kept'):\n"
-                "            self._kept = self._target.set_parameters(pulled.target)\n",
+                "if pulled.target is not self._target_parameters:",
+                "if self._target_parameters is None:",
             )
         ],
         REPLAY_LEARNER,
@@ -655,7 +653,7 @@ ERRORS = (
     planted(
         "epsilon-by-steps",
         "epsilon is annealed by steps",
-        [(ACTING_PY, "self._frames = pulled, pulled.frames", "self._frames = pulled, pulled.global_step")],
+        [(VALUE_AGENT_PY, "self._epsilon(self._pulled.frames)", "self._epsilon(self._pulled.global_step)")],
         VALUE_AGENT,
     ),
     planted(

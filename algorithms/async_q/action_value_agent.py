@@ -30,7 +30,6 @@ class ActionValueAgent(NetworkAgent):
         self._first_action = context.action_space.start
         self._q = action_values(config, context.action_space)
         super().__init__(config, context, value_network(config, context.observation_space, self._q))
-        self._frames = 0
 
     @classmethod
     def refusal(cls, config: ActionValueConfig, observation_space: Space, action_space: Space) -> str | None:
@@ -46,7 +45,7 @@ class ActionValueAgent(NetworkAgent):
 
     def _take(self, pulled: Pulled) -> None:
         super()._take(pulled)
-        self._pulled, self._frames = pulled, pulled.frames
+        self._pulled = pulled
 
     def _online_values(self, inputs: Inputs, state: Array) -> Array:
         """Return the online network's values, float32 [N, A], of inputs [N, ...]."""

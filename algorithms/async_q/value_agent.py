@@ -54,7 +54,7 @@ class ValueAgent(ActionValueAgent):
             rollout.values[0] = self._q.values(outputs)
 
     def _exploration(self) -> npt.NDArray[np.float64]:
-        exploration: npt.NDArray[np.float64] = self._epsilon(self._frames)
+        exploration: npt.NDArray[np.float64] = self._epsilon(self._pulled.frames)
         return exploration
 
     @abstractmethod

@@ -18,4 +18,4 @@ class Agent(ReplayAgent):
     def _exploration(self) -> npt.NDArray[np.float64]:
         config = self.config
         epsilon = LinearAnnealing(config.initial_epsilon, config.final_epsilon, config.exploration_frames)
-        return np.asarray(epsilon(self._frames), np.float64)
+        return np.asarray(epsilon(self._pulled.frames), np.float64)

@@ -48,6 +48,7 @@ class Learner(LearnerBase):
             config.importance_exponent, config.final_importance_exponent, config.max_global_step
         )
         self._held_out = HeldOutStates(config.held_out_states)
+        self._target_parameters: Array | None = None
         self._pushes = 0  # since parameters were pulled
         self._global_step = 0
         self.env_steps = 0
@@ -112,7 +113,9 @@ class Learner(LearnerBase):
         self.pulled = pulled
         self._online.set_parameters(pulled.parameters)
         assert pulled.target is not None, "the parameter server declares a target network"
-        self._target.set_parameters(pulled.target)
+        if pulled.target is not self._target_parameters:
+            self._target.set_parameters(pulled.target)
+            self._target_parameters = pulled.target
         self._normalization.pulled(pulled)
         self._global_step = pulled.global_step
         self._pushes = 0

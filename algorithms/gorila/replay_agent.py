@@ -35,7 +35,8 @@ class ReplayAgent(ActionValueAgent):
             gamma=config.rewards_gamma,
             priority_offset=config.priority_offset if config.actors_know_priorities else None,
         )
-        self._learner = bundled_learner(config, context)
+        bundled = config.bundled and context.replay is not None
+        self._learner = Learner(config, LearnerContext.beside(context, context.actors[0])) if bundled else None
         self._updates = math.ceil((config.samples_per_insert or 0) * context.environments / config.batch_size)
         self._seen: Inputs = self._inputs  # as they are before they are normalised
         self._due = False  # what can wait until the actions are on their way
@@ -93,21 +94,3 @@ class ReplayAgent(ActionValueAgent):
             outputs = self._online_values(self._normalization.observations(inputs), no_state(len(inputs)))
             values = outputs.max(axis=1)
         self._transitions.outcome(step, rewards, inputs, values)
-
-
-def bundled_learner(config: ReplayConfig, context: AgentContext) -> Learner | None:
-    """Make the learner of a worker that has one: with the worker's way to the parameter server, and its memory."""
-    if context.replay is None or not config.bundled:
-        return None
-    return Learner(
-        config,
-        LearnerContext(
-            observation_space=context.observation_space,
-            action_space=context.action_space,
-            seed=context.seed,
-            learner=context.actors[0],
-            parameters=context.parameters,
-            metrics=context.metrics,
-            replay=context.replay,
-        ),
-    )

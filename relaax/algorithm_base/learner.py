@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from relaax.algorithm_base.agent import AgentContext
     from relaax.parameters.interfaces import MetricsRecorder, Parameters
     from relaax.replay.interfaces import ReplayMemory, Sampled
     from relaax.rlx import Space
@@ -23,6 +24,20 @@ class LearnerContext:
     parameters: Parameters
     metrics: MetricsRecorder
     replay: ReplayMemory
+
+    @classmethod
+    def beside(cls, agent: AgentContext, learner: int) -> LearnerContext:
+        """Return the context of a learner with an agent's memory, and its way to the parameter server."""
+        assert agent.replay is not None, "an agent that only acts has no memory"
+        return cls(
+            agent.observation_space,
+            agent.action_space,
+            agent.seed,
+            learner,
+            agent.parameters,
+            agent.metrics,
+            agent.replay,
+        )
 
 
 class LearnerBase(ABC):

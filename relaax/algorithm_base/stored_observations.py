@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,11 @@ from relaax.algorithm_base.frame_stack import FrameStack
 from relaax.algorithm_base.network import history
 from relaax.algorithm_base.observations import input_shape, is_image
 from relaax.algorithm_base.step import Mask
-from relaax.replay.frame_store import Frames
 from relaax.replay.spec import Field
 from relaax.rlx import Space
+
+if TYPE_CHECKING:
+    from relaax.replay.frame_store import Frames  # its kernels are numba's, which whoever only plans need not load
 
 Inputs = npt.NDArray[Any]
 Stored = npt.NDArray[Any]

@@ -11,8 +11,9 @@ from relaax.cli.replay_shards import ReplayShards
 from relaax.cli.run import replay_progress
 from relaax.cli.run.replay_progress import ReplayProgress, ReplayProgressReader
 from relaax.parameters.channel import Target
+from support.followed import free_ports
 from support.processes import wait_until
-from support.replay_servers import client_of, free_address, numbered, numbers, serving
+from support.replay_servers import client_of, numbered, numbers, serving
 
 PATIENCE = 60.0
 
@@ -70,7 +71,7 @@ def test_nobody_waits_for_a_server_that_says_nothing() -> None:
 
 
 def test_a_server_that_is_back_is_seen_at_once() -> None:
-    address = free_address()
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     shards = ReplayShards([Target(address, service="replay server", keys="relaax-rlx-server.replay_server")])
     (view,) = shards.look(PATIENCE)
     assert view.status is None and not view.refused

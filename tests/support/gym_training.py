@@ -11,6 +11,7 @@ from relaax.algorithm_base import Algorithm, Box, Discrete, StepResult
 from relaax.algorithm_base.testing import FakeParameters, make_agent
 from relaax.optim.host_optimizers import create
 from relaax.optim.host_vector import HostVector
+from support.training import judge
 
 
 class OptimizerBridge(FakeParameters):
@@ -23,11 +24,9 @@ class OptimizerBridge(FakeParameters):
         self._schedule = config.schedule
         self._optimizer = create(server.optimizer(), parameters.size)
         self._vector = HostVector(parameters)
-        self.updates = 0
 
     def apply(self, gradient: np.ndarray) -> np.ndarray:
         self._optimizer.apply(self._vector, gradient, self._schedule(self.global_step))
-        self.updates += 1
         self.pushes.clear()  # there will be many
         self.scalars.clear()
         return self._vector.snapshot()
@@ -60,7 +59,7 @@ class GymnasiumTraining:
     """One agent, and the learner that its algorithm has, in `environments` environments of one kind."""
 
     def __init__(self, algorithm: Algorithm, section: dict[str, Any], name: str, environments: int) -> None:
-        self._algorithm, self._name = algorithm, name
+        self._algorithm, self._section, self._name = algorithm, section, name
         self.config = algorithm.configure({"path": algorithm.name} | section)
         self.world = GymnasiumWorld(name, environments, self.config.seed)
         self._spaces = self.world.observation_space, self.world.action_space
@@ -81,13 +80,8 @@ class GymnasiumTraining:
 
     def greedy_return(self, episodes: int, seed: int = 1_000_000) -> float:
         """The mean return of episodes that are played with the parameters as they are now, by the best actions."""
-        statistics = {name: moments.size for name, moments in self.bridge.statistics.items()}
-        bridge = FakeParameters(self.bridge.parameters, statistics=statistics)
-        bridge.publish(self.bridge.parameters, self.bridge.statistics)
-        agent, _ = make_agent(
-            self._algorithm, self.config, *self._spaces, environments=episodes, exploit=True, parameters=bridge
-        )
         world = GymnasiumWorld(self._name, episodes, seed)
+        agent = judge(self._algorithm, self._section, world, episodes, self.bridge)
         actions, running, total = agent.reset(world.reset()), np.ones(episodes, np.bool_), 0.0
         while running.any():
             step = world.step(actions)

@@ -83,18 +83,7 @@ class Agent(AgentBase):
         assert (self._memory is None) == context.exploit
         context.parameters.pull()
         if config.bundle and self._memory is not None:
-            self._learner = Learner(
-                config,
-                LearnerContext(
-                    observation_space=context.observation_space,
-                    action_space=context.action_space,
-                    seed=context.seed,
-                    learner=context.actors[0],
-                    parameters=context.parameters,
-                    metrics=context.metrics,
-                    replay=self._memory,
-                ),
-            )
+            self._learner = Learner(config, LearnerContext.beside(context, context.actors[0]))
 
     def reset(self, observations: Leaves) -> Leaves:
         return self._act(observations)

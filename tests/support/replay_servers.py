@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -121,10 +120,3 @@ def command(config: Path, *arguments: str) -> list[str]:
 def start_replay_server(processes: Processes, config: Path, *arguments: str) -> tuple[Running, str]:
     """Start the real server, wait until it listens; the process and its address."""
     return processes.start_server(*command(config, *arguments))
-
-
-def free_address() -> str:
-    """An address of this machine that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

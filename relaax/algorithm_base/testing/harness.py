@@ -78,19 +78,7 @@ def local_replay(
 def make_learner(algorithm: Algorithm, config: ConfigBase, context: AgentContext) -> LearnerBase:
     """Make a learner beside an agent with this context: with the same memory and the same parameters."""
     assert algorithm.Learner is not None, f"{algorithm.name} has no learner"
-    assert context.replay is not None, "an agent that only acts has no memory"
-    return algorithm.Learner(
-        config,
-        LearnerContext(
-            observation_space=context.observation_space,
-            action_space=context.action_space,
-            seed=context.seed,
-            learner=0,
-            parameters=context.parameters,
-            metrics=context.metrics,
-            replay=context.replay,
-        ),
-    )
+    return algorithm.Learner(config, LearnerContext.beside(context, 0))
 
 
 class AgentBesideLearner(AgentBase):

@@ -7,7 +7,10 @@ from relaax.configuration import Configuration, ConfigurationError
 
 
 def check_replay(configuration: Configuration) -> None:
-    """Raise ConfigurationError if there are too few or too many. Only the configuration and `Replay` are imported."""
+    """Raise ConfigurationError if there are too few or too many.
+
+    Of the algorithm its configuration, `Replay` and `Learner` are imported.
+    """
     algorithm = open_algorithm(configuration.algorithm_path, configuration.folder)
     shards, learners = configuration.replay_server.shards, configuration.learner.learners
     name, wrong = algorithm.name, None
