@@ -252,10 +252,15 @@ def _targets(
     """Return the shards and the replay servers to ask. Raises ConfigurationError."""
     from relaax.server.targets import replay_targets, targets
 
+    section = _asked(where, replay, token_file, tls_ca)
+    return targets(section), replay_targets(section)
+
+
+def _asked(where: str, replay: str | None, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:
+    """Return the section that says whom to ask. Raises ConfigurationError."""
     run = Path(where)
     if re.search(r":\d+(,|$)", where):
-        section = _section(where, replay or "", token_file, tls_ca)
-        return targets(section), replay_targets(section)
+        return _section(where, replay or "", token_file, tls_ca)
     if replay is not None:
         raise ConfigurationError("--replay-server is for HOST:PORT; a configuration and a run name their own")
     if run.is_dir():
@@ -264,14 +269,12 @@ def _targets(
         known, memory = (_listening_of(run, role) for role in (PARAMETER_SERVER, REPLAY_SERVER))
         if not known:
             raise ConfigurationError(f"{run / 'logs'}: no parameter server says where it listens")
-        section = _section(known, memory, token_file, tls_ca)
-        return targets(section), replay_targets(section)
+        return _section(known, memory, token_file, tls_ca)
     if token_file is not None or tls_ca is not None:
         raise ConfigurationError("--token-file and --tls-ca are for HOST:PORT; a configuration names its own")
     from relaax.server.command_configuration import configured
 
-    named = configured(where, []).rlx_server
-    return targets(named), replay_targets(named)
+    return configured(where, []).rlx_server
 
 
 def _section(addresses: str, replay: str, token_file: Path | None, tls_ca: Path | None) -> RlxServerSection:

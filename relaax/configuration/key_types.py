@@ -75,17 +75,12 @@ Device = Annotated[
     pydantic.AfterValidator(_device),
     pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
 ]
-Addresses = Annotated[
-    list[Address],
-    Field(min_length=1),
-    pydantic.BeforeValidator(_addresses),
-    pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
-]
 NoneOrAddresses = Annotated[
     list[Address],
     pydantic.BeforeValidator(_addresses),
     pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+Addresses = Annotated[NoneOrAddresses, Field(min_length=1)]
 Folder = Annotated[str, pydantic.AfterValidator(_folder)]
 Duration = Annotated[
     float,

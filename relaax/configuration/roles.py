@@ -71,8 +71,6 @@ class Role:
     """The environment variables of the tokens that it needs."""
     arguments: Callable[[Addresses, int], list[str]]
     """Return the options of the process of this number, given the addresses of the processes that it connects to."""
-    listens: bool = True
-    """Whether it has a port, and the key `bind`."""
     reserved: bool = False
     """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
     led: bool = False
@@ -80,23 +78,33 @@ class Role:
     that training is over.
     """
 
+    @property
+    def listens(self) -> bool:
+        """Whether it has a port, and the key `bind`."""
+        return "bind" in self.model.model_fields
+
+
+def _status_of_first(section: str, number: int) -> list[str]:
+    """Return the options by which only the first of several processes serves the status page."""
+    return ["--set", f"{section}.status_bind=null"] if number else []
+
 
 def _shard_arguments(addresses: Addresses, shard: int) -> list[str]:
     shards = addresses["parameter-server"]
     arguments = ["--shard", f"{shard}/{len(shards)}"] if len(shards) > 1 else []
-    if shard:  # only the first shard serves the status page
-        arguments += ["--first-shard", shards[0], "--set", "relaax-parameter-server.status_bind=null"]
-    return arguments
+    if shard:
+        arguments += ["--first-shard", shards[0]]
+    return [*arguments, *_status_of_first("relaax-parameter-server", shard)]
 
 
 def _replay_arguments(addresses: Addresses, shard: int) -> list[str]:
     arguments = ["--shard", f"{shard}/{len(addresses['replay-server'])}"]
-    return [*arguments, "--set", "relaax-replay-server.status_bind=null"] if shard else arguments
+    return [*arguments, *_status_of_first("relaax-replay-server", shard)]
 
 
 def _learner_arguments(addresses: Addresses, learner: int) -> list[str]:
     arguments = [*_services(addresses), "--learner", str(learner)]
-    return [*arguments, "--set", "relaax-learner.status_bind=null"] if learner else arguments
+    return [*arguments, *_status_of_first("relaax-learner", learner)]
 
 
 def _shards(sections: Sections) -> int:
@@ -191,7 +199,6 @@ LEARNER = Role(
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN),
     arguments=_learner_arguments,
-    listens=False,
 )
 
 CLIENT = Role(
@@ -207,7 +214,6 @@ CLIENT = Role(
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
     arguments=lambda addresses, _: [],
-    listens=False,
 )
 
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, CLIENT)

@@ -11,6 +11,7 @@ from relaax.algorithm_base.loader import load_config
 from relaax.configuration import (
     Configuration,
     ConfigurationError,
+    LearnerSection,
     ParameterServerSection,
     ReplayServerSection,
     RlxServerSection,
@@ -38,8 +39,9 @@ def configured(name: str, overrides: Sequence[str]) -> Configuration:
 
 def whole(configuration: Configuration) -> Configuration:
     """Check the sections against each other, and the addresses. Raises ConfigurationError and AddressError."""
-    require_private_ports(configuration.parameter_server, configuration.replay_server, configuration.rlx_server)
-    require_private(configuration.learner.status_bind, configuration.learner.allow_anonymous)
+    require_private_ports(
+        configuration.parameter_server, configuration.replay_server, configuration.rlx_server, configuration.learner
+    )
     configuration.algorithm_path  # noqa: B018 - raises if there is none
     if isinstance(configuration.algorithm_config, ConfigBase):
         check_bridge(configuration.rlx_server, configuration.algorithm_config)
@@ -64,19 +66,25 @@ def check_bridge(settings: RlxServerSection, config: ConfigBase) -> None:
         raise ConfigurationError(f"relaax-rlx-server.bridge: hogwild has no locks; {refused}, or set bridge to auto")
 
 
-def require_private_ports(*sections: ParameterServerSection | ReplayServerSection | RlxServerSection) -> None:
+def require_private_ports(
+    *sections: ParameterServerSection | ReplayServerSection | RlxServerSection | LearnerSection,
+) -> None:
     """Refuse ports that other machines can reach without authentication.
 
     A client certificate that a server requires counts as a token. Raises AddressError.
     """
     for section in sections:
-        if isinstance(section, RlxServerSection):
-            proven = asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
-        else:
-            variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN
-            proven = asks_for_token(section.token_file, variable) or section.tls_client_ca is not None
-        require_loopback(section.bind, section.allow_anonymous, proven)
+        if not isinstance(section, LearnerSection):  # which has a status port only
+            require_loopback(section.bind, section.allow_anonymous, _asks_for_proof(section))
         require_private(section.status_bind, section.allow_anonymous)
+
+
+def _asks_for_proof(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:
+    """Return whether callers have to authenticate."""
+    if isinstance(section, RlxServerSection):
+        return asks_for_token(section.token_file, ENVIRONMENTS_TOKEN) or section.clients_file is not None
+    variable = REPLAY_TOKEN if isinstance(section, ReplayServerSection) else WORKERS_TOKEN
+    return asks_for_token(section.token_file, variable) or section.tls_client_ca is not None
 
 
 def show(name: str, configuration: Configuration, print_config: bool) -> None:

@@ -13,7 +13,7 @@ def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
     """Return the targets of all shards of the parameter server, for workers or a learner. Raises ConfigurationError."""
     files = settings.parameter_server_certificate, settings.parameter_server_key
     target = _target(
-        f"{_section_of(settings)}.parameter_server",
+        f"{section_of(settings)}.parameter_server",
         settings.parameter_server_token_file,
         WORKERS_TOKEN,
         settings.parameter_server_ca,
@@ -32,7 +32,7 @@ def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
     """Return the target of a replay server, without an address. Raises ConfigurationError."""
     files = settings.replay_server_certificate, settings.replay_server_key
     return _target(
-        f"{_section_of(settings)}.replay_server",
+        f"{section_of(settings)}.replay_server",
         settings.replay_server_token_file,
         REPLAY_TOKEN,
         settings.replay_server_ca,
@@ -41,7 +41,8 @@ def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
     )
 
 
-def _section_of(settings: RlxServerSection | LearnerSection) -> str:
+def section_of(settings: RlxServerSection | LearnerSection) -> str:
+    """Return the name of the section that these settings are of."""
     return LEARNER if isinstance(settings, LearnerSection) else RLX_SERVER
 
 

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from relaax.configuration import ConfigurationError
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.configuration.environment import SECRETS
 
 _log = logging.getLogger(__name__)
-
-VARIABLES = (ENVIRONMENTS_TOKEN, WORKERS_TOKEN, REPLAY_TOKEN)
 
 CLIENT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 WHAT_A_NAME_IS = "a letter or digit, and up to 63 more or . _ -"
@@ -51,7 +49,7 @@ def digest(secret: str) -> bytes:
 
 def without_tokens(environment: Mapping[str, str]) -> dict[str, str]:
     """Return `environment` without tokens, for a process that needs none."""
-    return {name: value for name, value in environment.items() if name not in VARIABLES}
+    return {name: value for name, value in environment.items() if name not in SECRETS}
 
 
 def asks_for_token(file: str | None, variable: str) -> bool:

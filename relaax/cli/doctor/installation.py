@@ -48,7 +48,7 @@ def versions(subject: Subject) -> Iterator[Finding]:
 
 def configuration(subject: Subject) -> Iterator[Finding]:
     """Check the file with variables and overrides, and the rule for ports that other machines reach."""
-    from relaax.server.address import AddressError, require_private
+    from relaax.server.address import AddressError
     from relaax.server.command_configuration import configured, require_private_ports
 
     try:
@@ -58,8 +58,7 @@ def configuration(subject: Subject) -> Iterator[Finding]:
         return
     try:
         found = subject.found
-        require_private_ports(found.parameter_server, found.rlx_server, found.replay_server)
-        require_private(found.learner.status_bind, found.learner.allow_anonymous)
+        require_private_ports(found.parameter_server, found.rlx_server, found.replay_server, found.learner)
     except AddressError as error:
         yield wrong(str(error), "`relaax docs security` explains it")
     else:
@@ -70,8 +69,8 @@ def algorithm(subject: Subject) -> Iterator[Finding]:
     """Check whether the algorithm can be imported, accepts its section, and supports the bridge."""
     from relaax.algorithm_base import ConfigBase, load_algorithm
     from relaax.server.command_configuration import check_bridge
+    from relaax.server.devices import device_of
     from relaax.server.native_messages import load_tensorflow_quietly
-    from relaax.server.rlx_server.planning import device_of
 
     found = subject.configuration
     try:

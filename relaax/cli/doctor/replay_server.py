@@ -11,8 +11,8 @@ from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.cli.replay_shards import ReplayShards, ReplayShardView
 from relaax.configuration import Configuration, ConfigurationError
 from relaax.parameters.channel import Target
+from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
 
-_GIGABYTE = 1e9
 _BY = "`relaax run` names replay servers by itself"
 
 
@@ -88,7 +88,7 @@ def _one(where: str, number: int, count: int, view: ReplayShardView) -> Finding:
         return wrong(sentence, "servers of one run need the same version")
     held = view.sum
     tables = "1 table" if held.tables == 1 else f"{held.tables} tables"
-    room = f"{held.bytes / _GIGABYTE:.3g} of {status.memory / _GIGABYTE:.3g} GB"
+    room = f"{held.bytes / GIGABYTE:.3g} of {status.memory / GIGABYTE:.3g} GB"
     return ok(
         f"{where} answers, shard {number} of {count}: {held.size} items in {tables}, for which {room} are set aside"
     )
@@ -106,22 +106,16 @@ def replay_memory(subject: Subject) -> Iterator[Finding]:
     if algorithm.Replay.bundled(config):
         tables = found.run.clients * found.run.connections_per_client
         whose = f" for each of {tables} workers"
-    needed, allowed = tables * spec.bytes(), _allowed(found)
-    sentence = (
-        f"{spec.capacity:,} items{whose} take {needed / _GIGABYTE:.3g} GB of each replay server ({shards}), "
-        f"which may take {allowed / _GIGABYTE:.3g} GB"
-    )
     available = psutil.virtual_memory().available
+    needed, allowed = tables * spec.bytes(), table_bytes(found.replay_server, available)
+    sentence = (
+        f"{spec.capacity:,} items{whose} take {needed / GIGABYTE:.3g} GB of each replay server ({shards}), "
+        f"which may take {allowed / GIGABYTE:.3g} GB"
+    )
     way_out = "choose a smaller algorithm.replay_capacity, more shards on more machines, or more replay-server.memory"
     if needed > allowed:
         yield wrong(sentence, way_out)
     elif needed * shards > available:
-        yield warning(f"{sentence}; {available / _GIGABYTE:.3g} GB are available on this machine", way_out)
+        yield warning(f"{sentence}; {available / GIGABYTE:.3g} GB are available on this machine", way_out)
     else:
         yield ok(sentence)
-
-
-def _allowed(found: Configuration) -> float:
-    """Return the bytes that the tables of a replay server on this machine may take."""
-    memory = found.replay_server.memory
-    return psutil.virtual_memory().available / 2 if memory is None else memory * _GIGABYTE

@@ -62,13 +62,11 @@ class Supervisor:
         self._reserve()
         led, others = ([role for role in roles.own() if role.led is leads] for leads in (True, False))
         for role in others:
-            for number in range(len(self._processes[role.name])):
-                self._start(role, number)
+            self._start_all(role)
         for role in led:
             self._start_led(role)
         for role in others:
-            for process in self._processes[role.name]:
-                process.wait_ready(START_SECONDS, self.stopping)
+            self._await_all(role)
 
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""
@@ -78,20 +76,24 @@ class Supervisor:
     def start_replay_servers(self) -> None:
         """Start only the replay servers. Raises StartError."""
         self._reserve()
-        processes = self._processes[REPLAY_SERVER.name]
-        for number in range(len(processes)):
-            self._start(REPLAY_SERVER, number)
-        for process in processes:
-            process.wait_ready(START_SECONDS, self.stopping)
+        self._start_all(REPLAY_SERVER)
+        self._await_all(REPLAY_SERVER)
 
     def _start_led(self, role: Role) -> None:
         """Start the first process, on which the others depend, then the others together."""
-        first, *others = self._processes[role.name]
         self._start(role, 0)
-        first.wait_ready(START_SECONDS, self.stopping)
-        for number in range(1, len(others) + 1):
+        self._processes[role.name][0].wait_ready(START_SECONDS, self.stopping)
+        self._start_all(role, 1)
+        self._await_all(role, 1)
+
+    def _start_all(self, role: Role, first: int = 0) -> None:
+        """Start the processes from number `first` on."""
+        for number in range(first, len(self._processes[role.name])):
             self._start(role, number)
-        for process in others:
+
+    def _await_all(self, role: Role, first: int = 0) -> None:
+        """Wait until those from number `first` on are ready. Raises StartError."""
+        for process in self._processes[role.name][first:]:
             process.wait_ready(START_SECONDS, self.stopping)
 
     def _reserve(self) -> None:
@@ -117,8 +119,7 @@ class Supervisor:
 
     def start_clients(self) -> None:
         """Start the environment clients."""
-        for number in range(len(self.clients)):
-            self._start(CLIENT, number)
+        self._start_all(CLIENT)
 
     def _start(self, role: Role, number: int) -> None:
         self._processes[role.name][number].start(self._command(role, number))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relaax.algorithm_base import Algorithm, ConfigBase
-from relaax.configuration import ConfigurationError, LearnerSection
+from relaax.configuration import LearnerSection
 from relaax.nn.devices import NoSuchDevice, use_device, use_one_thread
 from relaax.parameters.client import ParameterClient
+from relaax.server.devices import device_error, device_of
 from relaax.server.learner.process import LearnerPlan
 from relaax.server.replay_access import make_replay
 from relaax.server.targets import targets
@@ -31,11 +32,10 @@ def assemble(
         ready=ready,
     )
     use_one_thread()
-    device = settings.device or ("gpu" if config.gpu else "cpu")
+    device = device_of(settings, config)
     try:
         use_device(device)
     except NoSuchDevice as error:
-        by = "" if settings.device else " (by algorithm.gpu)"
-        raise ConfigurationError(f"relaax-learner.device{by}: {error}") from None
+        raise device_error(settings, str(error)) from None
     algorithm.prepare(config, device)
     return plan

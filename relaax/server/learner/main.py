@@ -27,9 +27,9 @@ from relaax.configuration import Configuration, ConfigurationError, overrides_of
 from relaax.configuration.roles import LEARNER
 from relaax.extras import named
 from relaax.replay.interfaces import ReplayError, ReplayUnavailable
-from relaax.server.address import AddressError, require_private
+from relaax.server.address import AddressError
 from relaax.server.blas import restarting, use_kernels
-from relaax.server.command_configuration import configured, show, whole
+from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.key_options import key_options
 from relaax.server.learner.interruption import Interruption, SignalReceived
 from relaax.server.logs import configure_logging
@@ -76,7 +76,7 @@ def serve(
         settings = configuration.learner
         configure_logging(settings.log_level, settings.log_format)
         use_kernels(settings.blas_kernels, os.environ)
-        require_private(settings.status_bind, settings.allow_anonymous)
+        require_private_ports(settings)
         code = _run(configuration, learner)
     except (ConfigurationError, AddressError) as error:
         _give_up(error, 2)
@@ -94,7 +94,8 @@ def _run(configuration: Configuration, number: int) -> int:
     settings = configuration.learner
     algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
     state = LearnerState(number)
-    plan = assemble(settings, algorithm, algorithm.configure(configuration.algorithm), number, _Ready())
+    config = algorithm.configure(configuration.algorithm)
+    plan = assemble(settings, algorithm, config, number, lambda: print("relaax-learner ready", flush=True))
     interruption = Interruption()
     try:
         with interruption.signals(), ExitStack() as ended:
@@ -114,18 +115,6 @@ def _run(configuration: Configuration, number: int) -> int:
     except (ParameterServerError, ReplayError) as error:
         _give_up(error, 2)
     return 0
-
-
-class _Ready:
-    """Says once that the learner has begun."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def __call__(self) -> None:
-        if not self._said:
-            self._said = True
-            print("relaax-learner ready", flush=True)
 
 
 def _give_up(error: Exception, code: int) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -13,15 +12,14 @@ from relaax.algorithm_base import (
     ParameterServerError,
     Space,
     TrainingEnded,
-    fingerprint,
     first_difference,
     parse_fingerprint,
 )
-from relaax.configuration import redacted
 from relaax.parameters import parameter_server_pb2 as pb
 from relaax.parameters import parameter_server_pb2_grpc as rpc
 from relaax.parameters.calls import Call, Calls
 from relaax.parameters.channel import Target, open_channel
+from relaax.server.command_configuration import description
 
 _log = logging.getLogger(__name__)
 CALL_SECONDS = 15.0
@@ -61,11 +59,9 @@ def _checked(
     status: pb.GetStatusResponse, target: Target, algorithm: Algorithm, config: ConfigBase
 ) -> tuple[Space, Space]:
     try:
-        theirs = json.dumps(json.loads(status.description) | json.loads(status.spaces))
-        _, observation_space, action_space = parse_fingerprint(theirs)
-        ours = json.loads(fingerprint(algorithm.name, config, observation_space, action_space))
-        ours["configuration"] = redacted(ours["configuration"])  # as theirs is
-        difference = first_difference(json.dumps(ours), theirs, at_theirs="at this learner")
+        _, observation_space, action_space = parse_fingerprint(status.spaces)
+        ours = description(algorithm.name, config)
+        difference = first_difference(ours, status.description, at_theirs="at this learner")
     except (ValueError, TypeError, AttributeError) as error:
         raise ParameterServerError(
             f"parameter server {target.address} describes its model in a way that cannot be read: {error}"

@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from relaax.algorithm_base import Algorithm, ConfigBase, LearnerContext, Registration, fingerprint
 from relaax.algorithm_base.gradient_filters import agent_parameters
@@ -58,9 +59,13 @@ def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, end
     algorithm, config = plan.algorithm, plan.config
     assert algorithm.Learner is not None
 
+    def enter(phase: Literal["waiting", "learning"]) -> None:
+        first, state.phase = state.phase == "starting", phase
+        if first:
+            plan.ready()
+
     def waiting() -> None:
-        state.phase = "waiting"
-        plan.ready()
+        enter("waiting")
         interruption.check()
 
     spaces = await_spaces(plan.targets[0], algorithm, config, plan.patience, waiting)
@@ -75,8 +80,8 @@ def _run(plan: LearnerPlan, state: LearnerState, interruption: Interruption, end
             host=socket.gethostname(),
         )
     )
-    state.phase, state.global_step = "learning", client.global_step
-    plan.ready()
+    state.global_step = client.global_step
+    enter("learning")
     _log.info("learner %d begins at global step %d", plan.number, client.global_step)
     replay = plan.make_replay(use_of(algorithm, config, spaces, number=plan.number))
     ended.callback(replay.close)

@@ -33,11 +33,11 @@ from relaax.server.options import (
     command_app,
 )
 from relaax.server.replay_server.credentials import read_replay_credentials
+from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
 from relaax.server.shard_option import check_position, position_keys
 from relaax.server.termination import EndRequests, Reason, signal_reasons
 
 _log = logging.getLogger(__name__)
-_GIGABYTE = 1e9
 
 app = command_app()
 
@@ -104,13 +104,11 @@ def _run(configuration: Configuration) -> int:
 
 def _memory(settings: ReplayServerSection) -> int:
     """Return the bytes that tables may take."""
-    if settings.memory is not None:
-        found = settings.memory * _GIGABYTE
-        _log.info("tables may take %.3g GB", settings.memory)
-    else:
-        found = available_memory_mb() * MEGABYTE / 2
-        said = "tables may take %.3g GB, half of what is available now; relaax-replay-server.memory sets another bound"
-        _log.info(said, found / _GIGABYTE)
+    found = table_bytes(settings, available_memory_mb() * MEGABYTE)
+    said = "tables may take %.3g GB"
+    if settings.memory is None:
+        said += ", half of what is available now; relaax-replay-server.memory sets another bound"
+    _log.info(said, found / GIGABYTE)
     return int(found)
 
 

@@ -16,6 +16,7 @@ from relaax.replay.declaration import TableDeclaration
 from relaax.replay.messages import MAX_NAME, check_name, declared_difference
 from relaax.replay.table import Sample
 from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WaitingRoom, WriterInsert
+from relaax.server.replay_server.memory_bound import GIGABYTE
 from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted, NotAllowedNow
 
@@ -23,7 +24,6 @@ _log = logging.getLogger(__name__)
 
 MAX_TABLES = 1024
 """Tables of a shard, those of sessions among them."""
-GIGABYTE = 1e9
 
 
 class ReplayService:

@@ -23,6 +23,7 @@ from relaax.extras import named
 from relaax.server.address import AddressError, listen, name_of
 from relaax.server.blas import restarting, use_kernels
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
+from relaax.server.devices import device_error
 from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
 from relaax.server.options import (
@@ -40,7 +41,7 @@ from relaax.server.rlx_server.device_probe import device_refusal
 from relaax.server.rlx_server.interfaces import Spawner
 from relaax.server.rlx_server.listener import Listener
 from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.planning import device_error, plan_workers
+from relaax.server.rlx_server.planning import plan_workers
 from relaax.server.rlx_server.spawner import ForkSpawner, UnsafeFork
 from relaax.server.rlx_server.spawning import SpawnSpawner
 from relaax.server.rlx_server.status import StatusLine
@@ -148,7 +149,7 @@ def _spawner(
     spawner = ForkSpawner(plan, folders, meters, authentication)
     refusal = device_refusal(plan.device)
     if refusal is not None:
-        raise device_error(plan, refusal)
+        raise device_error(plan.settings, refusal)
     return spawner
 
 

@@ -11,6 +11,7 @@ from relaax.checkpoint import StoreError
 from relaax.configuration import ConfigurationError, RlxServerSection
 from relaax.extras import missing
 from relaax.server.command_configuration import check_bridge
+from relaax.server.devices import device_of
 from relaax.server.native_messages import load_tensorflow_quietly
 from relaax.server.replay_access import replay_source
 from relaax.server.rlx_server.worker_plan import WorkerPlan
@@ -55,17 +56,6 @@ def parameter_source(settings: RlxServerSection, config: ConfigBase) -> Callable
         raise ConfigurationError(f"relaax-rlx-server.checkpoint: {missing(error) or error}") from None
     # A worker opens a store of its own: connections to S3 do not survive a fork.
     return lambda: CheckpointClient(open_location(location, settings.aws_keys, settings.aws_endpoint), config)
-
-
-def device_error(plan: WorkerPlan, refusal: str) -> ConfigurationError:
-    """Return the error for a device that workers cannot use, with the key that chose it."""
-    by = "" if plan.settings.device else " (by algorithm.gpu)"
-    return ConfigurationError(f"relaax-rlx-server.device{by}: {refusal}")
-
-
-def device_of(settings: RlxServerSection, config: ConfigBase) -> str:
-    """Return the device of workers: `algorithm.gpu` applies if the server's own section has none."""
-    return settings.device or ("gpu" if config.gpu else "cpu")
 
 
 def make_client(settings: RlxServerSection, servers: Sequence[Target]) -> ParameterClientBase:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.server.devices import device_error
 from relaax.server.logs import configure_logging
 from relaax.server.rlx_server.authentication import read_authentication
 from relaax.server.rlx_server.child_process import NONE
 from relaax.server.rlx_server.exit_codes import EXIT_DONE, EXIT_FAILED
 from relaax.server.rlx_server.meters import Meters
-from relaax.server.rlx_server.planning import device_error, plan_workers
+from relaax.server.rlx_server.planning import plan_workers
 from relaax.server.rlx_server.temporary_folders import own_folder
 from relaax.server.rlx_server.worker_plan import WorkerPlan
 from relaax.server.rlx_server.worker_process import run_worker
@@ -103,5 +104,5 @@ def _refusal(load: Callable[[], WorkerPlan]) -> str:
     except ConfigurationError as error:
         return str(error)
     except NoSuchDevice as error:
-        return str(device_error(plan, str(error)))
+        return str(device_error(plan.settings, str(error)))
     return ""
