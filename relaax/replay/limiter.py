@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +18,8 @@ class RateLimiter:
     samples, stays within `error_buffer` of `min_size` x `samples_per_insert` once `min_size` items were inserted.
     Before, nothing is sampled. None for `samples_per_insert`: that is all.
 
-    An insert or sample of more than `error_buffer` is refused, so that never both sides wait. An insert that has waited
+    Who waits has a turn: first come, first served, so that small requests do not starve a large one. An insert or
+    sample of more than `error_buffer` is refused, so that never both sides wait. An insert that has waited
     for as long as it may is forced; what it adds beyond the upper bound is not put to the account: samplers that
     come back find no more to do than the bound allows.
     """
@@ -37,6 +40,8 @@ class RateLimiter:
         self._buffer = error_buffer
         self._middle = min_size * (samples_per_insert or 0.0)
         self._changed = threading.Condition()
+        self._inserting: deque[object] = deque()  # those that wait, in their order
+        self._sampling: deque[object] = deque()
         self._inserts = self._samples = self._overruns = 0
         self._balance = 0.0
 
@@ -54,6 +59,11 @@ class RateLimiter:
     def overruns(self) -> int:
         """Return how many items were inserted after they had waited for as long as they may."""
         return self._overruns
+
+    @property
+    def waiting(self) -> int:
+        """Return how many inserts and samples wait for their turn."""
+        return len(self._inserting) + len(self._sampling)
 
     @property
     def balance(self) -> float:
@@ -84,7 +94,7 @@ class RateLimiter:
         """
         self._check(count, self._ratio)
         with self._changed:
-            allowed = self._changed.wait_for(lambda: self._insert_allowed(count), timeout)
+            allowed = self._await_turn(self._inserting, lambda: self._insert_allowed(count), timeout)
             if allowed:
                 self._book(count, 0)
             return allowed
@@ -109,7 +119,7 @@ class RateLimiter:
         """
         self._check(count, 1.0)
         with self._changed:
-            allowed = self._changed.wait_for(lambda: self._sample_allowed(count), timeout)
+            allowed = self._await_turn(self._sampling, lambda: self._sample_allowed(count), timeout)
             if allowed:
                 self._book(0, count)
             return allowed
@@ -135,6 +145,16 @@ class RateLimiter:
         with self._changed:
             self._inserts, self._samples, self._overruns = (int(count) for count in state["counts"])
             self._balance = float(state["balance"][0])
+            self._changed.notify_all()
+
+    def _await_turn(self, queue: deque[object], allowed: Callable[[], bool], timeout: float) -> bool:
+        """Wait until nobody stands before this caller and `allowed` says so. Called with the lock held."""
+        turn = object()
+        queue.append(turn)
+        try:
+            return self._changed.wait_for(lambda: queue[0] is turn and allowed(), timeout)
+        finally:
+            queue.remove(turn)
             self._changed.notify_all()
 
     def _insert_allowed(self, count: int) -> bool:

@@ -30,7 +30,8 @@ from relaax.replay.wire import Columns, to_bytes, to_messages
 _log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 10.0
-"""Seconds that an insert waits for the learners; then it is forced, and so are the next until learners catch up."""
+"""Seconds that an insert waits for the learners; then it asks to be forced, and so do the next until learners catch up.
+The server forces it if they are away."""
 CALL_WAIT = 1.0
 """Seconds of them within one call."""
 GRACE = 2.0

@@ -165,7 +165,8 @@ def test_shards_draw_as_one(shards: int) -> None:
         assert inverse / draws == pytest.approx(12, rel=0.05)
 
 
-def test_both_sides_of_the_limiter_wait_for_each_other() -> None:
+def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 600.0)
     declaration = numbered(samples_per_insert=1.0, min_size=4, error_buffer=4.0)
     with serving() as shards, client_of(shards, declaration) as client, client_of(shards, declaration) as learner:
         (writer,) = client.writers

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from relaax.replay import RateLimiter
+from support.processes import wait_until
 
 
 def begun(ratio: float, min_size: int, buffer: float) -> RateLimiter:
@@ -117,6 +118,29 @@ def test_threads_on_both_sides_keep_the_ratio() -> None:
         thread.join(60)
     assert (limiter.inserts, limiter.samples, limiter.overruns) == (800, 3120, 0)
     assert limiter.balance == 4 * 800 - 3120
+
+
+def test_who_waits_is_served_in_turn_and_small_inserts_starve_no_large_one() -> None:
+    limiter = begun(1.0, 10, 4.0)
+    assert limiter.await_insert(4, 0)
+    large = threading.Thread(target=lambda: served.append(limiter.await_insert(3, 60)))
+    served: list[bool] = []
+    large.start()
+    wait_until(lambda: limiter.waiting == 1, "an insert that waits")
+    for _ in range(2):
+        assert limiter.await_sample(1, 0)
+        assert not limiter.await_insert(1, 0), "it would overtake"
+    assert limiter.await_sample(1, 0)
+    large.join(60)
+    assert (served, limiter.inserts, limiter.waiting) == ([True], 17, 0)
+
+
+def test_who_gives_up_leaves_the_queue() -> None:
+    limiter = begun(1.0, 10, 4.0)
+    assert limiter.await_insert(4, 0)
+    assert not limiter.await_insert(4, 0.01)
+    assert limiter.await_sample(1, 0)
+    assert limiter.await_insert(1, 0)
 
 
 def test_what_did_not_happen_is_taken_back() -> None:

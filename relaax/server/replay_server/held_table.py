@@ -29,6 +29,8 @@ MAX_WRITERS = 4096
 """Writers of a table that are remembered, the last ones."""
 SILENT_SECONDS = 15.0
 """Seconds without an insert after which a writer is forgotten where its frames take the room of others'."""
+UNDRAWN_SECONDS = 10.0
+"""Without a sample for so long learners count as away: inserts that have waited are forced."""
 _RECENT = 0.01
 
 
@@ -46,7 +48,7 @@ class WriterInsert:
     keep_from: int = 0
     wait: float = 0.0
     force: bool = False
-    """Whether it is not told to come again any more."""
+    """Whether it has waited for long: it is not told to come again if learners are away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class HeldTable:
         """When somebody asked for the table last."""
         self._lock = threading.Lock()
         self._writers: OrderedDict[str, float] = OrderedDict()  # when each was heard of, the longest silent first
+        self._drawn = clock()
         self._mean_age = 0.0
 
     @property
@@ -132,8 +135,9 @@ class HeldTable:
         """Insert once it is allowed. Raises InvalidRequest and MemoryExhausted: then nothing has changed."""
         self._heard_of(insert.writer)
         with _sentences():
+            force = insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS
             # What is a duplicate or out of step anyway waits for nobody.
-            booked = not insert.force and insert.sequence == self._table.expected(insert.writer)
+            booked = not force and insert.sequence == self._table.expected(insert.writer)
             if booked:
                 with room.place(insert.wait) as seconds:
                     if not self.limiter.await_insert(insert.count, seconds):
@@ -166,6 +170,7 @@ class HeldTable:
             except ValueError:
                 self.limiter.undo_sample(count)
                 raise
+        self._drawn = self._clock()
         self._mean_age += min(1.0, _RECENT * count) * (float(sample.ages.mean()) - self._mean_age)
         return sample
 

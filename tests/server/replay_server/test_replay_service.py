@@ -51,17 +51,22 @@ def test_a_repeated_insert_changes_nothing_and_a_gap_is_told() -> None:
     assert (held.size, held.limiter.inserts, held.tallies.duplicates) == (3, 3, 1)
 
 
-def test_an_insert_waits_for_the_learners_and_is_forced_at_last() -> None:
-    shard = ReplayService(LARGE)
+def test_an_insert_waits_for_the_learners_and_is_forced_if_they_are_away() -> None:
+    now = 0.0
+    shard = ReplayService(LARGE, clock=lambda: now)
     held = shard.register(numbered(samples_per_insert=1.0, min_size=1, error_buffer=2.0))
     assert [inserted(shard, held, number).not_yet for number in (1, 2, 3)] == [False] * 3
     assert inserted(shard, held, 4, wait=0.05) == InsertAnswer(not_yet=True)
     assert inserted(shard, held, 3, wait=1.0) == InsertAnswer(duplicate=True), "it waits for nobody"
     assert held.limiter.inserts == 3
+    assert inserted(shard, held, 4, force=True) == InsertAnswer(not_yet=True), "learners may be there"
+    now = held_table.UNDRAWN_SECONDS
+    assert inserted(shard, held, 4) == InsertAnswer(not_yet=True), "it has not waited yet"
     assert inserted(shard, held, 4, force=True) == InsertAnswer(overrun=True)
     assert (held.size, held.tallies.overruns) == (4, 1)
     assert shard.sample(held, 2, 0.0) is not None
     assert inserted(shard, held, 5, force=True) == InsertAnswer(), "it was allowed anyway"
+    assert inserted(shard, held, 6, count=2, force=True) == InsertAnswer(not_yet=True), "learners are back"
     with pytest.raises(InvalidRequest, match="need an error_buffer of 3"):
         inserted(shard, held, 6, count=3)
 
