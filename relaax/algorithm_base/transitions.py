@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,13 @@ LARGEST_ERROR = 1e30
 """Larger ones have the priority of this one."""
 
 
-def transition_table(layout: ObservationLayout, capacity: int, priority_exponent: float | None) -> TableSpec:
-    """Describe a table of transitions, the oldest of which go first. None for `priority_exponent`: drawn uniformly.
+def transition_table(
+    layout: ObservationLayout,
+    capacity: int,
+    priority_exponent: float | None,
+    remover: Literal["fifo", "lowest_priority"] = "fifo",
+) -> TableSpec:
+    """Describe a table of transitions. None for `priority_exponent`: drawn uniformly. `remover`: see `TableSpec`.
 
     A transition is an observation, the action on it (from 0), the discounted sum of the rewards of up to n steps, and
     the discount of what the observation after them is worth.
@@ -42,6 +47,7 @@ def transition_table(layout: ObservationLayout, capacity: int, priority_exponent
         capacity,
         sampler="uniform" if priority_exponent is None else "prioritized",
         alpha=priority_exponent or 0.0,
+        remover=remover,
         frame=layout.frame,
     )
 
