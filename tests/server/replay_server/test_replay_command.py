@@ -38,7 +38,7 @@ from support.replay_servers import (
 from support.scrape import health, scraped, status_url
 
 PREFIX = "relaax_replay_server_"
-TOKEN_FILE, OTHER_FILE = "parameter-server-token", "other-token"
+TOKEN_FILE, OTHER_FILE = "replay-server-token", "other-token"
 
 
 @pytest.fixture
@@ -165,12 +165,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(scope="module")
 def guarded(keys: Keys) -> Iterator[str]:
-    section = ReplayServerSection(
-        token_file=keys.path(TOKEN_FILE),
-        tls_certificate=keys.path("server.pem"),
-        tls_key=keys.path("server-key.pem"),
-        tls_client_ca=keys.path("ca.pem"),
-    )
+    section = ReplayServerSection(**keys.replay_server())
     with serving(credentials=read_replay_credentials(section)) as (shard,):
         yield shard.address
 
