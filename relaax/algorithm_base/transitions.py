@@ -13,7 +13,7 @@ from relaax.algorithm_base.step import Mask, StepResult
 from relaax.algorithm_base.stored_observations import Inputs, ObservationLayout, Stored
 from relaax.algorithm_base.value_targets import values_of
 from relaax.replay.interfaces import Insertion, ReplayWriter
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableSpec, inserted_form
 
 Array = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
@@ -102,7 +102,7 @@ class WriterTransitions:
         count = len(writer.environments)
         self._kept = layout.memory(count)
         self._steps, self._gamma, self._offset, self._at_once = steps, gamma, priority_offset, at_once
-        shape, dtype = ((layout.frames,), np.int64) if layout.frames else (layout.inputs, np.float32)
+        shape, dtype = inserted_form(layout.field)
         self._observations = np.zeros((steps, count, *shape), dtype)
         self._actions = np.zeros((steps, count), np.int64)
         self._chosen = np.zeros((steps, count), np.float32)  # values of these actions
