@@ -20,6 +20,7 @@ from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.server.replay_server.credentials import read_replay_credentials
 from relaax.server.replay_server.grpc_service import SERVICE
+from relaax.server.replay_server.memory_bound import table_bytes
 from relaax.server.replay_server.prometheus import REPLAY_FAMILIES
 from relaax.server.targets import replay_targets
 from support.keys import OTHER_TOKEN, Keys, strangers
@@ -85,6 +86,17 @@ def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
     assert server.stop() == 0
     with pytest.raises(OSError):
         health(url)
+
+
+@pytest.mark.parametrize("shards", [0, 1, 2, 5])
+def test_all_shards_together_may_take_half_of_what_is_available(shards: int) -> None:
+    assert max(shards, 1) * table_bytes(ReplayServerSection(shards=shards), 80.0) == pytest.approx(40.0)
+    assert table_bytes(ReplayServerSection(shards=shards, memory=3), 80.0) == 3e9
+
+
+def test_a_shard_says_which_part_of_the_memory_it_may_take(processes: Processes, config: Path) -> None:
+    server, _ = start_replay_server(processes, config, "--shard", "1/2")
+    wait_until(lambda: "1/4 of what is available now; relaax-replay-server.memory sets" in server.stderr, "it says so")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
