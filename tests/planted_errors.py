@@ -1124,6 +1124,39 @@ ERRORS = (
         "tests/optim/test_optimizers.py",
     ),
     planted(
+        "removal-ignored",
+        "the oldest go whatever `removal` says",
+        [("algorithms/gorila/replay.py", ", _REMOVERS[config.removal])", ")")],
+        "tests/algorithms/gorila/test_agent.py",
+    ),
+    planted(
+        "rmsprop-not-centered",
+        "the centered RMSProp leaves out the square of the mean",
+        [
+            ("relaax/optim/tensorflow_optimizers.py", "mean_square - mean * mean", "mean_square"),
+            ("relaax/optim/kernels.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]"),
+        ],
+        "tests/optim/test_optimizers.py",
+    ),
+    planted(
+        "rmsprop-centered-on-the-device-alone",
+        "the host's centered RMSProp leaves out the square of the mean",
+        [("relaax/optim/kernels.py", "mean_square[i] - mean[i] * mean[i]", "mean_square[i]")],
+        "tests/optim/test_optimizers.py",
+    ),
+    planted(
+        "variance-below-zero",
+        "rounding makes the variance of centered RMSProp negative",
+        [
+            (
+                "relaax/optim/kernels.py",
+                "max(mean_square[i] - mean[i] * mean[i], np.float32(0.0))",
+                "mean_square[i] - mean[i] * mean[i]",
+            )
+        ],
+        "tests/optim/test_optimizers.py",
+    ),
+    planted(
         "snapshot-overwritten",
         "the memory of a snapshot is used again while somebody has it",
         [("relaax/nn/recycled_memory.py", "sys.getrefcount(array) == _ALONE", "sys.getrefcount(array) >= _ALONE")],

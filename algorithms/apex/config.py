@@ -10,15 +10,35 @@ from ..async_q.config import Probability
 from ..gorila.config import ReplayConfig
 
 
-class Config(ReplayConfig):
-    """Ape-X DQN. The defaults are the paper's, apart from its RMSProp, which is a centered one."""
+class CenteredRMSPropConfig(RMSPropConfig):
+    """RMSProp, centered as in the paper (Graves 2013), with its constants.
 
-    initial_learning_rate: Free[float] = Field(6.25e-5, gt=0, description="Learning rate at global step 0.")
-    rms_prop: Free[RMSPropConfig] = Field(
-        RMSPropConfig(decay=0.95, epsilon=1.5e-7), alias="RMSProp", description="RMSProp."
+    m <- decay m + (1 - decay) d, g <- decay g + (1 - decay) d^2, theta <- theta - rate d / sqrt(g - m^2 + epsilon).
+    """
+
+    decay: float = Field(0.95, ge=0, lt=1, description="Decay of the means of gradients and of their squares.")
+    epsilon: float = Field(1.5e-7, gt=0, description="Added to the gradients' variance inside the square root.")
+    centered: bool = Field(
+        True,
+        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
+        "mean (Graves 2013); false: of the mean of squares.",
+    )
+
+
+class Config(ReplayConfig):
+    """Ape-X DQN. The defaults are those of the paper's Atari games; where one is not, its description says so."""
+
+    initial_learning_rate: Free[float] = Field(
+        6.25e-5, gt=0, description="Learning rate at global step 0: 0.00025 / 4."
+    )
+    rms_prop: Free[CenteredRMSPropConfig] = Field(
+        CenteredRMSPropConfig(), alias="RMSProp", description="RMSProp, centered."
     )
     replay_capacity: Free[int] = Field(
-        2_000_000, ge=1, description="Transitions that are kept, the newest, over all replay servers."
+        2_000_000,
+        ge=1,
+        description="Transitions that are kept, over all replay servers; in the paper it may overflow for up to 100 "
+        "updates.",
     )
     batch_size: Free[int] = Field(512, ge=1, le=1_000, description="Transitions of an update.")
     samples_per_insert: Free[PositiveFloat | None] = Field(

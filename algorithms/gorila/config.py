@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from relaax.algorithm_base import Fixed, Free
+from relaax.algorithm_base.network import NatureNetworkConfig
 
 from ..async_q.config import ActionValueConfig, Probability
 
@@ -15,8 +16,10 @@ class ReplayConfig(ActionValueConfig):
     """The keys of both."""
 
     anneal_learning_rate: Free[bool] = Field(
-        False, description="Bring the learning rate down to zero at max_global_step, linearly."
+        False,
+        description="Bring the learning rate down to zero at max_global_step, linearly. The papers give no schedule.",
     )
+    network: Fixed[NatureNetworkConfig] = Field(NatureNetworkConfig(), description="The network.")
     normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
         None,
         description="For learning, never in what is reported: scale divides by the standard deviation of the "
@@ -24,17 +27,36 @@ class ReplayConfig(ActionValueConfig):
         "leaves them as they are, auto means scale for vectors and null for images.",
     )
     errors: Free[Literal["squared", "huber"]] = Field(
-        "huber", description="What an error of the value costs: Huber's loss, or its square."
+        "huber",
+        description="What an error of the value costs: Huber's loss, as in Mnih et al. 2015, or its square, as the "
+        "papers write it.",
     )
     replay_capacity: Free[int] = Field(
-        1_000_000, ge=1, description="Transitions that are kept, the newest, over all replay servers."
+        1_000_000, ge=1, description="Transitions that are kept, over all replay servers."
     )
-    learning_starts: Free[int] = Field(50_000, ge=1, description="Transitions before the first is drawn.")
-    batch_size: Free[int] = Field(32, ge=1, le=1_000, description="Transitions of an update.")
+    removal: Free[Literal["oldest", "lowest_priority"]] = Field(
+        "oldest",
+        description="What goes when the memory is full. lowest_priority, of equal ones the oldest, needs prioritized. "
+        "There is room for as many frames of images as transitions: where those that stay need more, the "
+        "oldest go, too.",
+    )
+    learning_starts: Free[int] = Field(
+        50_000,
+        ge=1,
+        description="Transitions before the first is drawn, as in Horgan et al. 2018 and Mnih et al. 2015; Nair et al. "
+        "2015 do not give it.",
+    )
+    batch_size: Free[int] = Field(
+        32,
+        ge=1,
+        le=1_000,
+        description="Transitions of an update, as in Mnih et al. 2015; the paper does not give it.",
+    )
     samples_per_insert: Free[PositiveFloat | None] = Field(
         8.0,
         description="How often a transition is drawn, on average: actors and learners wait for each other to keep to "
-        "it. The default is a batch of 32 for 4 steps; null: nobody waits.",
+        "it. The default is a batch of 32 for 4 steps, as in Mnih et al. 2015; the paper does not give it. null: "
+        "nobody waits.",
     )
     n_step: Free[int] = Field(1, ge=1, le=100, description="Steps whose rewards a target has.")
     double: Free[bool] = Field(
@@ -53,7 +75,10 @@ class ReplayConfig(ActionValueConfig):
         1.0, description="The same at max_global_step, to which it goes in a straight line."
     )
     priority_offset: Free[float] = Field(
-        1e-6, gt=0, description="Added to the size of an error, so that what has none is drawn now and then as well."
+        1e-6,
+        gt=0,
+        description="Added to the size of an error, so that what has none is drawn now and then as well. "
+        "The papers do not give it.",
     )
     target_interval: Free[int] = Field(
         60_000, ge=1, description="Updates, by all learners, between two refreshes of the target network."
@@ -74,6 +99,15 @@ class ReplayConfig(ActionValueConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _what_goes_by_priority_has_one(self) -> ReplayConfig:
+        if self.removal == "lowest_priority" and not self.prioritized:
+            raise ValueError(
+                "removal is lowest_priority, and without `prioritized` no transition has a priority of its own: set "
+                "prioritized to true, or removal to oldest"
+            )
+        return self
+
     @property
     def bundled(self) -> bool:
         """Whether each worker learns, from a memory of its own."""
@@ -86,9 +120,11 @@ class ReplayConfig(ActionValueConfig):
 
 
 class Config(ReplayConfig):
-    """Gorila: deep Q-learning by many learners."""
+    """Gorila: deep Q-learning by many learners. Where a default is not the paper's, its description says so."""
 
-    initial_learning_rate: Free[float] = Field(1e-2, gt=0, description="Learning rate at global step 0.")
+    initial_learning_rate: Free[float] = Field(
+        1e-2, gt=0, description="Learning rate at global step 0. The paper does not give it."
+    )
     optimizer: Fixed[Literal["rms_prop", "adam", "momentum", "adagrad", "worker_rms_prop", "worker_momentum"]] = Field(
         "adagrad",
         description="Which of the next sections is used. Its statistics are shared by all learners; with worker_ "
@@ -102,7 +138,10 @@ class Config(ReplayConfig):
     initial_epsilon: Free[Probability] = Field(1.0, description="Share of random actions at the beginning.")
     final_epsilon: Free[Probability] = Field(0.1, description="Share of random actions in the end.")
     exploration_frames: Free[int] = Field(
-        4_000_000, ge=0, description="Frames, over all workers, in which epsilon falls from the first to the last."
+        4_000_000,
+        ge=0,
+        description="Frames, over all workers, in which epsilon falls from the first to the last; in the paper the "
+        "first million updates of the parameter server.",
     )
 
     @model_validator(mode="after")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from relaax.algorithm_base import ReplayBase, TableDeclaration
 from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.transitions import transition_table
 
 from .config import ReplayConfig
 
+_REMOVERS: dict[str, Literal["fifo", "lowest_priority"]] = {"oldest": "fifo", "lowest_priority": "lowest_priority"}
+
 
 class Replay(ReplayBase):
-    """Transitions, drawn uniformly or by priority; the oldest go first."""
+    """Transitions, drawn uniformly or by priority; the oldest go first, or those of the lowest priority."""
 
     def table(self) -> TableDeclaration:
         config: ReplayConfig = self.config
         layout = ObservationLayout(self.observation_space, config.history_len)
         exponent = config.priority_exponent if config.prioritized else None
         return TableDeclaration(
-            transition_table(layout, config.replay_capacity, exponent),
+            transition_table(layout, config.replay_capacity, exponent, _REMOVERS[config.removal]),
             samples_per_insert=config.samples_per_insert,
             min_size=config.learning_starts,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
@@ -21,6 +21,19 @@ from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.rlx import Space
 
+Layers = tuple[tuple[int, tuple[Convolution, ...], int], ...]
+"""For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer."""
+LAYERS: Layers = (
+    (36, (Convolution(16, 8, 4), Convolution(32, 4, 2)), 256),
+    (16, (Convolution(16, 4, 2), Convolution(32, 3, 1)), 256),
+    (3, (Convolution(16, 3, 1),), 128),
+    (0, (), 128),
+)
+"""The first are those of Mnih et al. 2013 and of the feed-forward agent of Mnih et al. 2016, for 84 x 84. The third are
+those of Young and Tian 2019 (MinAtar), for 10 x 10.
+"""
+_NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
+
 
 class ConvolutionConfig(Section):
     """One convolution without padding."""
@@ -32,6 +45,8 @@ class ConvolutionConfig(Section):
 
 class NetworkConfig(Section):
     """The network. Keys that are left out are chosen by the observation: an image or a vector."""
+
+    layers: ClassVar[Layers] = LAYERS
 
     convolutions: list[ConvolutionConfig] | None = Field(
         None,
@@ -65,17 +80,22 @@ class NetworkConfig(Section):
         return {k: v for k, v in keys.items() if (k, v) != ("centered", False)} if isinstance(keys, dict) else keys
 
 
-LAYERS = (
-    (36, (Convolution(16, 8, 4), Convolution(32, 4, 2)), 256),
-    (16, (Convolution(16, 4, 2), Convolution(32, 3, 1)), 256),
-    (3, (Convolution(16, 3, 1),), 128),
-    (0, (), 128),
-)
-"""For images whose shorter side has at least so many pixels: the default convolutions, the width of the dense layer.
+class NatureNetworkConfig(NetworkConfig):
+    """The network: for images that of Mnih et al. 2015. Keys that are left out are chosen by the observation."""
 
-The first are those of Mnih et al. 2013 and of the feed-forward agent of Mnih et al. 2016, for 84 x 84. The third are
-those of Young and Tian 2019 (MinAtar), for 10 x 10.
-"""
+    layers: ClassVar[Layers] = (_NATURE, *LAYERS[1:])
+
+    convolutions: list[ConvolutionConfig] | None = Field(
+        None,
+        description="For images; by default those of Mnih et al. 2015: 32 filters 8x8 stride 4, 64 filters 4x4 stride "
+        "2, 64 filters 3x3. For images with a side below 36 pixels: 16 filters 4x4 stride 2, then 32 filters 3x3; "
+        "below 16: 16 filters 3x3.",
+    )
+    dense: list[PositiveInt] | None = Field(
+        None,
+        description="Widths of the fully connected layers; by default [512] for images, [256] for those with a side "
+        "below 36 pixels, [128] below 16, [64, 64] for vectors.",
+    )
 
 
 def network_for(
@@ -95,7 +115,7 @@ def network_for(
     not used without convolutions or a dense layer, with an LSTM, or if heads have networks of their own.
     """
     image = is_image(observation_space)
-    convolutions, dense = _default_layers(observation_space)
+    convolutions, dense = _default_layers(config, observation_space)
     if image and config.convolutions is not None:
         convolutions = tuple(Convolution(c.filters, c.kernel, c.stride) for c in config.convolutions)
     if config.dense is not None:
@@ -127,12 +147,12 @@ def history(history_len: int | None, observation_space: Space) -> int:
     return 1 if is_image(observation_space) and next(observation_space.elements()).dtype == np.bool_ else 4
 
 
-def _default_layers(observation_space: Space) -> tuple[tuple[Convolution, ...], tuple[int, ...]]:
+def _default_layers(config: NetworkConfig, observation_space: Space) -> tuple[tuple[Convolution, ...], tuple[int, ...]]:
     """Return the convolutions and the widths of the dense layers."""
     if not is_image(observation_space):
         return (), (64, 64)
     height, width, _ = input_shape(observation_space, history=1)
-    return next((convolutions, (dense,)) for side, convolutions, dense in LAYERS if min(height, width) >= side)
+    return next((convolutions, (dense,)) for side, convolutions, dense in config.layers if min(height, width) >= side)
 
 
 def network_refusal(

@@ -26,15 +26,23 @@ class OptimizerConfig(Section):
 
 
 class RMSPropConfig(OptimizerConfig):
-    """RMSProp (Mnih et al. 2016): g <- decay g + (1 - decay) d^2, theta <- theta - rate d / sqrt(g + epsilon)."""
+    """RMSProp (Mnih et al. 2016): g <- decay g + (1 - decay) d^2, theta <- theta - rate d / sqrt(g + epsilon).
+
+    Centered (Graves 2013): m <- decay m + (1 - decay) d, theta <- theta - rate d / sqrt(g - m^2 + epsilon).
+    """
 
     decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
     epsilon: float = Field(1e-5, gt=0, description="Added to that mean inside the square root.")
+    centered: bool = Field(
+        False,
+        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
+        "mean (Graves 2013); false: of the mean of squares.",
+    )
 
     def spec(self) -> OptimizerSpec:
         from relaax.optim.optimizers import RMSProp
 
-        return RMSProp(decay=self.decay, epsilon=self.epsilon)
+        return RMSProp(decay=self.decay, epsilon=self.epsilon, centered=self.centered)
 
 
 class AdamConfig(OptimizerConfig):

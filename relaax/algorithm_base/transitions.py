@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from relaax.algorithm_base.step import Mask, StepResult
 from relaax.algorithm_base.stored_observations import Inputs, ObservationLayout, Stored
 from relaax.algorithm_base.value_targets import values_of
 from relaax.replay.interfaces import Insertion, ReplayWriter
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableSpec, inserted_form
 
 Array = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]
@@ -24,8 +24,13 @@ LARGEST_ERROR = 1e30
 """Larger ones have the priority of this one."""
 
 
-def transition_table(layout: ObservationLayout, capacity: int, priority_exponent: float | None) -> TableSpec:
-    """Describe a table of transitions, the oldest of which go first. None for `priority_exponent`: drawn uniformly.
+def transition_table(
+    layout: ObservationLayout,
+    capacity: int,
+    priority_exponent: float | None,
+    remover: Literal["fifo", "lowest_priority"] = "fifo",
+) -> TableSpec:
+    """Describe a table of transitions. None for `priority_exponent`: drawn uniformly. `remover`: see `TableSpec`.
 
     A transition is an observation, the action on it (from 0), the discounted sum of the rewards of up to n steps, and
     the discount of what the observation after them is worth.
@@ -42,6 +47,7 @@ def transition_table(layout: ObservationLayout, capacity: int, priority_exponent
         capacity,
         sampler="uniform" if priority_exponent is None else "prioritized",
         alpha=priority_exponent or 0.0,
+        remover=remover,
         frame=layout.frame,
     )
 
@@ -96,7 +102,7 @@ class WriterTransitions:
         count = len(writer.environments)
         self._kept = layout.memory(count)
         self._steps, self._gamma, self._offset, self._at_once = steps, gamma, priority_offset, at_once
-        shape, dtype = ((layout.frames,), np.int64) if layout.frames else (layout.inputs, np.float32)
+        shape, dtype = inserted_form(layout.field)
         self._observations = np.zeros((steps, count, *shape), dtype)
         self._actions = np.zeros((steps, count), np.int64)
         self._chosen = np.zeros((steps, count), np.float32)  # values of these actions

@@ -15,18 +15,19 @@ from typing import Annotated
 
 import typer
 
-TOKEN, PARAMETER_SERVER_TOKEN = "token", "parameter-server-token"
+TOKEN, PARAMETER_SERVER_TOKEN, REPLAY_SERVER_TOKEN = "token", "parameter-server-token", "replay-server-token"
 _TOKEN_BYTES = 32
 
 _HINT = """\
 {folder} holds
 
   token                      the token of environments for the RLX server
-  parameter-server-token     the token of workers and shards for the parameter server
+  parameter-server-token     the token of workers, learners and shards for the parameter server
+  replay-server-token        the token of workers and learners for replay servers
   ca.pem                     the authority: clients verify the servers with it. Not secret
   ca-key.pem                 signs further certificates. No server needs it: keep it elsewhere
-  server.pem, server-key.pem the certificate of both servers, for {hosts}
-  worker.pem, worker-key.pem the certificate of workers
+  server.pem, server-key.pem the certificate of all servers, for {hosts}
+  worker.pem, worker-key.pem the certificate of workers and learners
 
 The servers' configuration:
 
@@ -44,6 +45,25 @@ relaax-rlx-server:
   parameter-server-ca: {yaml[ca.pem]}
   parameter-server-certificate: {yaml[worker.pem]}
   parameter-server-key: {yaml[worker-key.pem]}
+  # From here on: for algorithms with a replay memory.
+  replay-server-token-file: {yaml[replay-server-token]}
+  replay-server-ca: {yaml[ca.pem]}
+  replay-server-certificate: {yaml[worker.pem]}
+  replay-server-key: {yaml[worker-key.pem]}
+relaax-replay-server:
+{replay_server_bind}  token-file: {yaml[replay-server-token]}
+  tls-certificate: {yaml[server.pem]}
+  tls-key: {yaml[server-key.pem]}
+  tls-client-ca: {yaml[ca.pem]}
+relaax-learner:
+  parameter-server-token-file: {yaml[parameter-server-token]}
+  parameter-server-ca: {yaml[ca.pem]}
+  parameter-server-certificate: {yaml[worker.pem]}
+  parameter-server-key: {yaml[worker-key.pem]}
+  replay-server-token-file: {yaml[replay-server-token]}
+  replay-server-ca: {yaml[ca.pem]}
+  replay-server-certificate: {yaml[worker.pem]}
+  replay-server-key: {yaml[worker-key.pem]}
 
 An environment's machine needs token and ca.pem, and its command two more options:
 
@@ -77,7 +97,7 @@ def keys(
         ),
     ] = None,
 ) -> None:
-    """Make two tokens, an authority, and certificates of servers and workers, and print how to use them.
+    """Make three tokens, an authority, and certificates of servers and workers, and print how to use them.
 
     With --client: make tokens of named clients. Only you can read the files. Nothing is ever overwritten.
     """
@@ -98,9 +118,10 @@ def keys(
         "yaml": {name: _in_yaml(path) for name, path in paths.items()},
         "shell": {name: shlex.quote(path) for name, path in paths.items()},
         "hosts": ", ".join(hosts),
-        # Needed for remote clients: without these lines both servers listen on this machine only.
+        # Needed for remote clients: without these lines the servers listen on this machine only.
         "parameter_server_bind": "  bind: 0.0.0.0:7000\n" if host else "",
         "rlx_server_bind": "  bind: 0.0.0.0:7001\n" if host else "",
+        "replay_server_bind": "  bind: 0.0.0.0:7002\n" if host else "",
     }
     print(_HINT.format(**said), end="")
 
@@ -145,6 +166,7 @@ def _made(hosts: list[str], days: int) -> dict[str, bytes]:
     return {
         TOKEN: _token(),
         PARAMETER_SERVER_TOKEN: _token(),
+        REPLAY_SERVER_TOKEN: _token(),
         "ca.pem": authority.certificate,
         "ca-key.pem": authority.key,
         "server.pem": server,

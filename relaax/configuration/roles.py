@@ -40,6 +40,8 @@ class Restart(enum.Enum):
     """Whatever its exit code."""
     IF_FAILED = enum.auto()
     """Unless its exit code is 0, which means that it is done."""
+    UNTIL_DONE = enum.auto()
+    """Unless it has said that it is done: exit code 0 alone may mean that somebody has ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Role:
     """The command that starts one by hand; None for the user's programs, which the plan of a run knows."""
     module: str | None
     """The module to run, which prints `... listening on HOST:PORT`, or `... ready` if it does not listen, when it is
-    ready; None for the user's programs.
+    ready, and `... done` at the end of training if it is to be restarted until then; None for the user's programs.
     """
     count: Callable[[Sections], int]
     """The number of processes."""
@@ -194,7 +196,7 @@ LEARNER = Role(
     command="relaax-learner",
     module="relaax.server.learner.main",
     count=_learners,
-    restart=Restart.IF_FAILED,
+    restart=Restart.UNTIL_DONE,
     stop_seconds=lambda _: 10.0,
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN),

@@ -212,8 +212,8 @@ class ReplayServerSection(Section):
     memory: float | None = Field(
         None,
         gt=0,
-        description="Gigabytes that the tables of this shard may take; by default half of what is available at its "
-        "start.",
+        description="Gigabytes that the tables of this shard may take; by default 1/(2K) of what is available at its "
+        "start, with K shards: all of them may be on one host.",
     )
     session_timeout: Duration = Field(
         600.0, description="Time after which the memory of a session that is not heard of any more is dropped."

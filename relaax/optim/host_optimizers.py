@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,12 +20,15 @@ def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
     A specification that is none of RELAAX's makes its own, which must get by with what every `Vector` can.
     """
     match spec:
+        case RMSProp(centered=True):
+            slots, kernel = ("mean_square", "mean"), kernels.centered_rms_prop
+            return Fused(size, slots, kernel, 1.0 - spec.decay, spec.epsilon, optional="mean")
         case RMSProp():
-            return Fused(size, "mean_square", kernels.rms_prop, 1.0 - spec.decay, spec.epsilon)
+            return Fused(size, ("mean_square",), kernels.rms_prop, 1.0 - spec.decay, spec.epsilon, optional="mean")
         case Momentum():
-            return Fused(size, "momentum", kernels.momentum, 1.0 - spec.momentum)
+            return Fused(size, ("momentum",), kernels.momentum, 1.0 - spec.momentum)
         case AdaGrad():
-            return Fused(size, "square_sum", kernels.ada_grad, spec.epsilon)
+            return Fused(size, ("square_sum",), kernels.ada_grad, spec.epsilon)
         case Adam():
             return _Adam(size, spec)
         case Add():
@@ -33,22 +37,24 @@ def create(spec: OptimizerSpec, size: int) -> Optimizer[HostVector]:
 
 
 class Fused(Slotted[HostVector]):
-    """An update by one pass over the parameters, one slot and the gradient, with some constants.
+    """An update by one pass over the parameters, one or two slots and the gradient, with some constants.
 
-    `function`: of `relaax.optim.kernels`; its name and `numbers` say everything about the update.
+    `function`: of `relaax.optim.kernels`; its name and `numbers` say everything about the update. The slots are in its
+    order. `optional`: see `Slotted`.
     """
 
-    def __init__(self, size: int, slot: str, function: kernels.Kernel, *numbers: float) -> None:
-        super().__init__(HostVector.zeros, size, slot)
+    def __init__(
+        self, size: int, slots: Sequence[str], function: kernels.Kernel, *numbers: float, optional: str | None = None
+    ) -> None:
+        super().__init__(HostVector.zeros, size, *slots, optional=optional)
         self.function = function.__name__
         self.numbers = tuple(np.float32(number) for number in numbers)
-        self._slot = slot
         self._kernel = kernels.fused(function)
 
     def apply(self, parameters: HostVector, gradient: FlatVector, learning_rate: float) -> None:
-        slot = self.vectors[self._slot].open()
+        slots = [vector.open() for vector in self.vectors.values()]
         values, copy = parameters.open_twice()
-        self._kernel(values, slot, copy, gradient, np.float32(learning_rate), *self.numbers)
+        self._kernel(values, *slots, copy, gradient, np.float32(learning_rate), *self.numbers)
 
 
 class _Adam(AdamSlots[HostVector]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,9 @@ def compiled(function: Kernel, vectors: int, numbers: int) -> Kernel:
 
 
 def fused(function: Kernel) -> Kernel:
-    """Compile one of `FUSED`: it takes parameters, a slot, a copy, a gradient, a learning rate and its constants."""
-    return compiled(function, 3, 1 + FUSED[function.__name__][1])
+    """Compile one of `FUSED`: it takes parameters, its slots, a copy, a gradient, a learning rate and its constants."""
+    rule = FUSED[function.__name__]
+    return compiled(function, 2 + rule.slots, 1 + rule.numbers)
 
 
 def rms_prop(theta: Any, mean_square: Any, copy: Any, gradient: Any, rate: Any, share: Any, epsilon: Any) -> None:
@@ -36,6 +37,18 @@ def rms_prop(theta: Any, mean_square: Any, copy: Any, gradient: Any, rate: Any, 
     for i in range(len(gradient)):
         mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * share
         theta[i] -= rate * gradient[i] / np.sqrt(mean_square[i] + epsilon)
+        copy[i] = theta[i]
+
+
+def centered_rms_prop(
+    theta: Any, mean_square: Any, mean: Any, copy: Any, gradient: Any, rate: Any, share: Any, epsilon: Any
+) -> None:
+    """`share` is 1 − α of `relaax.optim.optimizers.RMSProp`. Rounding makes no variance negative."""
+    for i in range(len(gradient)):
+        mean_square[i] += (gradient[i] * gradient[i] - mean_square[i]) * share
+        mean[i] += (gradient[i] - mean[i]) * share
+        variance = max(mean_square[i] - mean[i] * mean[i], np.float32(0.0))
+        theta[i] -= rate * gradient[i] / np.sqrt(variance + epsilon)
         copy[i] = theta[i]
 
 
@@ -81,9 +94,18 @@ def add(theta: Any, copy: Any, gradient: Any) -> None:
         copy[i] = theta[i]
 
 
-FUSED: dict[str, tuple[Kernel, int]] = {
-    "rms_prop": (rms_prop, 2),
-    "momentum": (momentum, 1),
-    "ada_grad": (ada_grad, 1),
+class Rule(NamedTuple):
+    """An update: how many slots it has beside the parameters, and how many constants it takes beside the rate."""
+
+    function: Kernel
+    slots: int
+    numbers: int
+
+
+FUSED = {
+    "rms_prop": Rule(rms_prop, 1, 2),
+    "centered_rms_prop": Rule(centered_rms_prop, 2, 2),
+    "momentum": Rule(momentum, 1, 1),
+    "ada_grad": Rule(ada_grad, 1, 1),
 }
-"""Updates of parameters and one slot, by name: the function, and how many constants it takes beside the rate."""
+"""Updates whose state is slots alone, by name."""

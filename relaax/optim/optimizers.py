@@ -30,13 +30,19 @@ class RMSProp(OptimizerSpec):
     """RMSProp without momentum, shared by all workers (Mnih et al. 2016, equations S2 and S3).
 
     g ← α·g + (1 − α)·Δθ²;  θ ← θ − η·Δθ / √(g + ε).  `decay` is α; ε stands inside the root; g starts at zero.
+
+    `centered` (Graves 2013, equations 38 to 41, without its momentum): m ← α·m + (1 − α)·Δθ, from zero;
+    θ ← θ − η·Δθ / √(g − m² + ε).
+    Where that is switched on when a run is resumed, m starts at zero; g − m² is never negative all the same.
     """
 
     decay: float = 0.99
     epsilon: float = 1e-5
+    centered: bool = False
 
     def create(self, size: int) -> Optimizer[Any]:
-        return live.LiveRMSProp(size, self.decay, self.epsilon)
+        kind = live.LiveCenteredRMSProp if self.centered else live.LiveRMSProp
+        return kind(size, self.decay, self.epsilon)
 
 
 @dataclass(frozen=True)

@@ -37,19 +37,32 @@ class Optimizer(ABC, Generic[V]):
 
 
 class Slotted(Optimizer[V]):
-    """An optimizer whose state is so many vectors, which start at zero."""
+    """An optimizer whose state is so many vectors, which start at zero.
 
-    def __init__(self, zeros: Callable[[int], V], size: int, *names: str) -> None:
+    `optional`: a slot that `restore` starts at zero where a saved state lacks it, and drops where only that has it.
+    """
+
+    def __init__(self, zeros: Callable[[int], V], size: int, *names: str, optional: str | None = None) -> None:
         super().__init__(size)
         self.vectors = {name: zeros(size) for name in names}
+        self._optional = optional
 
     def slots(self) -> Slots:
         return {name: vector.shared() for name, vector in self.vectors.items()}
 
     def restore(self, slots: Mapping[str, npt.NDArray[Any]]) -> None:
+        slots = self._adapted(slots)
         self._check(slots, dict.fromkeys(self.vectors, (self.size,)))
         for name, vector in self.vectors.items():
             vector.assign(slots[name])
+
+    def _adapted(self, slots: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
+        """Return saved slots with the optional one if this optimizer has it, else without."""
+        if self._optional is None or not slots:
+            return slots
+        if self._optional in self.vectors:
+            return {self._optional: np.zeros(self.size, np.float32), **slots}
+        return {name: array for name, array in slots.items() if name != self._optional}
 
     @staticmethod
     def _check(slots: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -79,7 +92,7 @@ class LiveRMSProp(Slotted[FlatVariable]):
     """See `relaax.optim.optimizers.RMSProp`."""
 
     def __init__(self, size: int, decay: float, epsilon: float) -> None:
-        super().__init__(FlatVariable.zeros, size, "mean_square")
+        super().__init__(FlatVariable.zeros, size, "mean_square", optional="mean")
         self._decay, self._epsilon = decay, epsilon
         # The kernel keeps the last step here; without momentum it is never read, so it is no state.
         self._last_step = FlatVariable.zeros(size)
@@ -96,6 +109,33 @@ class LiveRMSProp(Slotted[FlatVariable]):
             grad=gradient,
             use_locking=True,
         )
+
+
+class LiveCenteredRMSProp(Slotted[FlatVariable]):
+    """See `relaax.optim.optimizers.RMSProp`, `centered`.
+
+    Not by TensorFlow's kernel: where rounding makes a variance negative, that takes its root, and parameters are NaN.
+    """
+
+    def __init__(self, size: int, decay: float, epsilon: float) -> None:
+        super().__init__(FlatVariable.zeros, size, "mean_square", "mean", optional="mean")
+        self._share, self._epsilon = np.float32(1.0 - decay), np.float32(epsilon)
+
+    def apply(self, parameters: FlatVariable, gradient: FlatVector, learning_rate: float) -> None:
+        gradient = tf.convert_to_tensor(gradient)
+        mean_square = self._towards("mean_square", gradient * gradient)
+        mean = self._towards("mean", gradient)
+        variance = tf.maximum(mean_square - mean * mean, 0.0)
+        step = np.float32(learning_rate) * gradient / tf.sqrt(variance + self._epsilon)
+        tf.raw_ops.AssignSubVariableOp(resource=parameters.handle, value=step)
+
+    def _towards(self, name: str, values: tf.Tensor) -> tf.Tensor:
+        """Move a slot to these values by its share, and return it, float32 [size]."""
+        handle = self.vectors[name].handle
+        before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+        after = before + (values - before) * self._share
+        tf.raw_ops.AssignVariableOp(resource=handle, value=after)
+        return after
 
 
 class LiveMomentum(Slotted[FlatVariable]):

@@ -25,24 +25,24 @@ class LiveShard:
     """The vectors of a shard that all workers write to, and the update with its constants."""
 
     parameters: FlatVector
-    slot: FlatVector
+    slots: Sequence[FlatVector]
     kernel: kernels.Kernel
     numbers: Sequence[np.float32]
 
     def apply(self, gradient: FlatVector, learning_rate: float, copy: FlatVector) -> None:
-        """Update in one pass over parameters, slot and gradient. `copy` gets the new parameters."""
-        self.kernel(self.parameters, self.slot, copy, gradient, np.float32(learning_rate), *self.numbers)
+        """Update in one pass over parameters, slots and gradient. `copy` gets the new parameters."""
+        self.kernel(self.parameters, *self.slots, copy, gradient, np.float32(learning_rate), *self.numbers)
 
 
 def live_shard(memory: SharedMemory, asker: pb.PullRequest) -> tuple[LiveShard, float]:
     """Return the shard at the other end of a connection, and the learning rate now. Raises NoSharedMemory."""
     message, parameters = memory.live(0, asker)
-    fused = kernels.FUSED.get(message.optimizer)
-    if fused is None or message.vectors != 2 or len(message.numbers) != fused[1]:
+    rule = kernels.FUSED.get(message.optimizer)
+    if rule is None or message.vectors != 1 + rule.slots or len(message.numbers) != rule.numbers:
         raise NoSharedMemory(f"this worker does not know its optimizer {message.optimizer!r}", Trouble.LASTING)
-    _, slot = memory.live(1, asker)
+    slots = [memory.live(index, asker)[1] for index in range(1, message.vectors)]
     numbers = [np.float32(number) for number in message.numbers]
-    return LiveShard(parameters, slot, kernels.fused(fused[0]), numbers), message.learning_rate
+    return LiveShard(parameters, slots, kernels.fused(rule.function), numbers), message.learning_rate
 
 
 class HogwildUpdates:

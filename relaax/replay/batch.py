@@ -9,14 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay.frame_store import Frames
-from relaax.replay.spec import Field, TableSpec
-
-
-def inserted_form(field: Field) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and dtype of a field's value as a writer sends it: for a stack of H frames H numbers."""
-    if field.frames:
-        return (field.frames,), np.dtype(np.int64)
-    return field.shape, np.dtype(field.dtype)
+from relaax.replay.spec import TableSpec, inserted_form
 
 
 def checked_columns(spec: TableSpec, columns: Mapping[str, npt.ArrayLike]) -> tuple[int, dict[str, npt.NDArray[Any]]]:

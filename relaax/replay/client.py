@@ -94,7 +94,6 @@ class ReplayClient(ReplayMemory):
 
     @property
     def dropped_updates(self) -> int:
-        """New priorities that were not sent: their shard was too slow, or away."""
         return sum(updates.dropped for updates in self._updates)
 
     def sample(self, count: int, timeout: float) -> Sampled | None:

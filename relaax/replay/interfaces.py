@@ -113,6 +113,11 @@ class ReplayMemory(ABC):
     def traffic(self) -> ReplayTraffic:
         """What has gone in and out since this one came, as far as it has heard. For any thread."""
 
+    @property
+    def dropped_updates(self) -> int:
+        """New priorities that were not sent: their shard was too slow, or away. For any thread."""
+        return 0
+
     @abstractmethod
     def sample(self, count: int, timeout: float) -> Sampled | None:
         """Draw `count` items; None if that was not allowed for `timeout` seconds.

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.batch import inserted_form
 from relaax.replay.frame_store import Frames
-from relaax.replay.spec import TableSpec
+from relaax.replay.spec import TableSpec, inserted_form
 from relaax.replay.wire import MAX_MESSAGE, Columns, Form, numbers_from, sampled_columns, sampled_form
 
 INSERT_NUMBERS = MAX_MESSAGE // 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,6 +38,13 @@ class Field:
             raise ValueError(f"a field of shape {self.shape} is empty; every size is 1 or more")
         if self.frames < 0:
             raise ValueError(f"a stack of {self.frames} frames is none; 0 means that a field is no stack")
+
+
+def inserted_form(field: Field) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return the shape and dtype of a field's value as a writer sends it: for a stack of H frames H numbers."""
+    if field.frames:
+        return (field.frames,), np.dtype(np.int64)
+    return field.shape, np.dtype(field.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.batch import inserted_form
-from relaax.replay.spec import Field, TableSpec
+from relaax.replay.spec import Field, TableSpec, inserted_form
 
 MAX_MESSAGE = 64 * 2**20
 """Bytes of the longest message, of either side."""

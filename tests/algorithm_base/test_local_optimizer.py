@@ -62,7 +62,7 @@ def test_rmsprop_of_a_worker_divides_by_its_own_statistics() -> None:
     np.testing.assert_allclose(bridge.parameters, [-0.5 * 3, 0.5 * 4 / np.sqrt(1.7)], rtol=1e-6)
 
 
-@pytest.mark.parametrize("spec", [RMSProp(), Momentum()])
+@pytest.mark.parametrize("spec", [RMSProp(), RMSProp(centered=True), Momentum()])
 def test_one_worker_alone_learns_as_with_shared_statistics(spec: OptimizerSpec) -> None:
     random = np.random.default_rng(0)
     bridge = AddingParameters(np.zeros(50, np.float32))

@@ -13,13 +13,13 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from relaax.cli.app import app
-from relaax.configuration import ParameterServerSection, RlxServerSection
+from relaax.configuration import LearnerSection, ParameterServerSection, ReplayServerSection, RlxServerSection
 from relaax.server.rlx_server.authentication import Authentication, Identity
 from relaax.server.rlx_server.client_accounts import ClientAccounts
 from support.keys import Keys
 
 FILES = {
-    *("token", "parameter-server-token", "ca.pem", "ca-key.pem"),
+    *("token", "parameter-server-token", "replay-server-token", "ca.pem", "ca-key.pem"),
     *("server.pem", "server-key.pem", "worker.pem", "worker-key.pem"),
 }
 
@@ -30,8 +30,9 @@ def test_nobody_else_can_read_what_is_made(tmp_path: Path) -> None:
     assert keys.folder.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in keys.folder.iterdir()} == {0o600}
     assert len(keys.token) >= 40
-    assert keys.token != keys.parameter_server_token
-    assert keys.token not in keys.said
+    tokens = {keys.read(name).decode().strip() for name in FILES if name.endswith("token")}
+    assert len(tokens) == 3
+    assert not [token for token in tokens if token in keys.said]
 
 
 @pytest.mark.parametrize("folder", ["keys", "my keys: #1 'new'"])
@@ -46,6 +47,8 @@ def test_the_lines_that_it_prints_are_a_configuration(tmp_path: Path, folder: st
         **keys.parameter_server()
     )
     assert RlxServerSection(**named["relaax-rlx-server"]) == RlxServerSection(**keys.rlx_server())
+    assert ReplayServerSection(**named["relaax-replay-server"]) == ReplayServerSection(**keys.replay_server())
+    assert LearnerSection(**named["relaax-learner"]) == LearnerSection(**keys.learner())
     assert shlex.split(lines[-1]) == ["--token-file", keys.path("token"), "--tls-ca", keys.path("ca.pem")]
 
 

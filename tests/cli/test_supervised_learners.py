@@ -38,16 +38,17 @@ def test_they_are_started_watched_and_ended(running: Supervisor, caplog: pytest.
     addresses = running._addresses()
     assert [shard.address for shard in shards] == addresses["replay-server"], "those that were reserved"
     assert "learner" not in addresses
-    for process in (learners[1], shards[1]):
+    for process, how in ((learners[0], signal.SIGTERM), (learners[1], signal.SIGKILL), (shards[1], signal.SIGKILL)):
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        os.kill(process.pid, how)
         wait_until(lambda process=process: process.exit_code() is not None, "it has ended")  # type: ignore[misc]
     running.watch()
-    assert [process.restarts for process in (*learners, *shards)] == [0, 1, 0, 1]
+    assert [process.restarts for process in (*learners, *shards)] == [1, 1, 0, 1]
     assert running._addresses() == addresses
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "shard 1 of the replay server has died (-9); restarting",
+        "learner has ended (0); restarting",
         "learner-1 has ended (-9); restarting",
     ]
     running.stop_training()

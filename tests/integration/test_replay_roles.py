@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from relaax.bundled import bundled_folder
@@ -49,6 +50,29 @@ def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, l
         log = (tmp_path / "run" / "logs" / (f"learner-{number}.log" if number else "learner.log")).read_text()
         assert f"learner {number} begins at global step" in log
         assert "Traceback" not in log
+
+
+@pytest.mark.timeout(300)
+def test_a_run_starts_a_learner_again_that_somebody_has_ended_but_not_at_the_end(
+    processes: Processes, tmp_path: Path
+) -> None:
+    config = written(tmp_path, 1, 1)
+    run = processes.start(*RELAAX, "run", config, "--run-dir", tmp_path / "run", "--no-progress", cwd=tmp_path)
+    log = tmp_path / "run" / "logs" / "learner.log"
+    begins = "learner 0 begins at global step"
+    wait_until(lambda: log.exists() and begins in log.read_text(), "it learns", timeout=120)
+    module = LEARNER[-1]
+    (learner,) = (
+        process
+        for process in psutil.Process(run.pid).children(recursive=True)
+        if module in process.cmdline() and "end_with_parent.py" not in " ".join(process.cmdline())
+    )
+    learner.terminate()
+    assert run.wait(240) == 0, run.report()
+    assert run.stderr.count("learner has ended (0); restarting") == 1
+    assert run.stderr.count("restarting") == 1
+    said = log.read_text()
+    assert (said.count("ended by SIGTERM"), said.count(begins), said.count("relaax-learner done")) == (1, 2, 1)
 
 
 @pytest.mark.timeout(300)

@@ -14,7 +14,7 @@ from relaax.optim.host_vector import HostVector
 from relaax.optim.optimizers import AdaGrad, Adam, Add, Momentum, Optimizer, OptimizerSpec, RMSProp
 from relaax.optim.vector import FlatVector, Vector
 
-EVERY: list[OptimizerSpec] = [RMSProp(), Momentum(), AdaGrad(), Adam(), Add()]
+EVERY: list[OptimizerSpec] = [RMSProp(), RMSProp(centered=True), Momentum(), AdaGrad(), Adam(), Add()]
 
 
 class Place(NamedTuple):
@@ -48,6 +48,50 @@ def test_rmsprop_keeps_epsilon_inside_the_root(place: Place) -> None:
     # Second step: g = 0.9 * 0.9 + 0.1 * 1 = 0.91, no momentum of the first.
     optimizer.apply(parameters, vector(1.0, 0.0), 0.5)
     np.testing.assert_allclose(parameters.snapshot(), [-0.5 - 0.5 / np.sqrt(1.01), 2 + 2 / np.sqrt(1.7)], rtol=1e-5)
+
+
+def test_centered_rmsprop_divides_by_the_deviation_of_the_gradients(place: Place) -> None:
+    # Graves 2013, equations 38 to 41, in float64: n is the mean of squares, g that of gradients.
+    random = np.random.default_rng(3)
+    decay, epsilon, rate = 0.95, 1.5e-7, 0.00025 / 4
+    theta, n, g = random.standard_normal(200), np.zeros(200), np.zeros(200)
+    initial = theta.copy()
+    parameters = place.vector(theta.astype(np.float32))
+    optimizer = place.optimizer(RMSProp(decay, epsilon, centered=True), 200)
+    for _ in range(50):
+        gradient = (2 + random.standard_normal(200)).astype(np.float32)  # means are not small beside the squares
+        n = decay * n + (1 - decay) * gradient.astype(np.float64) ** 2
+        g = decay * g + (1 - decay) * gradient
+        theta = theta - rate * gradient / np.sqrt(n - g**2 + epsilon)
+        optimizer.apply(parameters, gradient, rate)
+    np.testing.assert_allclose(parameters.snapshot() - initial, theta - initial, rtol=1e-3)
+    assert np.abs(theta - initial).min() > 0.002
+    np.testing.assert_allclose(optimizer.slots()["mean_square"], n, rtol=1e-5)
+    np.testing.assert_allclose(optimizer.slots()["mean"], g, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 39.7, 1e4])
+def test_a_gradient_that_stays_the_same_has_no_negative_variance(place: Place, size: float) -> None:
+    gradient = size * np.linspace(0.5, 1.5, 100).astype(np.float32)
+    parameters = place.vector(np.zeros(100, np.float32))
+    optimizer = place.optimizer(RMSProp(0.95, 1.5e-7, centered=True), 100)
+    for _ in range(1000):
+        optimizer.apply(parameters, gradient, 1e-6)
+    assert np.isfinite(parameters.snapshot()).all()
+
+
+def test_a_run_may_become_centered_and_uncentered_again(place: Place) -> None:
+    # Uncentered: n = 0.5 * 4 = 2. Centered: n = 0.5 * 2 + 0.5 * 16 = 9 and g = 0.5 * 4 = 2, so the root is that of 5.
+    kinds = {centered: RMSProp(decay=0.5, epsilon=1e-9, centered=centered) for centered in (False, True)}
+    first, second, third = (place.optimizer(kinds[centered], 1) for centered in (False, True, False))
+    first.apply(place.vector(vector(0.0)), vector(2.0), 1.0)
+    second.restore(first.slots())
+    parameters = place.vector(vector(0.0))
+    second.apply(parameters, vector(4.0), 1.0)
+    np.testing.assert_allclose(parameters.snapshot(), [-4 / np.sqrt(5)], rtol=1e-6)
+    third.restore(second.slots())
+    np.testing.assert_allclose(third.slots()["mean_square"], [9.0])
+    assert set(third.slots()) == {"mean_square"}
 
 
 def test_adam_corrects_its_bias_and_keeps_epsilon_outside_the_root(place: Place) -> None:

@@ -65,7 +65,13 @@ def gradients(count: int) -> npt.NDArray[np.float32]:
     return np.random.default_rng(0).standard_normal((count, SIZE)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("optimizer", "shards"), [(RMSProp(), 1), (RMSProp(), 3), (Momentum(), 1), (AdaGrad(), 1)])
+CENTERED = RMSProp(centered=True)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "shards"),
+    [(RMSProp(), 1), (RMSProp(), 3), (CENTERED, 1), (CENTERED, 3), (Momentum(), 1), (AdaGrad(), 1)],
+)
 def test_one_worker_learns_to_the_byte_what_it_learns_otherwise(optimizer: OptimizerSpec, shards: int) -> None:
     models = Models(optimizer, learning_rate=0.1, end=1000)
     with sharded(shards, models) as there, bridge_to(there.addresses) as bridge:

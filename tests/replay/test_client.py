@@ -6,7 +6,6 @@ import threading
 import time
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from support import replay_servers
 from support.nobody import nobody
 from support.processes import wait_until
 from support.replay_servers import Shard, client_of, numbered, numbers, pictured, serving
+from support.unanswered import Unanswered
 
 
 @pytest.fixture(autouse=True, params=["grpc", "shared_memory"])
@@ -269,14 +269,6 @@ def test_sessions_have_tables_of_their_own() -> None:
         other.writers[0].insert(numbers(2))
         assert set(sampled(one, 10).columns["number"].tolist()) == {1}
         assert set(sampled(other, 10).columns["number"].tolist()) == {2}
-
-
-class Unanswered(grpc.RpcError):
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return "the connection broke"
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_insert_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,29 @@ class Keys:
         """And those for its workers."""
         return {
             **self.rlx_port(),
-            "parameter_server_token_file": self.path("parameter-server-token"),
-            "parameter_server_ca": self.path("ca.pem"),
-            "parameter_server_certificate": self.path("worker.pem"),
-            "parameter_server_key": self.path("worker-key.pem"),
+            **self.learner(),
+        }
+
+    def learner(self) -> dict[str, Any]:
+        """Keys of the section relaax-learner, which workers have, too."""
+        return {
+            key: self.path(name.format(server))
+            for server in ("parameter", "replay")
+            for key, name in {
+                f"{server}_server_token_file": "{}-server-token",
+                f"{server}_server_ca": "ca.pem",
+                f"{server}_server_certificate": "worker.pem",
+                f"{server}_server_key": "worker-key.pem",
+            }.items()
+        }
+
+    def replay_server(self) -> dict[str, Any]:
+        """Keys of the section relaax-replay-server."""
+        return {
+            "token_file": self.path("replay-server-token"),
+            "tls_certificate": self.path("server.pem"),
+            "tls_key": self.path("server-key.pem"),
+            "tls_client_ca": self.path("ca.pem"),
         }
 
     def parameter_server(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +21,7 @@ from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 from relaax.replay.shard_link import ShardLink
 from relaax.replay.spec import Field
+from support.unanswered import Unanswered
 
 SERIAL = "serial"
 WRITERS = 32
@@ -91,14 +91,6 @@ class NumberedItems(ReplayMemory):
         self._memory.close()
 
 
-class _Unanswered(grpc.RpcError):
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        return "the soak has lost the answer"
-
-
 class _LossyInsert:
     """Loses answers to inserts that have arrived; of some shards nothing is heard then for longer than writers wait."""
 
@@ -114,7 +106,7 @@ class _LossyInsert:
         answer = self._insert(request, timeout=timeout)
         if answer.outcome == pb.OUTCOME_DONE and self._random.random() < LOST:
             self._away_until = time.monotonic() + self._random.choice((0.0, AWAY_SECONDS))
-            raise _Unanswered
+            raise Unanswered
         return answer
 
     def look(self, timeout: float) -> None:

@@ -216,15 +216,14 @@ class AgentCompliance:
     def _first_gradient(self, edit: Any = lambda _, step: step) -> npt.NDArray[np.float32]:
         """Of the pushes that have one: those of an agent beside a learner only count its steps."""
         agent, bridge = self.agent()
-        gradients: list[npt.NDArray[np.float32]] = []
 
-        def found() -> bool:
-            gradients.extend(push.gradient for push in bridge.pushes if push.gradient is not None)
-            return bool(gradients)
+        def first() -> npt.NDArray[np.float32] | None:
+            return next((push.gradient for push in bridge.pushes if push.gradient is not None), None)
 
-        live(agent, self.world(), self.patience, edit, until=found)
-        assert gradients, f"no gradient within {self.patience} steps"
-        return gradients[0]
+        live(agent, self.world(), self.patience, edit, until=lambda: first() is not None)
+        gradient = first()
+        assert gradient is not None, f"no gradient within {self.patience} steps"
+        return gradient
 
     def _with_final_observations(self, seed: int, truncated: bool) -> npt.NDArray[np.float32]:
         """First gradient where every episode ends at the first step, with final observations that the seed fixes."""

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 LISTENS = " listening on "
 READY = " ready"
+DONE = " done"
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
 READ_SECONDS = 1.0  # for the last output of an ended process: its children may hold it open
@@ -64,7 +65,8 @@ class Process:
     """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
 
     A server announces an address (`... listening on HOST:PORT`), which `address` holds, or if it has none that it is
-    ready (`... ready`). If the log cannot be written, the output is lost, and the process continues.
+    ready (`... ready`); it may say that it is done (`... done`). If the log cannot be written, the output is lost, and
+    the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
@@ -76,6 +78,7 @@ class Process:
         self.failed = ""
         """Why the parameter server could not write its last checkpoint; empty otherwise."""
         self.restarts = 0
+        self._done = False
         self._server = server
         self._popen: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
@@ -92,6 +95,7 @@ class Process:
         self._announced = False
         self._started_at = time.monotonic()
         self.failed = ""
+        self._done = False
         with self._open_log() as log:
             self._popen = subprocess.Popen(
                 ending_with_parent(command),
@@ -139,6 +143,8 @@ class Process:
             ready.set()
         elif FAILED in line:
             self.failed = line.partition(FAILED)[2].strip()
+        elif line.rstrip().endswith(DONE):
+            self._done = True
 
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
         """Return the server's address; empty if it has none. Raises StartError if it ends, announces nothing, or
@@ -163,6 +169,12 @@ class Process:
     def exit_code(self) -> int | None:
         """Return the exit code: None while it runs; negative if a signal ended it."""
         return self._popen.poll() if self._popen else None
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether it has ended with exit code 0 after it said that it is done."""
+        self._take_in()
+        return self.exit_code() == 0 and self._done
 
     def restart(self, command: Sequence[str]) -> None:
         """Start the process again after it ended. Raises StartError if it repeatedly ends early."""

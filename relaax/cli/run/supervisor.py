@@ -128,9 +128,7 @@ class Supervisor:
         """Restart processes that have ended unexpectedly. Raises StartError if that does not help."""
         for role in roles.ROLES:
             for number, process in enumerate(self._processes[role.name]):
-                code = process.exit_code()
-                done = code == 0 and (role.restart is Restart.IF_FAILED or (role.led and number == 0))
-                if code is not None and not done:
+                if process.exit_code() is not None and not _is_done(role, number, process):
                     self._restart(role, number, process)
 
     def _restart(self, role: Role, number: int, process: Process) -> None:
@@ -196,6 +194,13 @@ class Supervisor:
             *(("--bind", addresses[role.name][number]) if role.listens else ()),
             *role.arguments(addresses, number),
         ]
+
+
+def _is_done(role: Role, number: int, process: Process) -> bool:
+    """Return whether a process that has ended need not be restarted."""
+    if role.restart is Restart.UNTIL_DONE:
+        return process.is_done
+    return process.exit_code() == 0 and (role.restart is Restart.IF_FAILED or (role.led and number == 0))
 
 
 def _process(role: Role, number: int, directory: RunDirectory, tokens: RunTokens) -> Process:

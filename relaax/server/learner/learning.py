@@ -32,6 +32,7 @@ class LearnerState:
     waited_seconds: float = 0.0
     replay_size: int | None = None
     global_step: int = 0
+    dropped_priorities: int = 0
 
 
 class LearnerMeter:
@@ -107,3 +108,4 @@ def learn(
             learner.step(sampled)
             meter.learned(sampled)
         state.global_step = client.global_step
+        state.dropped_priorities = samples.dropped_updates

@@ -107,6 +107,7 @@ def _run(configuration: Configuration, number: int) -> int:
             run(plan, state, interruption)
     except TrainingEnded as end:
         _log.info("training has ended at global step %d", end.global_step)
+        print("relaax-learner done", flush=True)  # exit code 0 is that of SIGTERM, too
     except SignalReceived as signalled:
         _log.info("ended by %s", signalled)
         return 130 if signalled.number == signal.SIGINT else 0

@@ -29,6 +29,11 @@ class SampleAhead:
         """See `ReplayMemory.traffic`."""
         return self._replay.traffic
 
+    @property
+    def dropped_updates(self) -> int:
+        """See `ReplayMemory.dropped_updates`."""
+        return self._replay.dropped_updates
+
     def take(self, timeout: float) -> Sampled | None:
         """Return the next batch; None if there was none for `timeout` seconds. Raises what sampling raised."""
         try:

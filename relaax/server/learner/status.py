@@ -34,6 +34,11 @@ _FAMILIES: tuple[Family[LearnerSample], ...] = (
     Family("updates_total", "updates that it has computed", lambda v: v.state.updates),
     Family("items_total", "items that it has learned from", lambda v: v.state.items),
     Family("wait_seconds_total", "seconds in which it has waited for samples", lambda v: v.state.waited_seconds),
+    Family(
+        "dropped_priorities_total",
+        "new priorities that it did not send: a replay server was too slow, or away",
+        lambda v: v.state.dropped_priorities,
+    ),
     Family("replay_size", "items in all replay servers", lambda v: v.state.replay_size),
     Family("global_step", "environment steps of the training", lambda v: v.state.global_step),
 )

@@ -107,7 +107,8 @@ def _memory(settings: ReplayServerSection) -> int:
     found = table_bytes(settings, available_memory_mb() * MEGABYTE)
     said = "tables may take %.3g GB"
     if settings.memory is None:
-        said += ", half of what is available now; relaax-replay-server.memory sets another bound"
+        share = "half" if settings.shards <= 1 else f"1/{2 * settings.shards}"
+        said += f", {share} of what is available now; relaax-replay-server.memory sets another bound"
     _log.info(said, found / GIGABYTE)
     return int(found)
 

@@ -11,6 +11,8 @@ import pytest
 from relaax.algorithm_base import AgentBase, Box, Discrete, load_algorithm
 from relaax.algorithm_base.testing import FakeParameters, RandomEnvironments, live, make_agent
 from relaax.algorithm_base.testing.harness import local_replay
+from relaax.configuration import ConfigurationError
+from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
 
 SPACES = Box(-1, 1, shape=(2,)), Discrete(2)
@@ -55,6 +57,36 @@ def test_epsilon_of_gorila_falls_with_the_frames_of_all_workers() -> None:
     live(agent, world(4), 6)
     seen = [value for name, value in bridge.scalars if name == "epsilon"]
     assert seen == pytest.approx([0.775, 0.55, 0.325, 0.1, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("removal", ["oldest", "lowest_priority"])
+def test_what_goes_when_the_memory_is_full_is_the_configurations_choice(removal: str) -> None:
+    agent, _, replay = agent_of("apex", 1, replay_capacity=100, removal=removal)
+    inserted: list[float] = []
+    (writer,) = replay.writers
+    insert = writer.insert
+
+    def noted(insertion: Insertion) -> None:
+        assert insertion.priorities is not None
+        inserted.extend(insertion.priorities.tolist())
+        insert(insertion)
+
+    writer.insert = noted  # type: ignore[method-assign]
+    live(agent, world(1), 1200)
+    kept = sorted(replay.table.state()["priorities"].tolist())
+    assert len(inserted) > 1000
+    if removal == "oldest":  # the learner beside it gives back what was there, but for rounding
+        assert kept == pytest.approx(sorted(inserted[-100:]), abs=1e-6)
+    else:  # what has just been inserted is not removed at once
+        assert kept[-40:] == pytest.approx(sorted(inserted)[-40:], abs=1e-6)
+        assert kept[-40] > sorted(inserted[-100:])[-40]
+
+
+def test_what_has_no_priority_cannot_go_by_it() -> None:
+    gorila = load_algorithm("gorila", Path())
+    assert gorila.configure({"path": "gorila", "prioritized": True, "removal": "lowest_priority"})
+    with pytest.raises(ConfigurationError, match="without `prioritized` no transition has a priority of its own"):
+        gorila.configure({"path": "gorila", "removal": "lowest_priority"})
 
 
 def test_exploration_of_gorila_begins_at_random() -> None:

@@ -57,6 +57,10 @@ class CountingReplay(LocalReplay):
 class BusyReplay(CountingReplay):
     """An actor goes on inserting."""
 
+    @property
+    def dropped_updates(self) -> int:
+        return self.given_back
+
     def update_priorities(self, sampled: Sampled, priorities: Any) -> None:
         super().update_priorities(sampled, priorities)
         fill(self, 1)
@@ -98,6 +102,7 @@ def test_it_learns_from_batches_until_training_ends(monkeypatch: pytest.MonkeyPa
     assert (state.updates, state.items) == (5, 20)
     assert state.replay_size in range(10, 16)
     assert replay.given_back == 5
+    assert state.dropped_priorities == 5
     assert replay.samples <= 5 + AHEAD + 2, "no further ahead than that"
     told = {name for name, _ in parameters.scalars}
     assert told == {name for name in documented() if name.startswith(("learner/", "replay/"))}

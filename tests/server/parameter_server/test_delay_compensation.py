@@ -68,7 +68,7 @@ def test_a_correction_that_would_ruin_the_model_is_discarded() -> None:
 
 
 @pytest.mark.parametrize("same", [DelayCompensation(0.0, 16)])
-@pytest.mark.parametrize("optimizer", [RMSProp(), Adam()])
+@pytest.mark.parametrize("optimizer", [RMSProp(), RMSProp(centered=True), Adam()])
 def test_no_compensation_is_first_in_first_out(same: DelayCompensation, optimizer: Any) -> None:
     shards = [shard(combine, 30, optimizer=optimizer, max_staleness=16) for combine in (None, same)]
     for sent in random_pushes(12):

@@ -153,6 +153,46 @@ def test_the_next_pushes_give_the_same_bytes(tmp_path: Path, optimizer: str, com
     assert everything(first) != then
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_slots_of_a_centered_optimizer_are_cut_as_the_parameters_are(tmp_path: Path, shards: int) -> None:
+    keys = {"optimizer": "rms_prop", "RMSProp": {"centered": True}}
+    first, second = Cluster(3, keys), Cluster(shards, keys)
+    for worker in WORKERS:
+        first.register(worker)
+    for number in range(PUSHES):
+        first.push(number)
+    second.resume(first.saved(tmp_path))
+    assert vectors(second) == vectors(first)
+    assert set(vectors(first)) == {"parameters", "mean", "mean_square"}
+    if shards == 3:  # with another number of them workers count their pushes anew
+        for number in range(PUSHES, 2 * PUSHES):
+            first.push(number)
+            second.push(number)
+        assert vectors(second) == vectors(first)
+
+
+def test_a_checkpoint_of_before_is_resumed_centered(tmp_path: Path) -> None:
+    first = Cluster(1, {"optimizer": "rms_prop"})
+    first.register(WORKERS[0])
+    first.push(0)
+    checkpoint = first.saved(tmp_path)
+    del checkpoint.manifest["fingerprint"]["configuration"]["RMSProp"]["centered"]  # no version of before had the key
+    second = Cluster(1, {"optimizer": "rms_prop", "RMSProp": {"centered": True}})
+    second.resume(checkpoint)
+    before, after = vectors(first), vectors(second)
+    assert after.pop("mean") == bytes(4 * SIZE)
+    assert after == before
+
+
+def vectors(cluster: Cluster) -> dict[str, bytes]:
+    """Parameters and slots of all shards, side by side."""
+    snapshots = [shard.model.shard.snapshot() for shard in cluster.shards if shard.model is not None]
+    return {
+        name: b"".join(({"parameters": one.parameters} | one.slots)[name].tobytes() for one in snapshots)
+        for name in {"parameters": None} | snapshots[0].slots
+    }
+
+
 def test_what_is_free_takes_its_new_value_and_leaves_the_rest(tmp_path: Path) -> None:
     first = Cluster(1, {"optimizer": "adam"})
     for worker in WORKERS:

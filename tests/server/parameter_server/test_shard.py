@@ -117,7 +117,7 @@ def test_a_base_version_that_is_yet_to_come_is_refused() -> None:
         shard().push(push(1, 1, 2, base_version=1))
 
 
-@pytest.mark.parametrize("optimizer", [RMSProp(), Momentum(), AdaGrad(), Adam(), Add()])
+@pytest.mark.parametrize("optimizer", [RMSProp(), RMSProp(centered=True), Momentum(), AdaGrad(), Adam(), Add()])
 def test_a_restored_shard_continues_to_the_byte(optimizer: Any) -> None:
     random = np.random.default_rng(0)
     original = Shard(np.ones(30, np.float32), optimizer, Schedule(0.1, 1000))

@@ -20,6 +20,7 @@ from relaax.replay.interfaces import ReplayError, ReplayUnauthenticated
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.server.replay_server.credentials import read_replay_credentials
 from relaax.server.replay_server.grpc_service import SERVICE
+from relaax.server.replay_server.memory_bound import table_bytes
 from relaax.server.replay_server.prometheus import REPLAY_FAMILIES
 from relaax.server.targets import replay_targets
 from support.keys import OTHER_TOKEN, Keys, strangers
@@ -38,7 +39,7 @@ from support.replay_servers import (
 from support.scrape import health, scraped, status_url
 
 PREFIX = "relaax_replay_server_"
-TOKEN_FILE, OTHER_FILE = "parameter-server-token", "other-token"
+TOKEN_FILE, OTHER_FILE = "replay-server-token", "other-token"
 
 
 @pytest.fixture
@@ -85,6 +86,17 @@ def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
     assert server.stop() == 0
     with pytest.raises(OSError):
         health(url)
+
+
+@pytest.mark.parametrize("shards", [0, 1, 2, 5])
+def test_all_shards_together_may_take_half_of_what_is_available(shards: int) -> None:
+    assert max(shards, 1) * table_bytes(ReplayServerSection(shards=shards), 80.0) == pytest.approx(40.0)
+    assert table_bytes(ReplayServerSection(shards=shards, memory=3), 80.0) == 3e9
+
+
+def test_a_shard_says_which_part_of_the_memory_it_may_take(processes: Processes, config: Path) -> None:
+    server, _ = start_replay_server(processes, config, "--shard", "1/2")
+    wait_until(lambda: "1/4 of what is available now; relaax-replay-server.memory sets" in server.stderr, "it says so")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
@@ -165,12 +177,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(scope="module")
 def guarded(keys: Keys) -> Iterator[str]:
-    section = ReplayServerSection(
-        token_file=keys.path(TOKEN_FILE),
-        tls_certificate=keys.path("server.pem"),
-        tls_key=keys.path("server-key.pem"),
-        tls_client_ca=keys.path("ca.pem"),
-    )
+    section = ReplayServerSection(**keys.replay_server())
     with serving(credentials=read_replay_credentials(section)) as (shard,):
         yield shard.address
 
