@@ -25,10 +25,10 @@ from relaax.metrics import copying
 from relaax.replay import messages as replay_messages
 from relaax.replay import remote_writer, spec, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
-from relaax.server import status, strikes, tokens
+from relaax.server import checkpointing, status, strikes, tokens
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
-from relaax.server.parameter_server import checkpointing, core, requests
+from relaax.server.parameter_server import core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.replay_server import held_table
 from relaax.server.replay_server import service as replay_service
