@@ -88,8 +88,8 @@ class FrameStore:
         self._frames.take(slots, axis=0, out=out, mode="clip")
         return ~self._written[slots]
 
-    def fill(self, slots: FrameSlots, frames: Frames) -> None:
-        """Store `frames` uint8 [n, h, w, c] in the `slots` int32 [n] of an empty store; `settle` comes after it."""
+    def fill(self, slots: npt.NDArray[np.int64], frames: Frames) -> None:
+        """Store `frames` uint8 [n, h, w, c] in the `slots` int64 [n] of an empty store; `settle` comes after it."""
         self._frames[slots] = frames
 
     def settle(self) -> None:

@@ -120,7 +120,7 @@ class RateLimiter:
             return {"counts": counts, "balance": np.array([self._balance])}
 
     def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        """Go on with the accounts that `state` returned. Of a limiter with other bounds, the balance is what these allow."""
+        """Go on with the accounts that `state` returned; a balance out of this one's bounds is moved into them."""
         with self._changed:
             self._inserts, self._samples, self._overruns = (int(count) for count in state["counts"])
             self._balance = float(state["balance"][0])

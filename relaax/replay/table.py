@@ -257,7 +257,7 @@ class Table:
         with self._lock:
             self._clear()
             slots = (arrays["keys"] % np.uint64(self.spec.capacity)).astype(np.int64)
-            slots_in(np.append(arrays["free"], slots), self.spec.capacity)
+            slots_in(np.append(arrays["free"], slots), self.spec.capacity, self.spec.capacity)
             frame_slots = slots_in(arrays["frames/slots"], self._frames.room) if self._frames else NO_SLOTS
             self._fill(slots, frame_slots, pieces)
             lost = np.zeros(self.spec.frames_kept + 1, np.bool_)
@@ -267,7 +267,9 @@ class Table:
             whole = arrays["items/whole"].copy()
             for stack in self._stacks.values():
                 whole &= ~lost[stack[slots]].any(axis=1)
-            self._items.restore(arrays["keys"][whole], np.append(arrays["free"], slots[~whole]), int(arrays["numbered"][0]))
+            self._items.restore(
+                arrays["keys"][whole], np.append(arrays["free"], slots[~whole]), int(arrays["numbered"][0])
+            )
             self._weigh(slots[whole], arrays["keys"][whole], arrays["priorities"][whole], arrays["weights"][whole])
             self._writers.restore(head, lost)
             self._hold_frames(slots[whole])
@@ -282,7 +284,7 @@ class Table:
             if "frames" in piece:
                 here = piece_range(piece["frames"], frames, len(frame_slots))
                 assert self._frames is not None, "a table without frames has no slots for them"
-                self._frames.fill(frame_slots[here], piece["pixels"])
+                self._frames.fill(frame_slots[here], np.asarray(piece["pixels"], np.uint8))
                 frames = here.stop
             else:
                 here = piece_range(piece["items"], items, len(slots))

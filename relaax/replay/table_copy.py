@@ -108,9 +108,13 @@ def _ranges(count: int, width: int, size: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + step, count)
 
 
-def slots_in(numbers: npt.NDArray[Any], room: int) -> Slots:
-    """Return slots int64 [n] of a state. Raises ValueError for one that is not below `room`, or named twice."""
+def slots_in(numbers: npt.NDArray[Any], room: int, count: int | None = None) -> Slots:
+    """Return slots int64 [n] of a state. Raises ValueError for one that is not below `room`, or named twice, and if
+    there are not `count`.
+    """
     slots = numbers.astype(np.int64)
+    if count is not None and len(slots) != count:
+        raise ValueError(f"its slots are not {count}, but {len(slots)}")
     if len(slots) and (slots.min() < 0 or slots.max() >= room or np.bincount(slots).max() > 1):
         raise ValueError(f"its slots are not different ones of {room}")
     return slots

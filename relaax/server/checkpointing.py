@@ -98,7 +98,7 @@ class Checkpointer:
         step: Callable[[], int] = lambda: 0,
         counted: str = "global step",
     ) -> None:
-        """`counted`: what a state's `global_step` is called in the log. `on_late` is called with the reason of each failed attempt.
+        """`on_late` is called with the reason of each failed attempt. `counted` is what the log calls `global_step`.
 
         `wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
 

@@ -123,8 +123,8 @@ def disk(subject: Subject) -> Iterator[Finding]:
         kept = section.checkpoints_kept + section.best_checkpoints_kept + 1
         yield from _disk(Path(section.checkpoint_dir), "*", kept, "keep fewer (checkpoints_kept)")
     if replay.checkpoint_dir is not None:
-        beside = 2  # the next one is written beside it
-        yield from _disk(Path(replay.checkpoint_dir), "*/*", beside, "use another folder (checkpoint_dir)")
+        kept = 2 * max(1, replay.shards)  # the next one of each shard is written beside the last
+        yield from _disk(Path(replay.checkpoint_dir), "*/*", kept, "use another folder (checkpoint_dir)")
 
 
 def _disk(folder: Path, checkpoints: str, kept: int, way_out: str) -> Iterator[Finding]:

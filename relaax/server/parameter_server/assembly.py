@@ -23,9 +23,9 @@ from relaax.metrics import MetricsWriter
 from relaax.metrics.run_description import RunDescription
 from relaax.nn.tensorflow_loading import is_loaded, tf
 from relaax.parameters.grpc_options import MAX_PARAMETERS
-from relaax.server.command_configuration import description
 from relaax.server.checkpoint_storage import patiently
 from relaax.server.checkpointing import Checkpointer, Saved
+from relaax.server.command_configuration import description
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction

@@ -71,7 +71,9 @@ def serve(
     """
     try:
         given = {**keys, **position_keys(shard, "replay-server")}
-        configuration = configured(config, [*(set_ or []), *overrides_of(given), *location_overrides(REPLAY_SERVER, given)])
+        configuration = configured(
+            config, [*(set_ or []), *overrides_of(given), *location_overrides(REPLAY_SERVER, given)]
+        )
         settings = configuration.replay_server
         check_position(settings.shard, _shards(settings), REPLAY_SERVER.section)
         if print_config or check_config:

@@ -89,9 +89,7 @@ _FAMILIES: tuple[Family[ReplaySample], ...] = (
         "length of the newest checkpoint",
         lambda v: v.keeping.bytes if v.keeping and v.keeping.saved else None,
     ),
-    Family(
-        "checkpoint_seconds", "what it took to write it", lambda v: v.keeping.seconds if v.keeping else None
-    ),
+    Family("checkpoint_seconds", "what it took to write it", lambda v: v.keeping.seconds if v.keeping else None),
     Family(
         "checkpoint_failures_total", "attempts to save that failed", lambda v: v.keeping.failures if v.keeping else 0
     ),

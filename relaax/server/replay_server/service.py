@@ -147,9 +147,7 @@ class ReplayService:
         now = self._clock()
         with self._lock:
             dropped = [
-                held
-                for held in self._tables.values()
-                if held.session and now - held.heard >= self._session_timeout
+                held for held in self._tables.values() if held.session and now - held.heard >= self._session_timeout
             ]
             for held in dropped:
                 self._drop(held, f"nobody has asked for it for {self._session_timeout:g} s")
