@@ -61,7 +61,7 @@ def test_what_is_overwritten_while_a_copy_is_made_is_left_out(remover: str, betw
     before, sequence = check(table), 19
     assert len(before) == table.size == 64
     copy, pieces = table.copy(), []
-    for piece in copy.pieces(100):
+    for piece in copy.pieces(30):
         pieces.append(piece)
         for _ in range(between if len(pieces) % 4 == 0 else 0):
             sequence += 1
