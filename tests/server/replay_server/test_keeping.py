@@ -272,7 +272,7 @@ def test_a_table_that_is_declared_otherwise_is_refused_and_its_limits_may_change
     assert service.sample(held, 8, 1.0) is not None
     with pytest.raises(NotAllowedNow, match="samples_per_insert is 4.0 there and None here"):
         service.register(numbered(100))
-    with pytest.raises(MemoryExhausted, match="all may take 0.00100 GB: give relaax-replay-server.memory more"):
+    with pytest.raises(MemoryExhausted, match="all may take 0.00000100 GB: give relaax-replay-server.memory more"):
         keeping.finish()
         keeping_of(ReplayService(1000), store, ends)
 
