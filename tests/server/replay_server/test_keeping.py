@@ -23,15 +23,18 @@ from relaax.replay.interfaces import Insertion
 from relaax.replay.messages import declaration_to_message
 from relaax.replay.replay_pb2_grpc import ReplayServiceStub
 from relaax.replay.wire import to_messages
+from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.replay_server.held_table import WriterInsert
 from relaax.server.replay_server.keeping import Keeping, open_keeping
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.service_errors import MemoryExhausted, NotAllowedNow
 from relaax.server.termination import EndRequests
+from support.cutting_proxy import CuttingProxy
 from support.disks import small_disk
 from support.processes import Processes, Running, wait_until
 from support.replay_servers import (
     LARGE,
+    Shard,
     client_of,
     command,
     numbered,
@@ -158,6 +161,34 @@ def test_an_insert_that_comes_again_after_the_restart_is_there_once(processes: P
         insert.sequence = 5  # four have come after the last checkpoint, and went with the server
         answer = stub.Insert(insert, timeout=60)
         assert (answer.outcome, answer.expected) == (pb.OUTCOME_OUT_OF_STEP, 2)
+
+
+def test_an_insert_whose_answer_was_lost_with_the_server_is_there_once(tmp_path: Path, ends: EndRequests) -> None:
+    store, service = LocalStore(tmp_path), ReplayService(LARGE)
+    keeping = keeping_of(service, store, ends)
+    shard = Shard(service, Credentials(), None, "127.0.0.1:0")
+    with CuttingProxy(shard.address) as proxy, client_of([proxy.address], numbered(), share_memory=False) as client:
+        client.writers[0].insert(numbers(1))
+        (held,) = service.tables()
+        proxy.swallow_answers()
+        sending = threading.Thread(target=client.writers[0].insert, args=[numbers(2)])
+        sending.start()
+        wait_until(lambda: held.size == 2, "it has arrived")
+        shard.stop()
+        assert keeping.finish()
+        service = ReplayService(LARGE)
+        keeping_of(service, store, ends)
+        shard = Shard(service, Credentials(), None, shard.address)
+        try:
+            proxy.cut()
+            sending.join(120)
+            assert not sending.is_alive()
+            client.writers[0].insert(numbers(3))
+            (held,) = service.tables()
+            assert everything(service, held) == {1, 2, 3}
+            assert (held.size, held.tallies.inserts, held.tallies.duplicates) == (3, 3, 1)
+        finally:
+            shard.stop()
 
 
 SLOW = """
