@@ -88,6 +88,34 @@ def test_what_is_overwritten_while_a_copy_is_made_is_left_out(remover: str, betw
     assert restored.size == 64
 
 
+def test_items_without_frames_are_left_out_by_their_slots() -> None:
+    table = Table(TableSpec("plain", {"number": Field("int64")}, 64), seed=1)
+    table.insert("w", 1, {"number": np.arange(64)})
+    copy, pieces = table.copy(), []
+    for piece in copy.pieces(80):
+        pieces.append(piece)
+        table.insert("w", len(pieces) + 1, {"number": 1000 + np.arange(3)})
+    head = copy.head()
+    copy.close()
+    restored = Table(table.spec, seed=1)
+    restored.restore(head, pieces)
+    assert len(pieces) == 7
+    # Ten are copied at a time, and three of the oldest are removed after each time: none that was copied is lost.
+    assert set(restored.sample(2000).columns["number"].tolist()) == set(range(64))
+    pieces.clear()
+    copy = table.copy()
+    before = state_of(table)["columns/number"]
+    for piece in copy.pieces(80):
+        pieces.append(piece)
+        table.insert("w", table.expected("w"), {"number": 2000 + np.arange(15)})
+    head = copy.head()
+    copy.close()
+    restored = Table(table.spec, seed=1)
+    restored.restore(head, pieces)
+    # Ten are copied at a time and fifteen removed: of the second ten five are there, of the third none.
+    assert set(restored.sample(2000).columns["number"].tolist()) == set(before[[*range(10), *range(15, 20)]].tolist())
+
+
 def test_frames_of_a_writer_that_were_overwritten_are_asked_for_anew() -> None:
     table = Table(SPEC, seed=1)
     columns: dict[str, Any] = {
