@@ -100,7 +100,7 @@ STRIKES = "tests/server/test_strikes.py"
 READING = "tests/server/parameter_server/test_request_reader.py"
 SHARD_PY = "relaax/server/parameter_server/shard.py"
 COMPENSATION_PY = "relaax/server/parameter_server/delay_compensation.py"
-CHECKPOINTING_PY = "relaax/server/parameter_server/checkpointing.py"
+CHECKPOINTING_PY = "relaax/server/checkpointing.py"
 LEADER_PY = "relaax/server/parameter_server/coordination/leader.py"
 RECEIVED_PY = "relaax/parameters/received_state.py"
 CORE_PY = "relaax/server/parameter_server/core.py"
@@ -123,6 +123,9 @@ REPLAY_LEARNER = "tests/algorithms/gorila/test_learner.py"
 REPLAY_AGENT = "tests/algorithms/gorila/test_agent.py"
 REPLAY_CONTRACT = "tests/algorithms/gorila/test_contract.py"
 TABLE_PY = "relaax/replay/table.py"
+TABLE_COPY_PY = "relaax/replay/table_copy.py"
+COPIES = "tests/replay/test_copies.py"
+KEEPING = "tests/server/replay_server/test_keeping.py"
 LIMITER_PY = "relaax/replay/limiter.py"
 SHARD_SAMPLER_PY = "relaax/replay/shard_sampler.py"
 REPLAY_ACCESS_PY = "relaax/server/replay_access.py"
@@ -333,6 +336,36 @@ ERRORS = (
         "a new item without a priority has 1, and not the largest",
         [(TABLE_PY, "np.full(count, self._largest())", "np.full(count, _FIRST_PRIORITY)")],
         TABLE,
+    ),
+    planted(
+        "overwritten-items-are-kept",
+        "a copy of a table takes items for whole whose slots were given to others",
+        [
+            (
+                TABLE_COPY_PY,
+                "self._whole[here] = self._items.find(self._keys[here])[1]",
+                "self._whole[here] = True",
+            )
+        ],
+        COPIES,
+    ),
+    planted(
+        "overwritten-frames-are-kept",
+        "a copy of a table takes frames for whole that were overwritten before they were copied",
+        [("relaax/replay/frame_store.py", "return ~self._written[slots]", "return np.ones(len(slots), np.bool_)")],
+        COPIES,
+    ),
+    planted(
+        "kept-inserts-come-twice",
+        "a writer sends what it has sent under another name to a table that was kept over a restart",
+        [
+            (
+                "relaax/replay/remote_writer.py",
+                "if self._incarnation in link.earlier:",
+                "if self._incarnation in link.earlier and False:",
+            )
+        ],
+        KEEPING,
     ),
     planted(
         "learner-takes-itself-for-the-target",

@@ -51,7 +51,7 @@ def verify_part(pieces: Iterable[bytes], description: Mapping[str, Any]) -> None
 
 
 def decode_part(
-    pieces: Iterable[bytes], size: int, description: Mapping[str, Any]
+    pieces: Iterable[bytes], size: int, description: Mapping[str, Any], finite: bool = True
 ) -> dict[str, npt.NDArray[np.generic]]:
     """Decode a file into the arrays that its manifest describes; `size` is its length in the store. Raises Damaged.
 
@@ -72,7 +72,7 @@ def decode_part(
         arrays = from_bytes(data)[0]
     except ValueError as error:
         raise Damaged(f"{description['key']}: {error}") from None
-    wrong = not_finite(arrays)
+    wrong = not_finite(arrays) if finite else None
     if wrong is not None:
         raise Damaged(f"{description['key']}: {wrong}")
     return arrays

@@ -48,15 +48,19 @@ class CheckpointManager:
     deletes it. Nor does any delete what it cannot read.
 
     Every method may raise StoreError. With a `lease` the methods that write raise LeaseLost if it is another's now.
+    Numbers that are not finite are damage, unless `finite` is false.
     """
 
-    def __init__(self, store: Store, keep: int = 5, keep_best: int = 1, lease: Lease | None = None) -> None:
+    def __init__(
+        self, store: Store, keep: int = 5, keep_best: int = 1, lease: Lease | None = None, finite: bool = True
+    ) -> None:
         if keep < 1:
             raise ValueError(f"at least one checkpoint must be kept, not {keep}")
         self.store = store
         self.lease = lease
         self._keep = keep
         self._keep_best = keep_best
+        self._finite = finite
         self._damaged: dict[str, str] = {}  # what cannot be used, and why
         self._reserved: int | None = None
         self._highest = 0  # of the numbers that were seen or given
@@ -90,11 +94,15 @@ class CheckpointManager:
         missing = [name for name in names if name not in described]
         if missing:
             raise Damaged(f"checkpoint {checkpoint_id} has no part {missing[0]!r}")
+        return Checkpoint(checkpoint_id, {name: self.read_part(described[name]) for name in names}, manifest)
+
+    def read_part(self, description: Mapping[str, Any]) -> Arrays:
+        """Read and verify the part that a manifest describes so. Raises Damaged."""
+        key = description["key"]
         try:
-            read = {name: self._part(described[name]) for name in names}
+            return decode_part(self.store.pieces(key), self.store.size(key), description, self._finite)
         except (NotFound, NoValue) as error:
             raise Damaged(str(error)) from None
-        return Checkpoint(checkpoint_id, read, manifest)
 
     def restore(
         self, parts: Parts | None = None, use: Callable[[Checkpoint], None] = lambda checkpoint: None
@@ -181,7 +189,7 @@ class CheckpointManager:
 
     def write_part(self, checkpoint_id: str, name: str, arrays: Arrays) -> dict[str, Any]:
         """Write a part, read it back and return its description. Any process may do this for its own part."""
-        wrong = not_finite(arrays)
+        wrong = not_finite(arrays) if self._finite else None
         if wrong is not None:  # it could not be restored, and in time would push out those that can
             raise StoreError(f"{wrong}: training has diverged, and no checkpoint of it is made")
         key = part_key(checkpoint_id, name)
@@ -248,10 +256,6 @@ class CheckpointManager:
 
     def _id(self, number: int, global_step: int) -> str:
         return f"{number:08d}-{global_step}" + (f"-f{self.lease.fence}" if self.lease else "")
-
-    def _part(self, description: Mapping[str, Any]) -> Arrays:
-        key = description["key"]
-        return decode_part(self.store.pieces(key), self.store.size(key), description)
 
     def _published(self, keys: Collection[str]) -> list[str]:
         apart = self._abandoned | set_aside(keys)

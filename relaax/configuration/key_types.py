@@ -112,6 +112,21 @@ StatusBind = Annotated[Address | None, Field(description="Address of /healthz an
 TlsCertificate = Annotated[str | None, Field(description="File with this server's certificate (PEM): enables TLS.")]
 TlsKey = Annotated[str | None, Field(description="File with the certificate's private key (PEM).")]
 OwnKey = Annotated[str | None, Field(description="File with that certificate's private key (PEM).")]
+CheckpointDir = Annotated[Folder | None, Field(description="Folder of the checkpoints; if unset, none are written.")]
+CheckpointAwsS3 = Annotated[
+    S3Location | None, Field(description="Bucket and key of the checkpoints in S3, instead of a folder.")
+]
+AwsKeysFile = Annotated[
+    str | None,
+    Field(description="YAML file with `access` and `secret` for S3; otherwise the credentials that boto3 finds."),
+]
+AwsEndpoint = Annotated[str | None, Field(description="URL of an S3-compatible store other than Amazon's.")]
+CheckpointInterval = Annotated[
+    float,
+    Field(
+        gt=0, description="Seconds between checkpoints; if longer, the first are written after 1, 2, 4 and 8 minutes."
+    ),
+]
 ParameterServers = Annotated[
     Addresses, Field(description="Address of the parameter server; of all shards, shard 0 first.")
 ]

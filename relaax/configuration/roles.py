@@ -115,10 +115,10 @@ def _shards(sections: Sections) -> int:
     return section.shards
 
 
-def _replay_shards(sections: Sections) -> int:
+def _replay(sections: Sections) -> ReplayServerSection:
     section = sections["relaax-replay-server"]
     assert isinstance(section, ReplayServerSection)
-    return section.shards
+    return section
 
 
 def _learners(sections: Sections) -> int:
@@ -140,6 +140,9 @@ def _run(sections: Sections) -> RunSection:
     return section
 
 
+_LAST_CHECKPOINT = 120.0
+"""Seconds to stop with one: it is retried for a minute, and the last attempt may be slow."""
+
 PARAMETER_SERVER = Role(
     name="parameter-server",
     title="the parameter server",
@@ -149,7 +152,7 @@ PARAMETER_SERVER = Role(
     module="relaax.server.parameter_server.main",
     count=_shards,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 120.0,  # it retries its last checkpoint for a minute, and the last attempt may be slow
+    stop_seconds=lambda _: _LAST_CHECKPOINT,
     stop_key=None,
     tokens=(WORKERS_TOKEN,),
     arguments=_shard_arguments,
@@ -164,9 +167,9 @@ REPLAY_SERVER = Role(
     model=ReplayServerSection,
     command="relaax-replay-server",
     module="relaax.server.replay_server.main",
-    count=_replay_shards,
+    count=lambda sections: _replay(sections).shards,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 10.0,
+    stop_seconds=lambda sections: _LAST_CHECKPOINT if _replay(sections).keeps else 10.0,
     stop_key=None,
     tokens=(REPLAY_TOKEN,),
     arguments=_replay_arguments,

@@ -7,9 +7,15 @@ from typing import Literal
 import pydantic
 from pydantic import Field
 
+from relaax.configuration.checkpoint_keys import require_one_place
 from relaax.configuration.key_types import (
     Address,
     Addresses,
+    AwsEndpoint,
+    AwsKeysFile,
+    CheckpointAwsS3,
+    CheckpointDir,
+    CheckpointInterval,
     Device,
     Duration,
     Folder,
@@ -53,24 +59,16 @@ class ParameterServerSection(Section):
     tls_ca: str | None = Field(
         None, description="File with the authority (PEM) against which shards check each other's certificates."
     )
-    checkpoint_dir: Folder | None = Field(None, description="Folder of the checkpoints; if unset, none are written.")
-    checkpoint_aws_s3: S3Location | None = Field(
-        None, description="Bucket and key of the checkpoints in S3, instead of a folder."
-    )
-    aws_keys: str | None = Field(
-        None, description="YAML file with `access` and `secret` for S3; otherwise the credentials that boto3 finds."
-    )
-    aws_endpoint: str | None = Field(None, description="URL of an S3-compatible store other than Amazon's.")
+    checkpoint_dir: CheckpointDir = None
+    checkpoint_aws_s3: CheckpointAwsS3 = None
+    aws_keys: AwsKeysFile = None
+    aws_endpoint: AwsEndpoint = None
     checkpoint_spool: Folder | None = Field(
         None,
         description="Folder that keeps the last checkpoint until the next start if S3 is unreachable; otherwise "
         "relaax/spool in $XDG_STATE_HOME or ~/.local/state.",
     )
-    checkpoint_interval: float = Field(
-        900.0,
-        gt=0,
-        description="Seconds between checkpoints; if longer, the first are written after 1, 2, 4 and 8 minutes.",
-    )
+    checkpoint_interval: CheckpointInterval = 900.0
     checkpoint_steps: int | None = Field(
         None, ge=1, description="Environment steps after which a checkpoint is written before its time; unset, never."
     )
@@ -85,8 +83,7 @@ class ParameterServerSection(Section):
 
     @pydantic.model_validator(mode="after")
     def _one_place(self) -> ParameterServerSection:
-        if self.checkpoint_dir is not None and self.checkpoint_aws_s3 is not None:
-            raise ValueError("checkpoint_dir and checkpoint_aws_s3 are both given: checkpoints are kept in one place")
+        require_one_place(self)
         return self
 
 
@@ -119,7 +116,7 @@ class RlxServerSection(Section):
         description="YAML file with `access` and `secret` for checkpoints in S3; otherwise the credentials that boto3 "
         "finds.",
     )
-    aws_endpoint: str | None = Field(None, description="URL of an S3-compatible store other than Amazon's.")
+    aws_endpoint: AwsEndpoint = None
     parameter_server_token_file: ParameterServerTokenFile = None
     parameter_server_ca: ParameterServerCa = None
     parameter_server_certificate: str | None = Field(
@@ -231,9 +228,24 @@ class ReplayServerSection(Section):
         description="File with the authority (PEM) that must have signed the certificates of workers and learners: "
         "mutual TLS.",
     )
+    checkpoint_dir: CheckpointDir = None
+    checkpoint_aws_s3: CheckpointAwsS3 = None
+    aws_keys: AwsKeysFile = None
+    aws_endpoint: AwsEndpoint = None
+    checkpoint_interval: CheckpointInterval = 900.0
     status_bind: StatusBind = None
     log_level: LogLevelKey = "INFO"
     log_format: LogFormatKey = "text"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the memory outlives the process."""
+        return self.checkpoint_dir is not None or self.checkpoint_aws_s3 is not None
+
+    @pydantic.model_validator(mode="after")
+    def _one_place(self) -> ReplayServerSection:
+        require_one_place(self)
+        return self
 
 
 class LearnerSection(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any
 
@@ -26,12 +27,13 @@ class FrameStore:
 
     def __init__(self, room: int, shape: tuple[int, ...]) -> None:
         self.room = self.zeros = room
-        self._shape = shape
+        self.shape = shape
         self._frames: Frames = np.zeros((room + 1, *shape), np.uint8)
         self._flat = self._frames.reshape(-1)
         self._holders = np.zeros(room + 1, np.int32)
         self._free = np.arange(room - 1, -1, -1, dtype=np.int32)  # a stack
         self.free = room
+        self._written: npt.NDArray[np.bool_] | None = None  # since `watch`
         self._hold, self._release, self._stack = _hold_compiled(), _release_compiled(), _stack_compiled()
 
     def put(self, frames: Frames) -> FrameSlots:
@@ -40,6 +42,8 @@ class FrameStore:
         self.free -= len(frames)
         self._frames[slots] = frames
         self._holders[slots] = 1
+        if self._written is not None:
+            self._written[slots] = True
         return slots
 
     def hold(self, slots: FrameSlots) -> None:
@@ -57,24 +61,40 @@ class FrameStore:
 
         They are written to `out`, if that is given: of their shape, without gaps.
         """
-        height, width, channels = self._shape
+        height, width, channels = self.shape
         count, length = slots.shape
         stacks = np.empty((count, height, width, channels * length), np.uint8) if out is None else out
         flat = np.ascontiguousarray(slots).reshape(-1)
         self._stack(self._flat, flat, length, height * width, channels, stacks.reshape(-1))
         return stacks
 
-    def held(self) -> tuple[FrameSlots, Frames]:
-        """Return the slots int32 [n] that are not free, and a copy of their frames uint8 [n, h, w, c]."""
-        slots = np.flatnonzero(self._holders[: self.room]).astype(np.int32)
-        return slots, self._frames[slots]
+    @property
+    def frame_bytes(self) -> int:
+        """Return the bytes of a frame."""
+        return math.prod(self.shape)
 
-    def restore(self, slots: FrameSlots, frames: Frames) -> None:
-        """Store `frames` uint8 [n, h, w, c] in the `slots` int32 [n] of an empty store, held by nobody as yet."""
+    def watch(self) -> FrameSlots:
+        """Return the slots int32 [n] that are not free, and note from now on which are written to."""
+        self._written = np.zeros(self.room + 1, np.bool_)
+        return np.flatnonzero(self._holders[: self.room]).astype(np.int32)
+
+    def unwatch(self) -> None:
+        """Note that no more."""
+        self._written = None
+
+    def copy(self, slots: FrameSlots, out: Frames) -> npt.NDArray[np.bool_]:
+        """Copy the frames in `slots` int32 [n] to `out`; return whether each is what it was at `watch`, bool [n]."""
+        assert self._written is not None, "a copy begins with `watch`"
+        self._frames.take(slots, axis=0, out=out, mode="clip")
+        return ~self._written[slots]
+
+    def fill(self, slots: npt.NDArray[np.int64], frames: Frames) -> None:
+        """Store `frames` uint8 [n, h, w, c] in the `slots` int64 [n] of an empty store; `settle` comes after it."""
         self._frames[slots] = frames
-        rest = np.ones(self.room, np.bool_)
-        rest[slots] = False
-        free = np.flatnonzero(rest)[::-1]
+
+    def settle(self) -> None:
+        """Make all slots free that nobody holds."""
+        free = np.flatnonzero(self._holders[: self.room] == 0)[::-1]
         self.free = len(free)
         self._free[: len(free)] = free
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -75,18 +75,6 @@ class RateLimiter:
         """Return whether enough items were inserted for the first sample."""
         return self._inserts >= self._min_size
 
-    def may_insert(self, count: int) -> bool:
-        """Return whether `count` items may be inserted now. Raises ValueError for more than the buffer allows."""
-        self._check(count, self._ratio)
-        with self._changed:
-            return self._insert_allowed(count)
-
-    def may_sample(self, count: int) -> bool:
-        """Return whether `count` items may be sampled now. Raises ValueError for more than the buffer allows."""
-        self._check(count, 1.0)
-        with self._changed:
-            return self._sample_allowed(count)
-
     def await_insert(self, count: int, timeout: float) -> bool:
         """Wait until `count` items may be inserted, and book them; False, and nothing, if that took `timeout` seconds.
 
@@ -140,11 +128,13 @@ class RateLimiter:
             counts = np.array([self._inserts, self._samples, self._overruns], np.int64)
             return {"counts": counts, "balance": np.array([self._balance])}
 
-    def restore(self, state: dict[str, npt.NDArray[np.generic]]) -> None:
-        """Go on with the accounts that `state` returned."""
+    def restore(self, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
+        """Go on with the accounts that `state` returned; a balance out of this one's bounds is moved into them."""
         with self._changed:
             self._inserts, self._samples, self._overruns = (int(count) for count in state["counts"])
             self._balance = float(state["balance"][0])
+            if self._ratio is not None and self.begun:
+                self._balance = min(max(self._balance, self._middle - self._buffer), self._middle + self._buffer)
             self._changed.notify_all()
 
     def _await_turn(self, queue: deque[object], allowed: Callable[[], bool], timeout: float) -> bool:

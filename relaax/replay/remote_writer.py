@@ -44,7 +44,8 @@ class RemoteWriter(ReplayWriter):
     """Write to the shard `home` of a group. Used by one thread.
 
     A writer takes another name whenever it comes to a shard, and after each new life of the table: its numbers begin at
-    1, and what may still be on its way under the former name can be taken for nothing else.
+    1, and what may still be on its way under the former name can be taken for nothing else. If the shard had kept the
+    table over a restart, it knows the name and the numbers, and the writer goes on with them.
     """
 
     def __init__(self, group: ShardGroup, home: ShardLink, spec: TableSpec, environments: Sequence[int]) -> None:
@@ -154,8 +155,11 @@ class RemoteWriter(ReplayWriter):
     def _try(self, link: ShardLink, incarnation: str, sending: _Sending) -> bool:
         """Send an insertion once. Return whether that is done. Raises ReplayError."""
         if incarnation != self._incarnation:
-            sending.in_flight = False  # it went with the table's last life
-            self._move(link, incarnation)
+            if self._incarnation in link.earlier:
+                self._incarnation = incarnation
+            else:
+                sending.in_flight = False  # it went with the table's last life
+                self._move(link, incarnation)
         started = time.monotonic()
         try:
             answer = self._send(link, sending, started)

@@ -53,6 +53,8 @@ class ShardLink:
         self.target = target
         self.shard = shard
         self.incarnation: str | None = None
+        self.earlier: frozenset[str] = frozenset()
+        """Lives of the table before this one, whose items and writers it still has."""
         self.offer: pb.ReplayMemoryOffer | None = None
         """What the shard has said of shared memory, if `share_memory` is true."""
         self.state = ShardState()
@@ -136,7 +138,7 @@ class ShardLink:
         """Note that the table is not there any more: the shard has started again, or dropped it."""
         with self._lock:
             if incarnation == self.incarnation:
-                _log.warning("%s has begun anew: its items are gone", self.target)
+                _log.warning("%s has begun anew", self.target)
                 self._forget()
 
     def error(self, error: grpc.RpcError) -> ReplayError:
@@ -186,11 +188,12 @@ class ShardLink:
             self._known = True
             if self._share_memory and response.HasField("shared_memory"):
                 self.offer = response.shared_memory
+            self.earlier = frozenset(response.earlier_incarnations)
             self.incarnation = response.incarnation
             self.state = ShardState.of(response.state)
             self._heard = now
             name, gigabytes = self._request.table.name, response.bytes / 1e9
-            _log.info("%s holds %r: %.3g GB once it is full", self.target, name, gigabytes)
+            _log.info("%s holds %r: %d items, %.3g GB once it is full", self.target, name, self.state.size, gigabytes)
 
     def _check_place(self, response: pb.ReplayServiceRegisterResponse) -> None:
         """Raise ReplayError unless it is the shard that the order of addresses says."""

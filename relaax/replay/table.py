@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from relaax.replay.random_state import generator_of, state_of
 from relaax.replay.sampler import ItemSampler
 from relaax.replay.spec import TableSpec
 from relaax.replay.sum_tree import Priorities, Slots, checked_priorities
+from relaax.replay.table_copy import NO_SLOTS, TableCopy, piece_range, slots_in
 from relaax.replay.writers import State, Writer, Writers
 
 Column = npt.NDArray[Any]
@@ -100,12 +101,6 @@ class Table:
     def total_priority(self) -> float:
         """Return Σ priority ** alpha; with a uniform sampler the number of items."""
         return self._sampler.total
-
-    @property
-    def largest_priority(self) -> float:
-        """Return the largest priority of an item that is there, 1.0 if there is none."""
-        with self._lock:
-            return self._largest()
 
     @property
     def totals(self) -> Totals:
@@ -224,53 +219,99 @@ class Table:
             if self._frames:
                 self._frames.release(slots)
 
-    def state(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Return copies of everything, from which `restore` makes a table that draws the same samples from then on."""
+    @property
+    def writers(self) -> list[str]:
+        """Return the names of the writers that are remembered."""
+        with self._lock:
+            return self._writers.names
+
+    def copy(self) -> TableCopy:
+        """Begin a copy of everything, from which `restore` makes a table that draws the same samples from then on."""
         with self._lock:
             slots = self._items.everything()
-            state: dict[str, npt.NDArray[np.generic]] = {
+            keys = self._items.keys(slots)
+            head: dict[str, npt.NDArray[np.generic]] = {
                 "spec": np.frombuffer(self.spec.text().encode(), np.uint8),
                 "random": state_of(self._random),
                 "totals": np.array(astuple(self._totals), np.int64),
                 "numbered": np.array([self._items.numbered], np.int64),
                 "free": self._items.free(),
-                "keys": self._items.keys(slots),
+                "keys": keys,
                 "priorities": self._priorities.get(slots),
                 "weights": self._sampler.weights(slots),
+                **self._writers.state(),
             }
-            state |= self._writers.state()
-            state |= {f"columns/{name}": column[slots] for name, column in self._columns.items()}
-            state |= {f"stacks/{name}": stack[slots] for name, stack in self._stacks.items()}
-            if self._frames:
-                state["frames/slots"], state["frames/pixels"] = self._frames.held()
-            return state
+            columns = self._columns | self._stacks
+            return TableCopy(self._lock, self._items, keys, slots, columns, self._frames, head)
 
-    def restore(self, state: State) -> None:
-        """Take the place of the table that returned `state`. Raises ValueError if it had another specification."""
-        found, wanted = state["spec"].tobytes().decode(), self.spec.text()
+    def restore(self, head: State, pieces: Iterable[State]) -> None:
+        """Take the place of the table of which a copy had this head and these pieces; they may be read one by one.
+
+        Items are left out that are not whole, or need a frame that is not. Raises ValueError if the table had another
+        specification, or if something is missing or cannot be; then the table is of no more use.
+        """
+        found, wanted = head["spec"].tobytes().decode(), self.spec.text()
         if found != wanted:
             raise ValueError(f"this state is of another table: {found!r}, not {wanted!r}; begin with an empty one")
-        arrays: dict[str, Column] = dict(state)
+        arrays: dict[str, Column] = dict(head)
         with self._lock:
             self._clear()
-            self._items.restore(arrays["keys"], arrays["free"], int(arrays["numbered"][0]))
-            slots = self._items.everything()
-            self._priorities.set(slots, arrays["priorities"])
-            self._sampler.set_weights(slots, arrays["weights"])
-            if self._lowest:
-                self._lowest.set(arrays["keys"], arrays["priorities"])
-            for name, column in self._columns.items():
-                column[slots] = arrays[f"columns/{name}"]
-            self._writers.restore(state)
+            slots = (arrays["keys"] % np.uint64(self.spec.capacity)).astype(np.int64)
+            slots_in(np.append(arrays["free"], slots), self.spec.capacity, self.spec.capacity)
+            frame_slots = slots_in(arrays["frames/slots"], self._frames.room) if self._frames else NO_SLOTS
+            self._fill(slots, frame_slots, pieces)
+            lost = np.zeros(self.spec.frames_kept + 1, np.bool_)
             if self._frames:
-                self._frames.restore(arrays["frames/slots"], arrays["frames/pixels"])
-                for name, stack in self._stacks.items():
-                    stack[slots] = arrays[f"stacks/{name}"]
-                    self._frames.hold(stack[slots])
-                for writer in self._writers:
-                    self._frames.hold(writer.frames)
+                lost[:-1] = True
+                lost[frame_slots[arrays["frames/whole"]]] = False
+            whole = arrays["items/whole"].copy()
+            for stack in self._stacks.values():
+                whole &= ~lost[stack[slots]].any(axis=1)
+            self._items.restore(
+                arrays["keys"][whole], np.append(arrays["free"], slots[~whole]), int(arrays["numbered"][0])
+            )
+            self._weigh(slots[whole], arrays["keys"][whole], arrays["priorities"][whole], arrays["weights"][whole])
+            self._writers.restore(head, lost)
+            self._hold_frames(slots[whole])
             self._totals = Totals(*(int(number) for number in arrays["totals"]))
+            self._totals.removed += int(np.count_nonzero(~whole))
             self._random = generator_of(arrays["random"])
+
+    def _fill(self, slots: Slots, frame_slots: Slots, pieces: Iterable[State]) -> None:
+        """Store columns of the items in `slots` and frames in `frame_slots`. Raises ValueError unless all come."""
+        items = frames = 0
+        for piece in pieces:
+            if "frames" in piece:
+                here = piece_range(piece["frames"], frames, len(frame_slots))
+                assert self._frames is not None, "a table without frames has no slots for them"
+                self._frames.fill(frame_slots[here], np.asarray(piece["pixels"], np.uint8))
+                frames = here.stop
+            else:
+                here = piece_range(piece["items"], items, len(slots))
+                for name, column in (self._columns | self._stacks).items():
+                    column[slots[here]] = piece[f"columns/{name}"]
+                items = here.stop
+        if (items, frames) != (len(slots), len(frame_slots)):
+            raise ValueError(f"{items} of {len(slots)} items and {frames} of {len(frame_slots)} frames are there")
+        for name, stack in self._stacks.items():
+            if stack.min() < 0 or stack.max() > self.spec.frames_kept:
+                raise ValueError(f"{name!r} names frames that the table has no room for")
+
+    def _weigh(self, slots: Slots, keys: Keys, priorities: Priorities, weights: Priorities) -> None:
+        """Give items that were restored their priorities and weights."""
+        self._priorities.set(slots, checked_priorities(priorities, len(slots)))
+        self._sampler.set_weights(slots, checked_priorities(weights, len(slots)))
+        if self._lowest:
+            self._lowest.set(keys, priorities)
+
+    def _hold_frames(self, slots: Slots) -> None:
+        """Hold the frames of the items in `slots`, and those of the writers, in a store that was filled."""
+        if self._frames:
+            for stack in self._stacks.values():
+                self._frames.hold(stack[slots])
+            for writer in self._writers:
+                self._frames.hold(slots_in(writer.frames, self._frames.room).astype(np.int32))
+            self._frames.settle()
 
     def _largest(self) -> float:
         return self._priorities.largest if self._items.size else _FIRST_PRIORITY

@@ -85,6 +85,11 @@ class Writers:
     def __init__(self) -> None:
         self._writers: dict[str, Writer] = {}
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all."""
+        return list(self._writers)
+
     def __iter__(self) -> Iterator[Writer]:
         return iter(self._writers.values())
 
@@ -109,13 +114,15 @@ class Writers:
         """Return arrays from which `restore` makes the same writers."""
         numbers = [(writer.sequence, writer.first, len(writer.frames)) for writer in self]
         return {
-            "writers/names": np.frombuffer(json.dumps(list(self._writers)).encode(), np.uint8),
+            "writers/names": np.frombuffer(json.dumps(self.names).encode(), np.uint8),
             "writers/numbers": np.array(numbers, np.int64).reshape(-1, 3),
             "writers/frames": np.concatenate([no_frames(), *(writer.frames for writer in self)]),
         }
 
-    def restore(self, state: State) -> None:
-        """Remember the writers of a `state` and no others."""
+    def restore(self, state: State, lost: npt.NDArray[np.bool_]) -> None:
+        """Remember the writers of a `state` and no others. Frames in `lost` slots, bool [room + 1], and those before
+        them are dropped: a writer that names one is told to send it anew.
+        """
         names = json.loads(state["writers/names"].tobytes())
         numbers = state["writers/numbers"].astype(np.int64)
         parts = np.split(state["writers/frames"].astype(np.int32), np.cumsum(numbers[:, 2])[:-1]) if names else []
@@ -123,3 +130,7 @@ class Writers:
             name: Writer(int(sequence), int(first), frames)
             for name, (sequence, first, _), frames in zip(names, numbers, parts, strict=True)
         }
+        for writer in self:
+            gone = np.flatnonzero(lost[writer.frames])
+            if len(gone):
+                writer.forget(writer.first + int(gone[-1]) + 1)

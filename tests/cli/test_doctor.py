@@ -47,6 +47,7 @@ def written(folder: Path, **sections: dict[str, Any]) -> Path:
     document = {
         SERVER: {"bind": "127.0.0.1:0", "checkpoint_dir": str(folder / "checkpoints"), **sections.get("server", {})},
         RLX: {"bind": "127.0.0.1:0", "parameter_server": ["127.0.0.1:0"], **sections.get("rlx", {})},
+        "relaax-replay-server": sections.get("replay", {}),
         "relaax-run": sections.get("run", {}),
         "algorithm": {"path": "da3c", "network": {"dense": [8]}, **sections.get("algorithm", {})},
     }
@@ -329,6 +330,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     assert "/proc/relaax/checkpoints cannot be made" in only(found(config, "store"), Severity.WRONG)
     config = written(tmp_path, server={"checkpoint_dir": "/proc"})
     assert "/proc" in only(found(config, "store"), Severity.WRONG)
+
+
+def test_the_folder_of_a_replay_memory_is_looked_at_too(tmp_path: Path) -> None:
+    kept = str(tmp_path / "memory")
+    for name, says in (("store", f"{kept} does not exist yet and can be made"), ("disk", f"checkpoints in {kept}")):
+        findings = found(written(tmp_path, replay={"checkpoint_dir": kept}), name)
+        assert len(findings) == 2 and says in line(name, findings[-1])
+    findings = found(written(tmp_path, replay={"checkpoint_dir": "/proc/relaax/memory"}), "store")
+    assert "/proc/relaax/memory cannot be made" in line("store", findings[-1])
+    assert [finding.level for finding in findings] == [Severity.OK, Severity.WRONG]
 
 
 def test_a_folder_is_left_as_it_was(tmp_path: Path) -> None:

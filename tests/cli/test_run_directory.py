@@ -51,6 +51,38 @@ def is_resumed(path: Path, max_steps: int = 10_000, fresh: bool = False) -> bool
     return resumed
 
 
+@pytest.mark.parametrize("place", [{"checkpoint_dir": "there"}, {"checkpoint_aws_s3": ["bucket", "key"]}, {}])
+def test_a_replay_memory_is_kept_here_if_it_is_kept_at_all(tmp_path: Path, place: dict[str, Any]) -> None:
+    document = {
+        "relaax-replay-server": {"shards": 1, **place},
+        "relaax-learner": {"learners": 1},
+        "relaax-run": {"environment": "OpenAI_Gym", "name": "CartPole-v1"},
+        "algorithm": {"path": "apex"},
+    }
+    file = tmp_path / "experiment.yaml"
+    file.write_text(json.dumps(document))
+    directory = RunDirectory(tmp_path / "run")
+    directory.open(fresh=False, max_steps=1)
+    try:
+        directory.write_configuration(make_plan(str(file), []))
+    finally:
+        directory.close()
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    settings = load_configuration(tmp_path / "moved" / "configuration.yaml").replay_server
+    expected = str(tmp_path / "moved" / "replay") if place else None
+    assert (settings.checkpoint_dir, settings.checkpoint_aws_s3) == (expected, None)
+
+
+def test_a_memory_without_a_checkpoint_of_parameters_goes_with_its_run(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.open(fresh=False, max_steps=1)
+    directory.write_configuration(make_plan(CONFIG, []))
+    (directory.replay / "shard-0-of-1").mkdir(parents=True)
+    directory.close()
+    assert "resuming" not in opened(tmp_path / "run")
+    assert not directory.replay.exists()
+
+
 @pytest.mark.parametrize("status", [None, "interrupted", "failed"])
 def test_an_unfinished_run_is_resumed(tmp_path: Path, status: str | None) -> None:
     a_run(tmp_path / "run", status)

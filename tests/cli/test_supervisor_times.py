@@ -12,7 +12,7 @@ from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
-from relaax.server.parameter_server import checkpointing
+from relaax.server import checkpointing
 from relaax.server.parameter_server.coordination import follower
 from relaax.server.rlx_server import listener, status
 from support.processes import Processes, wait_until

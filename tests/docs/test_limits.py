@@ -23,14 +23,14 @@ from relaax.configuration import (
 from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.metrics import copying
 from relaax.replay import messages as replay_messages
-from relaax.replay import remote_writer, spec, wire
+from relaax.replay import remote_writer, spec, table_copy, wire
 from relaax.rlx import Limits, array_spaces, arrays, framing, handshake, messages, space_encoding
-from relaax.server import status, strikes, tokens
+from relaax.server import checkpointing, status, strikes, tokens
 from relaax.server.grpc_port import connections, guard, request_reader
 from relaax.server.learner import sampling
-from relaax.server.parameter_server import checkpointing, core, requests
+from relaax.server.parameter_server import core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
-from relaax.server.replay_server import held_table
+from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
 from relaax.server.rlx_server import children, claims, client_accounts, dead_peers, listener, meters, peer
 from support.pages import DOCS
@@ -111,6 +111,8 @@ CONSTANTS: dict[str, float] = {
     "LONGEST_WAIT": remote_writer.LONGEST_WAIT,
     "GRACE": remote_writer.GRACE,
     "AHEAD": sampling.AHEAD,
+    "table_copy.PIECE_BYTES": table_copy.PIECE_BYTES,
+    "MOST_LIVES": keeping.MOST_LIVES,
     "COPY_SECONDS": copying.COPY_SECONDS,
     "BYTES_PER_SECOND": copying.BYTES_PER_SECOND,
     "GATHERED_AT_MOST": scalars.GATHERED_AT_MOST,
@@ -121,6 +123,7 @@ SPELLED = {
     "MAX_ELEMENTS": "2³¹ - 1",
     "_MAX_ENV_STEPS": "10⁹",
     "MAX_PUT_BYTES": f"{s3.MAX_PUT_BYTES / 2**30:g} GiB",
+    "table_copy.PIECE_BYTES": f"{table_copy.PIECE_BYTES / 2**20:g} MiB",
     "MAX_MESSAGE": f"{wire.MAX_MESSAGE / 2**20:g} MiB",
     "HANDSHAKE_FRAME_BYTES": f"{framing.HANDSHAKE_FRAME_BYTES / 1024:g} KiB",
 }

@@ -52,6 +52,29 @@ def test_a_run_learns_from_replay_memory(processes: Processes, tmp_path: Path, l
         assert "Traceback" not in log
 
 
+@pytest.mark.timeout(600)
+def test_a_run_that_is_resumed_goes_on_with_its_memory_and_a_fresh_one_without(
+    processes: Processes, tmp_path: Path
+) -> None:
+    config, directory = written(tmp_path, 1, 1, max_global_step=10**9), tmp_path / "run"
+    keep = ("--run-dir", directory, "--no-progress", "--set", "replay-server.checkpoint-dir=kept")
+
+    def log_of(steps: int, *more: str) -> str:
+        run = processes.start(*RELAAX, "run", config, *keep, "--max-steps", str(steps), *more, cwd=tmp_path)
+        assert run.wait(240) == 0, run.report()
+        return (directory / "logs" / "replay-server.log").read_text()
+
+    first = log_of(STEPS)
+    assert "checkpoint" in first and "going on with" not in first
+    assert [path.name for path in (directory / "replay").iterdir()] == ["shard-0-of-1"]
+    second = log_of(2 * STEPS)
+    items = int(second.partition("going on with ")[2].split()[0])
+    assert items > 500
+    assert "Traceback" not in second
+    assert "going on with" not in log_of(STEPS // 2, "--fresh")
+    assert not (tmp_path / "kept").exists(), "all is in the run's directory"
+
+
 @pytest.mark.timeout(300)
 def test_a_run_starts_a_learner_again_that_somebody_has_ended_but_not_at_the_end(
     processes: Processes, tmp_path: Path

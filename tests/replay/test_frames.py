@@ -7,6 +7,7 @@ import pytest
 
 from relaax.replay import Field, Table, TableSpec, Totals, UnknownFrames
 from relaax.replay.frame_store import FrameStore
+from support.table_copies import state_of
 
 H = 3
 FRAME = (4, 3, 2)
@@ -210,8 +211,8 @@ def test_random_writers_leave_no_frame_behind(remover: str) -> None:
         ends[writer] = start + count + 1
         if table.size:
             check_stacks(table, starts, 3)
-    state = table.state()
-    named = {int(slot) for name in ("observation", "following") for slot in state[f"stacks/{name}"].reshape(-1)}
+    state = state_of(table)
+    named = {int(slot) for name in ("observation", "following") for slot in state[f"columns/{name}"].reshape(-1)}
     kept = {int(slot) for slot in state["writers/frames"]}
     assert set(state["frames/slots"].tolist()) == (named | kept) - {60}
     assert table.frames == len(state["frames/slots"])

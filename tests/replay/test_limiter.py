@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -18,6 +19,14 @@ def begun(ratio: float, min_size: int, buffer: float) -> RateLimiter:
     return limiter
 
 
+def tried(book: Callable[[int, float], bool], undo: Callable[[int], None], count: int) -> bool:
+    """Whether so many items may pass now; nothing is booked afterwards."""
+    allowed = book(count, 0)
+    if allowed:
+        undo(count)
+    return allowed
+
+
 @pytest.mark.parametrize(
     ("ratio", "min_size", "buffer", "batch", "drawn"),
     [(8.0, 100, 64.0, 4, 32), (0.25, 10, 8.0, 32, 8), (1.0, 1, 1.0, 1, 1), (3.7, 50, 40.0, 7, 11)],
@@ -28,7 +37,8 @@ def test_both_sides_stay_within_the_buffer_and_one_can_always_go_on(
     limiter = RateLimiter(ratio, min_size, buffer)
     rng = np.random.default_rng(0)
     for _ in range(3000):
-        may_insert, may_sample = limiter.may_insert(batch), limiter.may_sample(drawn)
+        may_insert = tried(limiter.await_insert, limiter.undo_insert, batch)
+        may_sample = tried(limiter.await_sample, limiter.undo_sample, drawn)
         assert may_insert or may_sample
         assert not (may_sample and limiter.inserts < min_size)
         if may_sample and (not may_insert or rng.random() < 0.5):
@@ -44,20 +54,19 @@ def test_both_sides_stay_within_the_buffer_and_one_can_always_go_on(
 def test_the_bounds_are_those_of_the_buffer() -> None:
     limiter = RateLimiter(2.0, 10, 4.0)
     for _ in range(10):
-        assert not limiter.may_sample(1)
+        assert not limiter.await_sample(1, 0)
         assert limiter.await_insert(1, 0)
     assert [limiter.await_insert(1, 0) for _ in range(2)] == [True, True]  # 4 samples ahead
-    assert not limiter.may_insert(1)
+    assert not limiter.await_insert(1, 0)
     assert [limiter.await_sample(1, 0) for _ in range(8)] == [True] * 8  # 4 behind
-    assert not limiter.may_sample(1)
     assert not limiter.await_sample(1, 0)
     assert limiter.samples == 8
-    assert limiter.may_insert(1)
+    assert limiter.await_insert(1, 0)
 
 
 def test_without_a_ratio_only_the_first_items_are_waited_for() -> None:
     limiter = RateLimiter(None, 5)
-    assert not limiter.may_sample(1)
+    assert not limiter.await_sample(1, 0)
     assert limiter.await_insert(4, 0)
     assert not limiter.await_sample(1, 0)
     assert limiter.await_insert(1000, 0)
@@ -91,7 +100,7 @@ def test_who_waits_is_woken_by_the_other_side() -> None:
     sampler.join(60)
     limiter.await_insert(2, 0)
     limiter.await_insert(2, 0)
-    assert not limiter.may_insert(2)
+    assert not limiter.await_insert(2, 0)
     writer = threading.Thread(target=lambda: results.append(limiter.await_insert(2, 60)))
     writer.start()
     assert limiter.await_sample(2, 0)
@@ -162,7 +171,7 @@ def test_accounts_are_restored() -> None:
     other.restore(limiter.state())
     assert (other.inserts, other.samples, other.overruns) == (limiter.inserts, limiter.samples, limiter.overruns)
     assert other.balance == limiter.balance
-    assert other.may_sample(1)
+    assert other.await_sample(1, 0)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +195,6 @@ def test_batches_that_could_wait_for_ever_are_refused() -> None:
     with pytest.raises(ValueError, match="3 items at a time need an error_buffer of 24 or more, not 16"):
         limiter.await_insert(3, 0)
     with pytest.raises(ValueError, match="need an error_buffer of 17"):
-        limiter.may_sample(17)
+        limiter.await_sample(17, 0)
     with pytest.raises(ValueError, match="-1 items"):
-        limiter.may_insert(-1)
+        limiter.await_insert(-1, 0)

@@ -97,16 +97,16 @@ def test_a_shard_takes_its_part(shards: int) -> None:
     spec = declaration.spec_of_shard(shards)
     assert spec.capacity == -(-1000 // shards)
     limiter = declaration.limiter(shards)
-    assert limiter.may_sample(800 // shards) is False
+    assert limiter.await_sample(800 // shards, 0) is False
     with pytest.raises(ValueError, match="need an error_buffer"):
-        limiter.may_sample(800 // shards + 1)
+        limiter.await_sample(800 // shards + 1, 0)
 
 
 def test_shards_take_as_large_requests_as_one_does_where_nothing_is_said() -> None:
     declaration = numbered(10**6, samples_per_insert=0.5, min_size=1000)
     for shards in (1, 2, 16):
-        assert not declaration.limiter(shards).may_sample(1000)
+        assert not declaration.limiter(shards).await_sample(1000, 0)
     small = numbered(100, samples_per_insert=8.0, error_buffer=16.0)
-    assert small.limiter(16).may_insert(1), "an insert always passes"
+    assert small.limiter(16).await_insert(1, 0), "an insert always passes"
     with pytest.raises(ValueError, match=r"an error_buffer of 4.0 lets no insert"):
         numbered(100, samples_per_insert=8.0, error_buffer=4.0)

@@ -39,6 +39,7 @@ from support.replay_servers import (
     start_replay_server,
     write_replay_configuration,
 )
+from support.table_copies import restore, state_of
 
 pytestmark = pytest.mark.skipif(not segments.SUPPORTED, reason="the system has no memory that can be handed over")
 
@@ -108,10 +109,10 @@ def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
                 client.writers[0].insert(insertion)
         assert by_memory(shard) == 1
         ours, other = table_of(shard, "memory"), table_of(shard, "grpc")
-        state, wanted = ours.state(), other.state()
+        state, wanted = state_of(ours), state_of(other)
         for name in state.keys() - {"random", "writers/names"}:
             np.testing.assert_array_equal(state[name], wanted[name], err_msg=name)
-        other.restore({**wanted, "random": state["random"]})
+        restore(other, {**wanted, "random": state["random"]})
         for count in (1, 33, 8, 500):
             one, two = drawn(memory, count), drawn(grpc, count)
             assert list(one.columns) == list(two.columns)

@@ -21,7 +21,7 @@ from relaax.optim.vector import Vector
 from relaax.parameters.client import ParameterClient
 from relaax.parameters.interfaces import Registration
 from relaax.parameters.moments import Moments
-from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.model import ModelSpec
 from relaax.server.parameter_server.server import Server, Timing

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from relaax.algorithm_base import first_difference
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.parameters.channel import Target
-from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.checkpointing import Checkpointer
 from relaax.server.parameter_server.coordination.follower import Follower
 from relaax.server.parameter_server.coordination.introduction import introduction
 from relaax.server.parameter_server.coordination.leader import Leader

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning, wrong
 from relaax.configuration import ConfigurationError, ParameterServerSection
+from relaax.configuration.checkpoint_keys import CheckpointKeys
 
 _GIGABYTE = 1e9
 _SIGNATURE_SECONDS = 15 * 60
@@ -25,24 +26,26 @@ _SKEW_SECONDS = 60
 
 
 def store(subject: Subject) -> Iterator[Finding]:
-    """Do what a parameter server does there, with a temporary value."""
-    from relaax.checkpoint import Store, StoreError
-    from relaax.checkpoint.local import LocalStore
-    from relaax.checkpoint.location import open_store
+    """Do what a parameter server does there, with a temporary value, and replay servers if they keep their memory."""
+    section, replay = subject.configuration.parameter_server, subject.configuration.replay_server
+    if section.checkpoint_aws_s3 is None and section.checkpoint_dir is None:
+        yield warning("no checkpoint store is configured", "set checkpoint_dir or checkpoint_aws_s3")
+    else:
+        yield from _store(section)
+    if replay.keeps:
+        yield from _store(replay)
 
-    section = subject.configuration.parameter_server
+
+def _store(section: CheckpointKeys) -> Iterator[Finding]:
+    from relaax.checkpoint import StoreError
+    from relaax.server.checkpoint_storage import checkpoint_store
+
     try:
-        opened: Store
-        if section.checkpoint_aws_s3 is not None:
-            opened = open_store(section.checkpoint_aws_s3, section.aws_keys, section.aws_endpoint, quick=True)
-        elif section.checkpoint_dir is not None:
-            if not Path(section.checkpoint_dir).is_dir():
-                yield _can_be_made(Path(section.checkpoint_dir))
-                return
-            opened = LocalStore(section.checkpoint_dir)
-        else:
-            yield warning("no checkpoint store is configured", "set checkpoint_dir or checkpoint_aws_s3")
+        if section.checkpoint_dir is not None and not Path(section.checkpoint_dir).is_dir():
+            yield _can_be_made(Path(section.checkpoint_dir))
             return
+        opened = checkpoint_store(section, quick=True)
+        assert opened is not None, "a location is configured"
         _probe(opened)
     except ConfigurationError as error:
         yield wrong(str(error), "fix what is named")
@@ -115,19 +118,23 @@ def _lease(opened: object) -> Iterator[Finding]:
 
 def disk(subject: Subject) -> Iterator[Finding]:
     """Check the free space for all checkpoints to keep, by the size of the largest existing one."""
-    section = subject.configuration.parameter_server
-    if section.checkpoint_dir is None:
-        return
-    folder = Path(section.checkpoint_dir)
+    section, replay = subject.configuration.parameter_server, subject.configuration.replay_server
+    if section.checkpoint_dir is not None:
+        kept = section.checkpoints_kept + section.best_checkpoints_kept + 1
+        yield from _disk(Path(section.checkpoint_dir), "*", kept, "keep fewer (checkpoints_kept)")
+    if replay.checkpoint_dir is not None:
+        kept = 2 * max(1, replay.shards)  # the next one of each shard is written beside the last
+        yield from _disk(Path(replay.checkpoint_dir), "*/*", kept, "use another folder (checkpoint_dir)")
+
+
+def _disk(folder: Path, checkpoints: str, kept: int, way_out: str) -> Iterator[Finding]:
     free = shutil.disk_usage(_nearest(folder)).free
-    sizes = [sum(file.stat().st_size for file in path.parent.iterdir()) for path in folder.glob("*/manifest.json")]
-    kept = section.checkpoints_kept + section.best_checkpoints_kept + 1
+    found = folder.glob(f"{checkpoints}/manifest.json")
+    sizes = [sum(file.stat().st_size for file in path.parent.iterdir()) for path in found]
     needed = max(sizes, default=0) * max(0, kept - len(sizes)) + _GIGABYTE / 10
     sentence = f"{free / _GIGABYTE:.1f} GB are free for checkpoints in {folder}"
     if free < needed:
-        yield wrong(
-            f"{sentence}, {needed / _GIGABYTE:.1f} GB are needed", "free some space, or keep fewer (checkpoints_kept)"
-        )
+        yield wrong(f"{sentence}, {needed / _GIGABYTE:.1f} GB are needed", f"free some space, or {way_out}")
     elif free < _GIGABYTE:
         yield warning(sentence, "free some space: a full disk delays checkpoints")
     else:

@@ -3,6 +3,7 @@
 configuration.yaml   the configuration of the servers
 logs/                one log per process
 checkpoints/         the parameter server's
+replay/              the replay servers', if they keep their memory
 metrics/             the TensorBoard run
 summary.json         the result of the run; missing while it is running
 """
@@ -52,6 +53,7 @@ class RunDirectory:
         self.configuration = self.path / "configuration.yaml"
         self.logs = self.path / "logs"
         self.checkpoints = self.path / "checkpoints"
+        self.replay = self.path / "replay"
         self.metrics = self.path / "metrics"
         self.summary = self.path / "summary.json"
         self._lock: Any = None
@@ -76,6 +78,8 @@ class RunDirectory:
                 elif self._has_checkpoint():
                     self._require_same(task or {})
                     sentence = f"{sentence} (resuming)"
+                else:
+                    shutil.rmtree(self.replay, ignore_errors=True)
             for folder in (self.logs, self.checkpoints, self.metrics):
                 folder.mkdir(parents=True, exist_ok=True)
             self.summary.unlink(missing_ok=True)
@@ -158,7 +162,12 @@ class RunDirectory:
             }
             for role in own()
         }
-        sections["relaax-replay-server"]["shard"] = 0
+        keeps = given.replay_server.keeps
+        sections["relaax-replay-server"] |= {
+            "shard": 0,
+            "checkpoint_dir": str(self.replay) if keeps else None,
+            "checkpoint_aws_s3": None,
+        }
         sections["relaax-parameter-server"] |= {
             "shard": 0,
             "checkpoint_dir": str(self.checkpoints),
@@ -183,6 +192,8 @@ class RunDirectory:
         settled = self.settled(plan)
         document, path = settled.as_dict(), self.path.resolve()
         document["relaax-parameter-server"]["checkpoint_dir"] = f"{HERE}/{self.checkpoints.name}"
+        if settled.replay_server.keeps:
+            document["relaax-replay-server"]["checkpoint_dir"] = f"{HERE}/{self.replay.name}"
         document["relaax-parameter-server"]["metrics_dir"] = f"{HERE}/{self.metrics.name}"
         if plan.algorithm.is_relative_to(path):  # it is resolved relative to the file
             document["algorithm"]["path"] = str(plan.algorithm.relative_to(path))

@@ -18,7 +18,7 @@ from relaax.metrics import Aggregator
 from relaax.parameters.purposes import EXPLOIT, LEARN, TRAIN, Purpose
 from relaax.parameters.segments import Segments
 from relaax.parameters.status import TrainingStatus
-from relaax.server.parameter_server.checkpointing import Late, ModelState, Saved
+from relaax.server.checkpointing import Late, ModelState, Saved
 from relaax.server.parameter_server.counters import Counters
 from relaax.server.parameter_server.model import Difference, ModelFactory, ModelRefused
 from relaax.server.parameter_server.model_access import ModelAccess

@@ -26,6 +26,7 @@ from relaax.configuration.roles import PARAMETER_SERVER
 from relaax.extras import named
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
+from relaax.server.checkpoint_storage import location_overrides
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
@@ -38,7 +39,6 @@ from relaax.server.options import (
     VersionOption,
     command_app,
 )
-from relaax.server.parameter_server.storage import location_overrides
 from relaax.server.shard_option import check_position, position_keys
 from relaax.server.termination import EndRequests, Reason, signal_reasons
 
@@ -75,7 +75,9 @@ def serve(
     """
     try:
         given = {**keys, "algorithm.seed": seed, **position_keys(shard, "parameter-server")}
-        configuration = configured(config, [*(set_ or []), *overrides_of(given), *location_overrides(given)])
+        configuration = configured(
+            config, [*(set_ or []), *overrides_of(given), *location_overrides(PARAMETER_SERVER, given)]
+        )
         settings = configuration.parameter_server
         check_position(settings.shard, settings.shards, PARAMETER_SERVER.section)
         if print_config or check_config:

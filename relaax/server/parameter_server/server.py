@@ -10,12 +10,12 @@ from relaax.metrics import MetricsWriter
 from relaax.parameters.frames import FrameSocket
 from relaax.parameters.grpc_options import message_bytes
 from relaax.parameters.wire import add_to_server
+from relaax.server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.grpc_port.credentials import Credentials
 from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.local_port.local_server import LocalServer
 from relaax.server.local_port.offers import SharedMemoryOffers
-from relaax.server.parameter_server.checkpointing import LAST_ATTEMPTS, LAST_SECONDS, Checkpointer
 from relaax.server.parameter_server.coordination.coordinator import Alone, Coordinator
 from relaax.server.parameter_server.core import ParameterServerCore
 from relaax.server.parameter_server.grpc_service import SERVICE, GrpcService

@@ -48,6 +48,7 @@ class ReplayGrpcService:
             )
             if offer
             else None,
+            earlier_incarnations=held.earlier,
         )
 
     def Insert(self, request: pb.InsertRequest, context: grpc.ServicerContext) -> pb.InsertResponse:  # noqa: N802

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,9 @@ import numpy.typing as npt
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.errors import NoRoom, OutOfStep
 from relaax.replay.table import Inserted, Sample, Table
+from relaax.replay.table_copy import TableCopy
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, sampled_bytes
+from relaax.replay.writers import State
 from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.service_errors import InvalidRequest, MemoryExhausted
 
@@ -86,6 +88,7 @@ class HeldTable:
     ) -> None:
         self.declaration = declaration
         self.session = session
+        self._shards = shards
         self.spec = declaration.spec_of_shard(shards)
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
@@ -98,6 +101,10 @@ class HeldTable:
         self._writers: OrderedDict[str, float] = OrderedDict()  # when each was heard of, the longest silent first
         self._drawn = clock()
         self._mean_age = 0.0
+        self.earlier: tuple[str, ...] = ()
+        """Former lives of a table that was kept over restarts, the last ones."""
+        self.unclaimed = False
+        """Whether it was restored, and nobody has asked for it since."""
 
     @property
     def size(self) -> int:
@@ -189,6 +196,26 @@ class HeldTable:
         """Forget the writers of which nothing was heard for so long."""
         while self._forget_one(seconds):
             pass
+
+    def copy(self) -> tuple[TableCopy, dict[str, npt.NDArray[np.generic]]]:
+        """Begin a copy of the table; return it, and the limiter's accounts."""
+        return self._table.copy(), self.limiter.state()
+
+    def restore(self, head: State, pieces: Iterable[State], accounts: State, lives: Sequence[str]) -> None:
+        """Take the place of a table that had these `lives`, the last one last; see `copy`. Raises ValueError."""
+        self._table.restore(head, pieces)
+        self.limiter.restore(accounts)
+        self.earlier = tuple(lives)
+        self.unclaimed = True
+        self._writers.update(dict.fromkeys(self._table.writers, self.heard))
+
+    def claim(self, declaration: TableDeclaration) -> None:
+        """Take the limits of who comes first after the table was restored: they may have changed meanwhile."""
+        if self.unclaimed and declaration.spec == self.declaration.spec:
+            self.unclaimed = False
+            limiter = declaration.limiter(self._shards)
+            limiter.restore(self.limiter.state())
+            self.declaration, self.limiter = declaration, limiter
 
     def _insert(self, insert: WriterInsert) -> Inserted:
         """Insert; where there is no room for frames, forget writers that are silent."""

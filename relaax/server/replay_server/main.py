@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from typing import Annotated, Any, NoReturn
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 # Read by the libraries below while they are imported, as in the parameter server's command.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -21,6 +22,7 @@ from relaax.extras import named
 from relaax.metrics.system import MEGABYTE, available_memory_mb
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.server.address import AddressError
+from relaax.server.checkpoint_storage import location_overrides
 from relaax.server.command_configuration import configured, require_private_ports, show, whole
 from relaax.server.key_options import key_options
 from relaax.server.logs import configure_logging
@@ -34,8 +36,12 @@ from relaax.server.options import (
 )
 from relaax.server.replay_server.credentials import read_replay_credentials
 from relaax.server.replay_server.memory_bound import GIGABYTE, table_bytes
+from relaax.server.service_errors import MemoryExhausted
 from relaax.server.shard_option import check_position, position_keys
 from relaax.server.termination import EndRequests, Reason, signal_reasons
+
+if TYPE_CHECKING:
+    from relaax.server.replay_server.server import ReplayServer
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +49,11 @@ app = command_app()
 
 
 @app.command()
-@key_options(REPLAY_SERVER, "bind", "memory", "status_bind", "log_level", "log_format", "allow_anonymous")
+@key_options(
+    REPLAY_SERVER,
+    "bind", "memory", "checkpoint_dir", "checkpoint_aws_s3", "aws_keys", "aws_endpoint", "status_bind", "log_level",
+    "log_format", "allow_anonymous",
+)  # fmt: skip
 def serve(
     config: ConfigOption,
     keys: dict[str, Any],
@@ -61,7 +71,9 @@ def serve(
     """
     try:
         given = {**keys, **position_keys(shard, "replay-server")}
-        configuration = configured(config, [*(set_ or []), *overrides_of(given)])
+        configuration = configured(
+            config, [*(set_ or []), *overrides_of(given), *location_overrides(REPLAY_SERVER, given)]
+        )
         settings = configuration.replay_server
         check_position(settings.shard, _shards(settings), REPLAY_SERVER.section)
         if print_config or check_config:
@@ -81,25 +93,41 @@ def _shards(settings: ReplayServerSection) -> int:
 
 def _run(configuration: Configuration) -> int:
     """Serve until the end; return the exit code."""
-    from relaax.server.replay_server.server import ReplayServer
-    from relaax.server.replay_server.service import ReplayService
-
     allow_descriptors()
-    settings = configuration.replay_server
     ends = EndRequests()
-    with ends.signals(signal_reasons(), afterwards=signal.SIG_IGN):
-        try:
-            service = ReplayService(_memory(settings), settings.shard, _shards(settings), settings.session_timeout)
-            credentials = read_replay_credentials(settings)
-            server = ReplayServer(service, settings.bind, ends, credentials, settings.status_bind)
-        except (ConfigurationError, AddressError) as error:
-            _give_up(error, 2)
+    # A second signal finds the last checkpoint being written or the process ending, and disturbs neither.
+    with ends.signals(signal_reasons(), afterwards=signal.SIG_IGN), ExitStack() as closing:
+        server = _assemble(configuration.replay_server, ends, closing)
         server.start()
         print(f"relaax-replay-server listening on {server.address}", flush=True)
         if server.status_address:
             print(f"relaax-replay-server status at http://{server.status_address}", flush=True)
-        reason = server.run()
+        reason, safe = server.run()
+    if not safe:
+        _log.error("the last checkpoint could not be written: what was inserted since the one before is lost")
+    if not safe or reason is Reason.SUPERSEDED:
+        return 1
     return 130 if reason is Reason.INTERRUPTED else 0
+
+
+def _assemble(settings: ReplayServerSection, ends: EndRequests, closing: ExitStack) -> ReplayServer:
+    """Assemble the server; on failure end the process with one sentence."""
+    from relaax.checkpoint import LeaseWaitInterrupted, NoneUsable, StoreError
+    from relaax.server.replay_server.keeping import open_keeping
+    from relaax.server.replay_server.server import ReplayServer
+    from relaax.server.replay_server.service import ReplayService
+
+    try:
+        service = ReplayService(_memory(settings), settings.shard, _shards(settings), settings.session_timeout)
+        credentials = read_replay_credentials(settings)
+        keeping = open_keeping(settings, service, ends, closing)
+        return ReplayServer(service, settings.bind, ends, credentials, settings.status_bind, keeping)
+    except (ConfigurationError, AddressError, NoneUsable, MemoryExhausted) as error:
+        _give_up(error, 2)
+    except StoreError as error:
+        _give_up(error, 1)
+    except LeaseWaitInterrupted as interruption:
+        _give_up(interruption, 130 if ends.get() is Reason.INTERRUPTED else 0)
 
 
 def _memory(settings: ReplayServerSection) -> int:

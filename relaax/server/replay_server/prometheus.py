@@ -13,6 +13,7 @@ from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.grpc_port.port_metrics import PORT_FAMILIES, PortMeter, PortSample
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.metric_families import Families, Family, registry_of
+from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.service import ReplayService
 from relaax.server.replay_server.tallies import TableTallies
 from relaax.server.status import StatusServer
@@ -27,6 +28,7 @@ class ReplaySample:
     lost_updates: int
     by_bridge: Mapping[tuple[str, str], int]
     port: PortSample
+    keeping: Keeping | None
 
 
 def _of_each(read: Callable[[TableTallies], float]) -> Callable[[ReplaySample], Mapping[tuple[str, ...], float]]:
@@ -77,6 +79,20 @@ _FAMILIES: tuple[Family[ReplaySample], ...] = (
         "writers and samplers that are connected by shared memory",
         lambda v: v.port.by_memory,
     ),
+    Family(
+        "checkpoint_timestamp_seconds",
+        "Unix time of the newest checkpoint, if tables are kept in some",
+        lambda v: v.keeping.saved.time if v.keeping and v.keeping.saved else None,
+    ),
+    Family(
+        "checkpoint_bytes",
+        "length of the newest checkpoint",
+        lambda v: v.keeping.bytes if v.keeping and v.keeping.saved else None,
+    ),
+    Family("checkpoint_seconds", "what it took to write it", lambda v: v.keeping.seconds if v.keeping else None),
+    Family(
+        "checkpoint_failures_total", "attempts to save that failed", lambda v: v.keeping.failures if v.keeping else 0
+    ),
     *PORT_FAMILIES,
 )
 REPLAY_FAMILIES = tuple(replace(family, name=f"relaax_replay_server_{family.name}") for family in _FAMILIES)
@@ -88,8 +104,10 @@ def replay_status_server(
     port: GrpcPort,
     calls: Mapping[str, CallCounter],
     offers: SharedMemoryOffers,
+    keeping: Keeping | None = None,
 ) -> StatusServer:
-    """Return a status server that is bound to `address` and not started. `calls`: by the way they came.
+    """Return a status server that is bound to `address` and not started. `calls`: by the way they came. `keeping`:
+    what saves the tables, if anything does.
 
     Raises AddressError.
     """
@@ -106,6 +124,7 @@ def replay_status_server(
                 for bridge, count in meter.answered(method).items()
             },
             meter.sample(),
+            keeping,
         )
 
     def healthy() -> tuple[bool, Mapping[str, Any]]:

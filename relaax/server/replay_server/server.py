@@ -15,6 +15,7 @@ from relaax.server.grpc_port.port import GrpcPort
 from relaax.server.local_port.local_server import LocalServer
 from relaax.server.local_port.offers import SharedMemoryOffers
 from relaax.server.replay_server.grpc_service import SERVICE, ReplayGrpcService
+from relaax.server.replay_server.keeping import Keeping
 from relaax.server.replay_server.prometheus import replay_status_server
 from relaax.server.replay_server.replay_talk import replay_let_in
 from relaax.server.replay_server.service import ReplayService
@@ -26,7 +27,7 @@ DRAIN_SECONDS = 2.0
 
 
 class ReplayServer:
-    """Serves `service` at `address` until `ends` has a reason. Raises AddressError."""
+    """Serves `service` at `address` until `ends` has a reason. `keeping` saves its tables. Raises AddressError."""
 
     def __init__(
         self,
@@ -35,9 +36,11 @@ class ReplayServer:
         ends: EndRequests,
         credentials: Credentials,
         status_bind: str | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self._service = service
         self._ends = ends
+        self._keeping = keeping
         calls, local_calls = CallCounter(), CallCounter()
         self._port = GrpcPort(SERVICE, MAX_MESSAGE, credentials, calls)
         offers = SharedMemoryOffers()
@@ -47,7 +50,7 @@ class ReplayServer:
         self._status = None
         if status_bind is not None:
             by_way = {"grpc": calls, "shared_memory": local_calls}
-            self._status = replay_status_server(status_bind, service, self._port, by_way, offers)
+            self._status = replay_status_server(status_bind, service, self._port, by_way, offers, keeping)
 
     @property
     def status_address(self) -> str | None:
@@ -63,9 +66,11 @@ class ReplayServer:
         self._local.start()
         self._port.start()
         self._port.health.serve(True)
+        if self._keeping:
+            self._keeping.start()
 
-    def run(self) -> Reason:
-        """Serve until the end, and return the reason."""
+    def run(self) -> tuple[Reason, bool]:
+        """Serve until the end. Return the reason, and whether the last checkpoint is safe, if any are kept."""
         while (reason := self._ends.get(timeout=SWEEP_SECONDS)) is None:
             self._service.sweep()
         _log.info("ending: %s", reason.name.lower())
@@ -74,9 +79,10 @@ class ReplayServer:
         self._local.stop(DRAIN_SECONDS)
         stopped.wait()
         self._port.keeper.stop()
+        safe = self._keeping is None or self._keeping.finish()
         if self._status:
             self._status.close()
-        return reason
+        return reason, safe
 
 
 def _compile_kernels() -> None:

@@ -42,6 +42,8 @@ class ReplayService:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.memory = memory
+        self.kept_in = ""
+        """Where what was restored is kept."""
         self.shard = shard
         self.shards = shards
         self._session_timeout = session_timeout
@@ -73,14 +75,36 @@ class ReplayService:
             held = self._tables.get((name, session))
             if held is None:
                 held = self._make(declaration, session)
+            held.claim(declaration)
         difference = declared_difference(held.declaration, declaration)
         if difference is not None:
-            raise NotAllowedNow(
-                f"the table {name!r} was declared otherwise: {difference}; give both the same configuration, or start "
-                "the replay servers again for another one"
-            )
+            way_out = "give both the same configuration, or start the replay servers again for another one"
+            if held.earlier:
+                way_out = (
+                    f"its items are kept in {self.kept_in}: give the configuration that it was made with, or use "
+                    "another checkpoint location; or, to begin with an empty memory, end the replay server and remove "
+                    "what is there"
+                )
+            raise NotAllowedNow(f"the table {name!r} was declared otherwise: {difference}; {way_out}")
         held.heard = self._clock()
         return held
+
+    def tables(self) -> list[HeldTable]:
+        """Return the tables that are there."""
+        with self._lock:
+            return list(self._tables.values())
+
+    def make_for(self, declaration: TableDeclaration, session: str, kept_in: str) -> HeldTable:
+        """Make a table for what `kept_in` keeps, before anybody is served. Raises MemoryExhausted if it has no room."""
+        self.kept_in = kept_in
+        with self._lock:
+            return self._make(declaration, session)
+
+    def clear(self) -> None:
+        """Forget the tables: what was to be restored is damaged."""
+        with self._lock:
+            self._tables.clear()
+            self._of_incarnation.clear()
 
     def find(self, incarnation: str) -> HeldTable | None:
         """Return the table that lives under this name; None if it does not any more."""
@@ -123,17 +147,11 @@ class ReplayService:
         now = self._clock()
         with self._lock:
             dropped = [
-                (place, held)
-                for place, held in self._tables.items()
-                if held.session and now - held.heard >= self._session_timeout
+                held for held in self._tables.values() if held.session and now - held.heard >= self._session_timeout
             ]
-            for place, held in dropped:
-                del self._tables[place], self._of_incarnation[held.incarnation]
-                self._past[place[0]] = self._past.get(place[0], TableTallies()) + held.tallies.past()
+            for held in dropped:
+                self._drop(held, f"nobody has asked for it for {self._session_timeout:g} s")
             tables = list(self._tables.values())
-        for (name, session), held in dropped:
-            silent = f"nobody has asked for it for {self._session_timeout:g} s"
-            _log.info("dropped the table %r of session %s, %d items: %s", name, session, held.size, silent)
         for held in tables:
             held.forget_silent(self._session_timeout)
 
@@ -143,7 +161,37 @@ class ReplayService:
         if len(self._tables) >= MAX_TABLES:
             raise MemoryExhausted(f"there are {MAX_TABLES} tables already; let fewer sessions have one at a time")
         needed = declaration.spec_of_shard(self.shards).bytes()
-        taken = sum(held.bytes for held in self._tables.values())
+        self._make_way(needed)
+        self._require_room(name, needed)
+        held = HeldTable(declaration, self.shards, session, self._clock)
+        self._put(held)
+        whose = f" of session {session}" if session else ""
+        _log.info("made the table %r%s: %d items, %s", name, whose, held.spec.capacity, _gigabytes(needed))
+        return held
+
+    def _put(self, held: HeldTable) -> None:
+        self._tables[held.spec.name, held.session] = held
+        self._of_incarnation[held.incarnation] = held
+
+    def _drop(self, held: HeldTable, why: str) -> None:
+        """Drop a session's table. Called with the lock held."""
+        name, session = held.spec.name, held.session
+        del self._tables[name, session], self._of_incarnation[held.incarnation]
+        self._past[name] = self._past.get(name, TableTallies()) + held.tallies.past()
+        _log.info("dropped the table %r of session %s, %d items: %s", name, session, held.size, why)
+
+    def _make_way(self, needed: int) -> None:
+        """Drop sessions' tables that were restored and that nobody has asked for, as far as others need the room."""
+        for held in [held for held in self._tables.values() if held.session and held.unclaimed]:
+            if self._taken() + needed > self.memory:
+                self._drop(held, "nobody has asked for it since the server's start, and another one needs its room")
+
+    def _taken(self) -> int:
+        return sum(held.bytes for held in self._tables.values())
+
+    def _require_room(self, name: str, needed: int) -> None:
+        """Raise MemoryExhausted unless so many bytes are left."""
+        taken = self._taken()
         if taken + needed > self.memory:
             beside = f" beside {_gigabytes(taken)} of other tables" if taken else ""
             raise MemoryExhausted(
@@ -151,12 +199,6 @@ class ReplayService:
                 f"{_gigabytes(self.memory)}: give relaax-replay-server.memory more, start more shards, or declare a "
                 "smaller capacity"
             )
-        held = HeldTable(declaration, self.shards, session, self._clock)
-        self._tables[name, session] = held
-        self._of_incarnation[held.incarnation] = held
-        whose = f" of session {session}" if session else ""
-        _log.info("made the table %r%s: %d items, %s", name, whose, held.spec.capacity, _gigabytes(needed))
-        return held
 
 
 def _gigabytes(count: int) -> str:

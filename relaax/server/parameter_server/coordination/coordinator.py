@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 
 from relaax.checkpoint import Checkpoint, CheckpointManager
-from relaax.server.parameter_server.checkpointing import Checkpointer
+from relaax.server.checkpointing import Checkpointer
 from relaax.server.parameter_server.core import ParameterServerCore
-from relaax.server.parameter_server.spool import Spool
+from relaax.server.spool import Spool
 from relaax.server.termination import Reason
 
 Fingerprints = Callable[[Mapping[str, Any]], str]

@@ -16,7 +16,7 @@ import grpc
 from relaax.checkpoint import CheckpointManager, Damaged, StoreError
 from relaax.parameters.channel import Target, authentication_error, open_channel
 from relaax.parameters.grpc_options import message_bytes
-from relaax.server.parameter_server.checkpointing import ModelState
+from relaax.server.checkpointing import ModelState
 from relaax.server.parameter_server.coordination import coordination_pb2 as pb
 from relaax.server.parameter_server.coordination import coordination_pb2_grpc as pb_grpc
 from relaax.server.parameter_server.coordination.coordinator import Coordinator, Fingerprints, roll_back

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from relaax.checkpoint import Arrays, Checkpoint, Lease, LeaseLost, Store, StoreError
-from relaax.server.parameter_server.spool import Spool
+from relaax.server.spool import Spool
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +96,9 @@ class Checkpointer:
         on_late: Callable[[str], None] = lambda why: None,
         steps: int | None = None,
         step: Callable[[], int] = lambda: 0,
+        counted: str = "global step",
     ) -> None:
-        """`on_late` is called with the reason of each failed attempt.
+        """`on_late` is called with the reason of each failed attempt. `counted` is what the log calls `global_step`.
 
         `wait` waits for so many seconds, and says whether saving is to end; a test may have another clock.
 
@@ -122,6 +123,7 @@ class Checkpointer:
         self._spool = spool
         self._steps = steps
         self._step = step
+        self._counted = counted
         self._next_step = step() + (steps or 0)
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -189,9 +191,8 @@ class Checkpointer:
             self._on_late(str(error))
             if last:
                 self._keep(state)
-            self._complain(
-                begun, logging.ERROR, "the checkpoint at global step %d is late: %s", state.global_step, error
-            )
+            at = (self._counted, state.global_step)
+            self._complain(begun, logging.ERROR, "the checkpoint at %s %d is late: %s", *at, error)
             return _Outcome.REFUSED
         except LeaseLost as lost:
             self._on_late(str(lost))
@@ -202,7 +203,7 @@ class Checkpointer:
         self._made += 1
         location = f"{self._manager.store.location}/{checkpoint.checkpoint_id}"
         seconds = time.monotonic() - begun
-        _log.info("checkpoint %s at global step %d, in %.1f s", location, state.global_step, seconds)
+        _log.info("checkpoint %s at %s %d, in %.1f s", location, self._counted, state.global_step, seconds)
         self._on_saved(Saved(location, state.global_step, checkpoint.manifest["time"]))
         return _Outcome.SAFE
 
