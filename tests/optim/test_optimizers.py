@@ -70,13 +70,15 @@ def test_centered_rmsprop_divides_by_the_deviation_of_the_gradients(place: Place
     np.testing.assert_allclose(optimizer.slots()["mean"], g, rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 39.7, 1e4])
-def test_a_gradient_that_stays_the_same_has_no_negative_variance(place: Place, size: float) -> None:
-    gradient = size * np.linspace(0.5, 1.5, 100).astype(np.float32)
-    parameters = place.vector(np.zeros(100, np.float32))
-    optimizer = place.optimizer(RMSProp(0.95, 1.5e-7, centered=True), 100)
-    for _ in range(1000):
-        optimizer.apply(parameters, gradient, 1e-6)
+@pytest.mark.parametrize("size", [1.0, 39.7, 1e4])
+def test_gradients_that_hardly_change_have_no_negative_variance(place: Place, size: float) -> None:
+    # Without a bound the variance of some hundred of these numbers falls below zero, by more than epsilon.
+    random = np.random.default_rng(0)
+    gradient = size * random.uniform(0.5, 1.5, 1000)
+    parameters = place.vector(np.zeros(1000, np.float32))
+    optimizer = place.optimizer(RMSProp(0.95, 1.5e-7, centered=True), 1000)
+    for _ in range(500):
+        optimizer.apply(parameters, (gradient * random.uniform(0.9999, 1.0001, 1000)).astype(np.float32), 1e-6)
     assert np.isfinite(parameters.snapshot()).all()
 
 
