@@ -19,7 +19,7 @@ from relaax.replay.writers import State
 
 PIECE_BYTES = 64 * 2**20
 """Bytes of a piece, about: the memory that a copy takes beside its head."""
-_LOCKED_BYTES = 4 * 2**20
+_LOCKED_BYTES = 2 * 2**20
 """Bytes that are copied at a time while inserts and samples wait: milliseconds."""
 _PAUSE = 0.001
 """Seconds until the next of these, in which others get the lock."""
@@ -80,7 +80,7 @@ class TableCopy:
 
     def _items_piece(self, begin: int, end: int, width: int) -> State:
         columns = {
-            name: np.empty((end - begin, *column.shape[1:]), column.dtype) for name, column in self._columns.items()
+            name: _touched((end - begin, *column.shape[1:]), column.dtype) for name, column in self._columns.items()
         }
         for low, high in _ranges(end - begin, width, _LOCKED_BYTES):
             here = slice(begin + low, begin + high)
@@ -92,13 +92,18 @@ class TableCopy:
         return {"items": np.array([begin, end], np.int64), **{f"columns/{name}": columns[name] for name in columns}}
 
     def _frames_piece(self, frames: FrameStore, begin: int, end: int) -> State:
-        pixels = np.empty((end - begin, *frames.shape), np.uint8)
+        pixels = _touched((end - begin, *frames.shape), np.uint8)
         for low, high in _ranges(end - begin, frames.frame_bytes, _LOCKED_BYTES):
             here = slice(begin + low, begin + high)
             with self._lock:
                 self._frames_whole[here] = frames.copy(self._frame_slots[here], pixels[low:high])
             time.sleep(_PAUSE)
         return {"frames": np.array([begin, end], np.int64), "pixels": pixels}
+
+
+def _touched(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return memory whose pages are there already: to get them takes longer than to copy, and no lock is held here."""
+    return np.full(shape, 0, dtype)
 
 
 def _ranges(count: int, width: int, size: int) -> Iterator[tuple[int, int]]:
