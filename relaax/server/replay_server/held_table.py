@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.errors import NoRoom, OutOfStep
+from relaax.replay.shared_layout import InsertLayout
 from relaax.replay.table import Inserted, Sample, Table
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, sampled_bytes
 from relaax.server.replay_server.tallies import TableTallies
@@ -85,6 +86,7 @@ class HeldTable:
         self.declaration = declaration
         self.session = session
         self.spec = declaration.spec_of_shard(shards)
+        self.layout = InsertLayout(self.spec)
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
         self.bytes = self.spec.bytes()
