@@ -14,7 +14,7 @@ from relaax.replay import replay_pb2 as pb
 from relaax.replay.batch import inserted_form
 from relaax.replay.frame_store import Frames
 from relaax.replay.spec import TableSpec
-from relaax.replay.wire import MAX_MESSAGE, Columns, Form, numbers_from, sampled_columns, sampled_form
+from relaax.replay.wire import MAX_MESSAGE, Form, numbers_from, sampled_columns, sampled_form
 
 INSERTS_AHEAD = 2
 """Inserts of one client that may have no answer yet, each in memory of its own."""
@@ -49,7 +49,6 @@ class InsertLayout:
         self._columns = list(zip(sorted(spec.fields), self._forms, map(_item_bytes, self._forms), strict=True))
         self._frame = spec.frame or ()
         self._frame_bytes = math.prod(spec.frame or (0,))
-        self._stacked = list(spec.stacked)
         self._booleans = [name for name, (_, dtype), _ in self._columns if dtype == np.bool_]
 
     def bytes(self, count: int, frames: int) -> int:
@@ -61,34 +60,40 @@ class InsertLayout:
 
         Raises ValueError if the memory is too short, or the rest is no whole number of frames.
         """
-        rest = len(memory) - self._end(count)
-        if rest < 0:
-            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {self._end(count)}")
-        frames = rest // self._frame_bytes if self._frame_bytes else 0
-        if frames * self._frame_bytes != rest:
-            name, frame = self._spec.name, self._spec.frame
-            raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
+        end = self._end(count)
+        frames = self._pictures(count, memory, end)
+        return self._views(count, memory), frames
+
+    def owned(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the same of memory that others can still write to: columns are copies, which are checked, frames not.
+
+        Raises ValueError for booleans that are neither 0 nor 1, too.
+        """
+        end = self._end(count)
+        frames = self._pictures(count, memory, end)
+        columns = self._views(count, bytes(memory[:end]))
+        for name in self._booleans:
+            bits = columns[name].view(np.uint8)
+            if bits.size and bits.max() > 1:
+                raise ValueError(f"{name!r} are booleans, a byte of 0 or 1 each")
+        return columns, frames
+
+    def _views(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
         columns, at = {}, 0
         for name, (shape, dtype), size in self._columns:
             columns[name] = np.ndarray((count, *shape), dtype, memory, at)
             at += _aligned(count * size)
-        return columns, np.ndarray((frames, *self._frame), np.uint8, memory, at)
+        return columns
 
-    def owned(self, columns: Columns) -> Columns:
-        """Return columns of an insert of which those are copies that are checked before they are used.
-
-        The other side can still write to the memory: what was checked must not change any more. Raises ValueError for
-        booleans that are neither 0 nor 1.
-        """
-        owned = dict(columns)
-        for name in self._stacked:
-            owned[name] = columns[name].copy()
-        for name in self._booleans:
-            bits = columns[name].view(np.uint8).copy()
-            if bits.size and bits.max() > 1:
-                raise ValueError(f"{name!r} are booleans, a byte of 0 or 1 each")
-            owned[name] = bits.view(np.bool_)
-        return owned
+    def _pictures(self, count: int, memory: memoryview, end: int) -> Frames:
+        rest = len(memory) - end
+        if rest < 0:
+            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {end}")
+        frames = rest // self._frame_bytes if self._frame_bytes else 0
+        if frames * self._frame_bytes != rest:
+            name, frame = self._spec.name, self._spec.frame
+            raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
+        return np.ndarray((frames, *self._frame), np.uint8, memory, end)
 
     def _end(self, count: int) -> int:
         return sum(_aligned(count * size) for _, _, size in self._columns)

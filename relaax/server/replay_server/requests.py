@@ -40,8 +40,8 @@ def insert_of_memory(held: HeldTable, request: pb.InsertRequest, memory: memoryv
     """
     spec = held.spec
     _check_insert(held, request)
-    columns, frames = held.layout.arrays(request.count, memory)
-    return _insert(request, held.layout.owned(columns), None if spec.frame is None else frames)
+    columns, frames = held.layout.owned(request.count, memory)
+    return _insert(request, columns, None if spec.frame is None else frames)
 
 
 def insert_response(answer: InsertAnswer) -> pb.InsertResponse:
