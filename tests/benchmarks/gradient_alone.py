@@ -29,6 +29,7 @@ from relaax.algorithm_base.testing import FakeParameters
 from relaax.cli.bench.replay_load import AT_ONCE, insertions
 from relaax.configuration import load_configuration
 from relaax.nn.devices import use_device, use_one_thread
+from relaax.parameters.purposes import LEARN
 from relaax.replay.local import LocalReplay
 
 BATCHES = 8
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
     parameters = FakeParameters(
         algorithm.ParameterServer(config, *spaces).initial_parameters(0), target=TargetInterval(updates=ITEMS)
     )
-    parameters.register(Registration("", environments=0))
+    parameters.register(Registration("", environments=0, purpose=LEARN))
     learner = algorithm.Learner(config, LearnerContext(*spaces, 0, 0, parameters, parameters.metrics, replay))
     batches = []
     for _ in range(BATCHES):
