@@ -105,16 +105,24 @@ class RemoteWriter(ReplayWriter):
 
     def finish(self, seconds: float) -> None:
         """Hear what became of what was sent ahead; what was refused is forced, once, within `seconds`. Never raises."""
-        with self._lock, contextlib.suppress(ReplayError):
-            while self._ahead:
-                self._hear_oldest()
-            again, self._again = self._again, []
-            self._overrun, self._timeout = True, seconds  # it waits for nobody
-            for sending in again:
-                link = self._link
-                there = link is not None and link.incarnation == self._incarnation
-                if link is None or not there or not self._try(link, self._incarnation, sending):
-                    self._lose(sending)
+        if not self._lock.acquire(timeout=seconds):  # another thread still inserts
+            return
+        try:
+            with contextlib.suppress(ReplayError):
+                self._finish(seconds)
+        finally:
+            self._lock.release()
+
+    def _finish(self, seconds: float) -> None:
+        while self._ahead:
+            self._hear_oldest()
+        again, self._again = self._again, []
+        self._overrun, self._timeout = True, seconds  # it waits for nobody
+        for sending in again:
+            link = self._link
+            there = link is not None and link.incarnation == self._incarnation
+            if link is None or not there or not self._try(link, self._incarnation, sending):
+                self._lose(sending)
 
     def _settle(self) -> None:
         """Wait until everything that was sent ahead is there. Raises ReplayUnavailable and ReplayError."""

@@ -70,7 +70,7 @@ class ShardMemory:
         ahead: inserts that were sent before and have no answer yet, less than `INSERTS_AHEAD`. Return whether it was
         sent: what is too long for memory is not. Raises NoSharedMemory.
         """
-        length = self._layout.bytes(head.count, len(frames))
+        length = self._layout.length(head.count, len(frames))
         message = head.SerializeToString()
         if length > MAX_MESSAGE or len(message) > MESSAGE_OVERHEAD:
             return False

@@ -51,7 +51,7 @@ class InsertLayout:
         self._frame_bytes = math.prod(spec.frame or (0,))
         self._booleans = [name for name, (_, dtype), _ in self._columns if dtype == np.bool_]
 
-    def bytes(self, count: int, frames: int) -> int:
+    def length(self, count: int, frames: int) -> int:
         """Return how many bytes an insert of so many items and frames takes."""
         return self._end(count) + frames * self._frame_bytes
 
@@ -93,7 +93,8 @@ class InsertLayout:
         if frames * self._frame_bytes != rest:
             name, frame = self._spec.name, self._spec.frame
             raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
-        return np.ndarray((frames, *self._frame), np.uint8, memory, end)
+        pictures: Frames = np.ndarray((frames, *self._frame), np.uint8, memory, end)
+        return pictures
 
     def _end(self, count: int) -> int:
         return sum(_aligned(count * size) for _, _, size in self._columns)

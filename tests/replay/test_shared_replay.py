@@ -414,7 +414,7 @@ def test_nonsense_ends_its_own_connection_only() -> None:
 def test_what_is_checked_does_not_lie_in_memory_of_others() -> None:
     spec = varied().spec
     layout = InsertLayout(spec)
-    memory = memoryview(bytearray(layout.bytes(3, 2)))
+    memory = memoryview(bytearray(layout.length(3, 2)))
     columns, frames = layout.arrays(3, memory)
     assert len(frames) == 2
     owned, _ = layout.owned(3, memory)
