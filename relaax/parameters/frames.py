@@ -1,7 +1,7 @@
 """Frames on the Unix socket between a worker and a shard of one host, whose vectors go through shared memory.
 
-Both sides send frames of one form, one at a time: the worker asks, the shard answers. A frame is a header of fixed
-length, then numbers of segments, then a message of the .proto file.
+Both sides send frames of one form: the worker asks, the shard answers, in the order of the questions. A frame is a
+header of fixed length, then numbers of segments, then a message of the .proto file.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class FrameSocket:
         self.socket = sock
         self._takes = descriptors
         self._buffer = bytearray(_RECEIVED)
+        self._got = 0  # bytes of the next frame that are there already
 
     def send(self, frame: Frame, descriptor: int | None = None) -> None:
         """Send a whole frame. `descriptor` goes with it: the other side gets a duplicate."""
@@ -85,7 +86,7 @@ class FrameSocket:
         """
         descriptors: list[int] = []
         try:
-            got = 0
+            got, self._got = self._got, 0
             while got < _HEADER.size:
                 got += self._read(memoryview(self._buffer)[got:], descriptors, deadline)
             length, kind, count, segment, vector = _HEADER.unpack_from(self._buffer)
@@ -93,8 +94,8 @@ class FrameSocket:
                 raise BrokenFrame(f"a message of {length} bytes, {count} numbers before it; {most} bytes are the most")
             start = _HEADER.size + count * _NUMBER_BYTES
             end = start + length
-            if got > end:
-                raise BrokenFrame("more than a frame at a time")
+            if got > end and descriptors:
+                raise BrokenFrame("a descriptor came with more than a frame")
             data = self._buffer if end <= len(self._buffer) else bytearray(end)
             if data is not self._buffer:
                 data[:got] = self._buffer[:got]
@@ -102,6 +103,9 @@ class FrameSocket:
                 got += self._read(memoryview(data)[got:end], descriptors, deadline)
             numbers = struct.unpack_from(f"<{count}I", data, _HEADER.size) if count else ()
             frame = Frame(kind, bytes(memoryview(data)[start:end]), vector, segment, numbers)
+            if got > end:
+                self._got = got - end
+                self._buffer[: self._got] = self._buffer[end:got]
             return frame, descriptors.pop() if descriptors else None
         finally:
             for descriptor in descriptors:

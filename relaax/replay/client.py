@@ -97,6 +97,8 @@ class ReplayClient(ReplayMemory):
         return sum(updates.dropped for updates in self._updates)
 
     def sample(self, count: int, timeout: float) -> Sampled | None:
+        for writer in self._writers:
+            writer.hear()  # who draws finds what it has inserted
         return self._sampler.sample(count, timeout)
 
     def update_priorities(self, sampled: Sampled, priorities: npt.NDArray[np.floating[Any]]) -> None:
@@ -111,6 +113,8 @@ class ReplayClient(ReplayMemory):
         self._closed = True
         for updates in self._updates:
             updates.finish(_GOODBYE_SECONDS)
+        for writer in self._writers:
+            writer.finish(_GOODBYE_SECONDS)
         for answer in [writer.leave() for writer in self._writers]:
             if answer is not None:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError, grpc.FutureTimeoutError):

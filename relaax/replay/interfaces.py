@@ -54,6 +54,7 @@ class ReplayWriter(ABC):
     def insert(self, insertion: Insertion) -> None:
         """Send items. Waits, for a bounded time, where the learners have to catch up.
 
+        The arrays are the writer's from then on: it may send them later, or once more, and nobody writes to them.
         Each item is there once, however often it had to be sent; items are lost, and counted, if their shard goes away
         in that moment. Raises ReplayUnavailable if no shard is there for too long, and ReplayError.
         """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -23,6 +25,8 @@ from relaax.replay.interfaces import Insertion, ReplayError, ReplayWriter
 from relaax.replay.memory_way import LEAST_SECONDS, MemoryWay
 from relaax.replay.shard_group import ShardGroup
 from relaax.replay.shard_link import ShardLink
+from relaax.replay.shard_memory import ShardMemory
+from relaax.replay.shared_layout import INSERTS_AHEAD
 from relaax.replay.spec import TableSpec
 from relaax.replay.sum_tree import checked_priorities
 from relaax.replay.wire import Columns, to_bytes, to_messages
@@ -46,6 +50,10 @@ class RemoteWriter(ReplayWriter):
     A writer takes another name whenever it comes to a shard, and after each new life of the table: its numbers begin at
     1, and what may still be on its way under the former name can be taken for nothing else. If the shard had kept the
     table over a restart, it knows the name and the numbers, and the writer goes on with them.
+
+    Through memory an insertion is sent ahead: while the shard takes it, its writer makes the next one ready. What was
+    not taken is sent again before anything else, as are those that were sent after it, which the shard refuses by their
+    numbers. A shard that has to wait for its learners is sent nothing ahead.
     """
 
     def __init__(self, group: ShardGroup, home: ShardLink, spec: TableSpec, environments: Sequence[int]) -> None:
@@ -55,10 +63,17 @@ class RemoteWriter(ReplayWriter):
         self.overruns = 0
         """Items that were inserted without the learners having caught up."""
         self._group = group
+        self._timeout = CALL_WAIT + group.timeout
         self._home = home
         self._spec = spec
         self._link: ShardLink | None = None
         self._way = MemoryWay(home, spec)
+        self._lock = threading.Lock()
+        self._steady = False  # whether the shard took the last insertion, and nobody had to wait
+        self._ahead: list[_Sending] = []  # sent, and without an answer yet; the oldest first
+        self._ahead_by: ShardMemory | None = None
+        self._again: list[_Sending] = []  # was sent ahead, and not taken
+        self._not_yet = False  # whether that is because learners have to catch up
         self._goodbye: Any = None  # a future that nobody holds is cancelled
         self._incarnation = ""
         self._name = ""
@@ -68,8 +83,115 @@ class RemoteWriter(ReplayWriter):
 
     def insert(self, insertion: Insertion) -> None:
         sending = self._sending(insertion)
-        if self._link is not self._home:
-            self._go_home()
+        with self._lock:
+            if self._link is not self._home and self._home.incarnation is not None:
+                self._settle()
+                self._move(self._home, self._home.incarnation)
+            if not self._send_ahead(sending):
+                self._settle()
+                self._deliver(sending)
+
+    def hear(self) -> None:
+        """Wait until what was inserted so far is there, or has to wait for learners. By any thread.
+
+        Raises ReplayUnavailable and ReplayError.
+        """
+        if self._ahead and self._lock.acquire(blocking=False):  # else another one inserts meanwhile
+            try:
+                while self._ahead:
+                    self._hear_oldest()
+                if not self._not_yet:
+                    self._settle()
+            finally:
+                self._lock.release()
+
+    def finish(self, seconds: float) -> None:
+        """Hear what became of what was sent ahead; what was refused is forced, once, within `seconds`. Never raises."""
+        if not self._lock.acquire(timeout=seconds):  # another thread still inserts
+            return
+        try:
+            with contextlib.suppress(ReplayError):
+                self._finish(seconds)
+        finally:
+            self._lock.release()
+
+    def _finish(self, seconds: float) -> None:
+        while self._ahead:
+            self._hear_oldest()
+        again, self._again = self._again, []
+        self._overrun, self._timeout = True, seconds  # it waits for nobody
+        for sending in again:
+            link = self._link
+            there = link is not None and link.incarnation == self._incarnation
+            if link is None or not there or not self._try(link, self._incarnation, sending):
+                self._lose(sending)
+
+    def _settle(self) -> None:
+        """Wait until everything that was sent ahead is there. Raises ReplayUnavailable and ReplayError."""
+        while self._ahead:
+            self._hear_oldest()
+        while self._again:
+            self._deliver(self._again.pop(0))
+
+    def _send_ahead(self, sending: _Sending) -> bool:
+        """Send an insertion through memory without waiting for it. Return whether that was done. Raises ReplayError."""
+        self._group.living()
+        if len(self._ahead) >= INSERTS_AHEAD:
+            self._hear_oldest()
+        link = self._link
+        if not self._steady or link is None or link.incarnation != self._incarnation:
+            return False
+        memory = self._way.memory()
+        if memory is None or (self._ahead and memory is not self._ahead_by):
+            return False
+        now, before = time.monotonic(), self._following
+        head, frames = self._request(sending, now)
+        try:
+            if not memory.ask_insert(head, sending.columns, frames, self._timeout, len(self._ahead)):
+                return False
+        except NoSharedMemory as why:
+            self._way.lost(why)
+            return False
+        sending.sent, sending.before, sending.in_flight = now, before, True
+        self._following = sending.following
+        self._ahead.append(sending)
+        self._ahead_by = memory
+        return True
+
+    def _hear_oldest(self) -> None:
+        """Take the answer to what was sent ahead first. If it was not taken, nothing is: all is to be sent again.
+
+        Raises ReplayError.
+        """
+        sending, memory, link, following = self._ahead[0], self._ahead_by, self._link, self._following
+        assert memory is not None and link is not None
+        self._not_yet = False
+        try:
+            answer = memory.inserted()
+            sending.in_flight = False
+            if self._take(link, sending, answer, sending.sent):
+                self._ahead.pop(0)
+                self._following = following
+                return
+            self._not_yet = answer.outcome == pb.OUTCOME_NOT_YET
+            for later in self._ahead[1:]:  # its number came too early
+                memory.inserted()
+                later.in_flight = False
+        except NoSharedMemory as why:
+            if self._way.memory() is memory:
+                self._way.lost(why)
+        except grpc.RpcError as error:
+            memory.close()
+            if not is_away(error):
+                self._ahead, self._following, self._steady = [], None, False
+                raise link.error(error) from None
+        self._steady = False
+        self._again, self._ahead = self._ahead, []
+        if self._following == following:
+            self._following = sending.before
+
+    def _deliver(self, sending: _Sending) -> None:
+        """Send an insertion until it is there, or is given up. Raises ReplayUnavailable and ReplayError."""
         done = False
         while not done:
             self._group.living()
@@ -83,6 +205,7 @@ class RemoteWriter(ReplayWriter):
     def leave(self) -> Any:
         """Say that this writer will insert no more, without waiting; return a future, or None."""
         self._way.close()
+        self._steady = False
         if self._link is None:
             return None
         return self._link.leave(self._incarnation, self._name, self._group.timeout)
@@ -101,11 +224,6 @@ class RemoteWriter(ReplayWriter):
             began=time.monotonic(),
         )
 
-    def _go_home(self) -> None:
-        incarnation = self._home.incarnation
-        if incarnation is not None:
-            self._move(self._home, incarnation)
-
     def _move(self, link: ShardLink, incarnation: str) -> None:
         """Begin to write to a table: under a new name, and with no frames there."""
         if self._link is not None and self._link is not link:
@@ -115,7 +233,7 @@ class RemoteWriter(ReplayWriter):
             self._way = MemoryWay(link, self._spec)
         self._link, self._incarnation = link, incarnation
         self._name = uuid.uuid4().hex
-        self._sequence, self._following, self._overrun = 0, None, False
+        self._sequence, self._following, self._overrun, self._steady = 0, None, False, False
 
     def _wait_for_shard(self, sending: _Sending) -> bool:
         """Wait a moment for the shard, or take another one. Return whether there is nothing to be sent any more.
@@ -176,7 +294,7 @@ class RemoteWriter(ReplayWriter):
     def _send(self, link: ShardLink, sending: _Sending, now: float) -> pb.InsertResponse:
         """Send an insertion through memory, or by gRPC, and return the answer. Raises grpc.RpcError."""
         head, frames = self._request(sending, now)
-        timeout = CALL_WAIT + self._group.timeout
+        timeout = self._timeout
         memory, before = self._way.memory(), sending.in_flight
         try:
             if memory is not None and memory.ask_insert(head, sending.columns, frames, timeout):
@@ -201,7 +319,7 @@ class RemoteWriter(ReplayWriter):
         head = pb.InsertRequest(
             incarnation=self._incarnation,
             writer=self._name,
-            sequence=self._sequence + 1,
+            sequence=self._sequence + len(self._ahead) + 1,
             count=sending.count,
             priorities=sending.priorities,
             first_frame=first,
@@ -215,10 +333,11 @@ class RemoteWriter(ReplayWriter):
         """Note what became of a request. Return whether its insertion is done. Raises ReplayError."""
         if answer.outcome in (pb.OUTCOME_DONE, pb.OUTCOME_DUPLICATE):
             self._sequence += 1
-            self._following = sending.first_frame + len(sending.frames)
-            self._overrun = answer.overrun
+            self._following = sending.following
+            self._overrun, self._steady = answer.overrun, not answer.overrun
             self.overruns += sending.count if answer.overrun else 0
             return True
+        self._steady = False
         if answer.outcome == pb.OUTCOME_NOT_YET:
             if time.monotonic() - started < CALL_WAIT / 2:  # too many others wait there
                 time.sleep(_SHORT_PAUSE * random.uniform(1.0, 3.0))
@@ -247,5 +366,14 @@ class _Sending:
     """When the shard was heard of last, if it is away."""
     in_flight: bool = False
     """Whether the shard may have it, and has not said so."""
+    sent: float = 0.0
+    """When it was sent ahead."""
+    before: int | None = None
+    """The number of the frame after those that the shard had then."""
     beginnings: int = 0
     """How often it was out of step, or the table gone."""
+
+    @property
+    def following(self) -> int:
+        """The number of the frame after its last one."""
+        return self.first_frame + len(self.frames)

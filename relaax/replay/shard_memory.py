@@ -28,10 +28,10 @@ from relaax.replay import replay_pb2 as pb
 from relaax.replay.frame_store import Frames
 from relaax.replay.shared_layout import (
     INSERT_NUMBERS,
+    INSERTS_AHEAD,
     MOST_BATCHES,
+    InsertLayout,
     SampleArrays,
-    insert_arrays,
-    insert_bytes,
     sample_arrays,
     sample_bytes,
 )
@@ -44,39 +44,48 @@ _NUMBER_BYTES = 4
 class ShardMemory:
     """One connection. It ends with the first thing that goes wrong: what was asked can be asked again by gRPC.
 
-    Each sample that is in use has a segment of its own, to which the server does not write meanwhile. Not thread-safe.
+    Each sample that is in use has a segment of its own, to which the server does not write meanwhile. Inserts may be
+    asked for before those before them are answered, `INSERTS_AHEAD` in all. Not thread-safe.
     """
 
     def __init__(self, offer: pb.ReplayMemoryOffer, spec: TableSpec) -> None:
         """Connect, for a table of this kind. Raises NoSharedMemory."""
         self._spec = spec
         self._batches: dict[int, FlatVector] = {}
-        self._asked = 0  # the kind of a question that has no answer yet
+        self._asked = 0  # questions that have no answer yet
+        self._reading = False  # an answer that somebody was interrupted at may be there in part
+        self._slot = 0  # of the next insert
+        self._layout = InsertLayout(spec)
         self._count = 0
         introduction = Introduction(offer.name, offer.caller_proof, offer.server_proof)
         self._frames, inserts = connected(offer.socket, introduction, INSERT_NUMBERS, CONNECT_SECONDS)
         self._timeout = CONNECT_SECONDS
         self._inserts = inserts.data.cast("B")
 
-    def ask_insert(self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float) -> bool:
+    def ask_insert(
+        self, head: pb.InsertRequest, columns: Columns, frames: Frames, timeout: float, ahead: int = 0
+    ) -> bool:
         """Send items: `head` without its columns and frames, which are written to where the server reads them.
 
-        Return whether it was sent: what is too long for memory is not. Raises NoSharedMemory.
+        ahead: inserts that were sent before and have no answer yet, less than `INSERTS_AHEAD`. Return whether it was
+        sent: what is too long for memory is not. Raises NoSharedMemory.
         """
-        length = insert_bytes(self._spec, head.count, len(frames))
+        length = self._layout.length(head.count, len(frames))
         message = head.SerializeToString()
-        if length > len(self._inserts) or len(message) > MESSAGE_OVERHEAD:
+        if length > MAX_MESSAGE or len(message) > MESSAGE_OVERHEAD:
             return False
-        self._expect_no_answer()
-        there, room = insert_arrays(self._spec, head.count, self._inserts[:length])
+        self._expect_answers(ahead)
+        begin = self._slot * MAX_MESSAGE
+        there, room = self._layout.arrays(head.count, self._inserts[begin : begin + length])
         for name, column in columns.items():
-            np.copyto(there[name], column)
-        np.copyto(room, frames)
-        self._ask(Frame(INSERT, message, length), timeout)
+            there[name][...] = column
+        room[...] = frames
+        self._ask(Frame(INSERT, message, length, self._slot), timeout)
+        self._slot = (self._slot + 1) % INSERTS_AHEAD
         return True
 
     def inserted(self) -> pb.InsertResponse:
-        """Return what became of the insert. Raises NoSharedMemory, and CallRefused."""
+        """Return what became of the first insert without an answer. Raises NoSharedMemory, and CallRefused."""
         answer: pb.InsertResponse = self._answer(pb.InsertResponse)[0]
         return answer
 
@@ -85,7 +94,7 @@ class ShardMemory:
         needed = sample_bytes(self._spec, request.count)
         if needed > MAX_MESSAGE:
             return False
-        self._expect_no_answer()
+        self._expect_answers(0)
         free = [number for number in self._batches if sys.getrefcount(self._batches[number]) == _ALONE]
         segment = next((number for number in free if self._batches[number].nbytes >= needed), 0)
         if not segment and len(self._batches) - len(free) >= MOST_BATCHES:
@@ -122,12 +131,12 @@ class ShardMemory:
         with contextlib.suppress(OSError):
             self._frames.close()
 
-    def _expect_no_answer(self) -> None:
-        if self._asked:  # somebody was interrupted while waiting for it
+    def _expect_answers(self, count: int) -> None:
+        if self._asked != count or self._reading:  # somebody was interrupted while waiting for one
             raise self._ended("another question has no answer yet")
 
     def _ask(self, frame: Frame, timeout: float) -> None:
-        self._asked = frame.kind
+        self._asked += 1
         try:
             if timeout != self._timeout:
                 self._frames.socket.settimeout(timeout)
@@ -138,11 +147,13 @@ class ShardMemory:
 
     def _answer(self, kind: Any) -> tuple[Any, Frame, FlatVector | None]:
         """Return a message, its frame, and the segment that the frame names."""
+        self._expect_answers(self._asked)
+        self._reading = True
         try:
             frame, descriptor = self._frames.receive()
         except (OSError, BrokenFrame) as error:
             raise self._ended(reason(error)) from None
-        self._asked = 0
+        self._asked, self._reading = self._asked - 1, False
         try:
             if frame.kind == ENDS:
                 raise self._ended(sentence(frame))

@@ -13,10 +13,12 @@ import numpy.typing as npt
 from relaax.replay import replay_pb2 as pb
 from relaax.replay.frame_store import Frames
 from relaax.replay.spec import TableSpec, inserted_form
-from relaax.replay.wire import MAX_MESSAGE, Columns, Form, numbers_from, sampled_columns, sampled_form
+from relaax.replay.wire import MAX_MESSAGE, Form, numbers_from, sampled_columns, sampled_form
 
-INSERT_NUMBERS = MAX_MESSAGE // 4
-"""Length of the memory for inserts, in float32. What is never written to takes no memory."""
+INSERTS_AHEAD = 2
+"""Inserts of one client that may have no answer yet, each in memory of its own."""
+INSERT_NUMBERS = INSERTS_AHEAD * MAX_MESSAGE // 4
+"""Length of the memory for all of them, in float32. What is never written to takes no memory."""
 MOST_BATCHES = 16
 """Samples of one client that may be in use, each in a segment of its own."""
 _ALIGNMENT = 64
@@ -37,40 +39,64 @@ class SampleArrays:
     columns: dict[str, npt.NDArray[Any]]
 
 
-def insert_bytes(spec: TableSpec, count: int, frames: int) -> int:
-    """Return how many bytes an insert of so many items and frames takes."""
-    return _end(_inserted(spec), count) + frames * math.prod(spec.frame or (0,))
+class InsertLayout:
+    """Where the columns and the frames of an insert into such a table lie in memory, one after the other."""
 
+    def __init__(self, spec: TableSpec) -> None:
+        self._spec = spec
+        self._forms = _inserted(spec)
+        self._columns = list(zip(sorted(spec.fields), self._forms, map(_item_bytes, self._forms), strict=True))
+        self._frame = spec.frame or ()
+        self._frame_bytes = math.prod(spec.frame or (0,))
+        self._booleans = [name for name, (_, dtype), _ in self._columns if dtype == np.bool_]
 
-def insert_arrays(spec: TableSpec, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
-    """Return the columns of an insert, and its frames, where they lie: all of the rest of `memory`.
+    def length(self, count: int, frames: int) -> int:
+        """Return how many bytes an insert of so many items and frames takes."""
+        return self._end(count) + frames * self._frame_bytes
 
-    Raises ValueError if the memory is too short, or the rest is no whole number of frames.
-    """
-    forms = _inserted(spec)
-    columns = dict(zip(sorted(spec.fields), _arrays(forms, count, memory), strict=True))
-    rest, pixels = memory[_end(forms, count) :], math.prod(spec.frame or (1,))
-    if len(rest) % pixels or (rest and spec.frame is None):
-        raise ValueError(f"{len(rest)} bytes behind {count} items of {spec.name!r} are no frames of {spec.frame}")
-    return columns, np.frombuffer(rest, np.uint8).reshape(len(rest) // pixels, *(spec.frame or ()))
+    def arrays(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the columns of an insert, and its frames, where they lie: all of the rest of `memory`.
 
+        Raises ValueError if the memory is too short, or the rest is no whole number of frames.
+        """
+        end = self._end(count)
+        frames = self._pictures(count, memory, end)
+        return self._views(count, memory), frames
 
-def own_numbers(spec: TableSpec, columns: Columns) -> Columns:
-    """Return columns of an insert of which those are copies that are checked before they are used.
+    def owned(self, count: int, memory: memoryview) -> tuple[dict[str, npt.NDArray[Any]], Frames]:
+        """Return the same of memory that others can still write to: columns are copies, which are checked, frames not.
 
-    The other side can still write to the memory: what was checked must not change any more. Raises ValueError for
-    booleans that are neither 0 nor 1.
-    """
-    owned = dict(columns)
-    for name, field in spec.fields.items():
-        if field.frames:
-            owned[name] = columns[name].copy()
-        elif np.dtype(field.dtype) == np.bool_:
-            bits = columns[name].view(np.uint8).copy()
+        Raises ValueError for booleans that are neither 0 nor 1, too.
+        """
+        end = self._end(count)
+        frames = self._pictures(count, memory, end)
+        columns = self._views(count, bytes(memory[:end]))
+        for name in self._booleans:
+            bits = columns[name].view(np.uint8)
             if bits.size and bits.max() > 1:
                 raise ValueError(f"{name!r} are booleans, a byte of 0 or 1 each")
-            owned[name] = bits.view(np.bool_)
-    return owned
+        return columns, frames
+
+    def _views(self, count: int, memory: memoryview | bytes) -> dict[str, npt.NDArray[Any]]:
+        columns, at = {}, 0
+        for name, (shape, dtype), size in self._columns:
+            columns[name] = np.ndarray((count, *shape), dtype, memory, at)
+            at += _aligned(count * size)
+        return columns
+
+    def _pictures(self, count: int, memory: memoryview, end: int) -> Frames:
+        rest = len(memory) - end
+        if rest < 0:
+            raise ValueError(f"memory of {len(memory)} bytes holds no {count} items, which take {end}")
+        frames = rest // self._frame_bytes if self._frame_bytes else 0
+        if frames * self._frame_bytes != rest:
+            name, frame = self._spec.name, self._spec.frame
+            raise ValueError(f"{rest} bytes behind {count} items of {name!r} are no frames of {frame}")
+        pictures: Frames = np.ndarray((frames, *self._frame), np.uint8, memory, end)
+        return pictures
+
+    def _end(self, count: int) -> int:
+        return sum(_aligned(count * size) for _, _, size in self._columns)
 
 
 def sample_bytes(spec: TableSpec, count: int) -> int:
@@ -102,14 +128,18 @@ def _sampled(spec: TableSpec) -> list[Form]:
     return [*_NUMBERS, *(sampled_form(spec.fields[name]) for name in sorted(spec.fields))]
 
 
-def _bytes(form: Form, count: int) -> int:
-    """Return the bytes of a column, up to where the next one begins."""
+def _item_bytes(form: Form) -> int:
     shape, dtype = form
-    return -(-count * math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    return math.prod(shape) * dtype.itemsize
+
+
+def _aligned(length: int) -> int:
+    """Return where the next column begins."""
+    return -(-length // _ALIGNMENT) * _ALIGNMENT
 
 
 def _end(forms: Sequence[Form], count: int) -> int:
-    return sum(_bytes(form, count) for form in forms)
+    return sum(_aligned(count * _item_bytes(form)) for form in forms)
 
 
 def _arrays(forms: Sequence[Form], count: int, memory: memoryview) -> list[npt.NDArray[Any]]:
@@ -119,5 +149,5 @@ def _arrays(forms: Sequence[Form], count: int, memory: memoryview) -> list[npt.N
     for shape, dtype in forms:
         end = at + count * math.prod(shape) * dtype.itemsize
         arrays.append(np.frombuffer(memory[at:end], dtype).reshape(count, *shape))
-        at += _bytes((shape, dtype), count)
+        at += _aligned(end - at)
     return arrays

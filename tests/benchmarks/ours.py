@@ -65,10 +65,19 @@ def learned(config: str, seed: int, target: float, keys: Sequence[str] = ()) -> 
 
     Raises CalledProcessError if it fails.
     """
+    return _summary(config, seed, ["--target-return", f"{target:g}"], keys)
+
+
+def evaluated(config: str, seed: int, target: float, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """The same until a greedy evaluation is `target`; `keys` say after how many steps there is one."""
+    return _summary(config, seed, ["--target-evaluation", f"{target:g}"], keys)
+
+
+def _summary(config: str, seed: int, target: Sequence[str], keys: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="relaax-study-") as folder:
         command = [
             *(sys.executable, "-m", "relaax.cli.main", "run", config, "--no-progress", "--run-dir", f"{folder}/run"),
-            *("--seed", str(seed), "--target-return", f"{target:g}"),
+            *("--seed", str(seed), *target),
             *(part for key in keys for part in ("--set", key)),
         ]
         log = Path(folder) / "log"

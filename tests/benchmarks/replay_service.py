@@ -3,17 +3,17 @@
 
 Transitions of Atari: two stacks of four frames 84 x 84, an action, a reward, whether the episode went on; prioritized,
 a full table. Inserts are of 50 consecutive steps of one environment, each frame once, samples batches of 32. All by
-turns in short windows, so that what else the machine does falls on all: a table in this process; the prioritized buffer
-of cpprb, if that is installed; one server by shared memory; the same server by gRPC. Client and server have a process
-each, on one host. Writes replay-service.csv and prints medians of the rounds, and how they compare with the table.
+turns in short windows, so that what else the machine does falls on all: a table in this process; with --peer the
+prioritized buffer of cpprb, in a process of its own (see peers/); one server by shared memory; the same server by gRPC.
+Client and server have a process each, on one host. Writes replay-service.csv and prints medians of the rounds, and how
+they compare with the table and with cpprb.
 
-    python tests/benchmarks/replay_service.py [--capacity 20000] [--rounds 9]
+    python tests/benchmarks/replay_service.py [--capacity 20000] [--rounds 9] [--peer]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import statistics
 import sys
@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from peers.venvs import DEFAULT
 from rows import Rows
+from theirs import run
 
 from relaax.replay import Field, TableSpec
 from relaax.replay.client import ReplayClient
@@ -44,6 +46,8 @@ LENGTH = 4
 SIDE = 84
 EPISODE = 1000
 NAME = "replay-service"
+TABLE = "table"
+PEER = "cpprb"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -93,40 +97,6 @@ class Ours:
         self._memory.close()
 
 
-class Theirs:
-    """The prioritized buffer of cpprb, with the frames of a stack and of the next observation kept once."""
-
-    name = "cpprb"
-
-    def __init__(self, capacity: int) -> None:
-        from cpprb import PrioritizedReplayBuffer
-
-        env_dict = {
-            "obs": {"shape": (SIDE, SIDE, LENGTH), "dtype": np.uint8},
-            "act": {"dtype": np.int64},
-            "rew": {"dtype": np.float32},
-            "done": {"dtype": np.float32},
-        }
-        self._buffer = PrioritizedReplayBuffer(capacity, env_dict, next_of="obs", stack_compress="obs", alpha=0.6)
-        self._rng = np.random.default_rng(0)
-        frames = self._rng.integers(0, 256, (SIDE, SIDE, ITEMS + LENGTH), dtype=np.uint8)
-        stacks = np.stack([frames[..., step : step + LENGTH] for step in range(ITEMS + 1)])
-        self._batch = {"obs": stacks[:-1], "next_obs": stacks[1:]}
-        self._batch |= {name: np.zeros(ITEMS, env_dict[name]["dtype"]) for name in ("act", "rew", "done")}
-
-    def insert(self) -> None:
-        """Insert consecutive steps of one environment."""
-        self._buffer.add(**self._batch)
-
-    def sample(self) -> None:
-        """Draw a batch, and give what was drawn new priorities."""
-        sample = self._buffer.sample(BATCH, beta=0.4)
-        self._buffer.update_priorities(sample["indexes"], self._rng.random(BATCH))
-
-    def close(self) -> None:
-        """Do nothing: there is nobody to say goodbye to."""
-
-
 def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
     """Return how many items a second go through an operation in one window."""
     started = time.perf_counter()
@@ -139,18 +109,27 @@ def rate(operation: Callable[[], None], items: int, seconds: float) -> float:
 
 
 def table(rows: Rows, names: Sequence[str]) -> str:
-    """Return medians of the rounds, and ratios to the first of the names, each of the same round."""
-    text = "| | transitions inserted/s | of the table's | batches of 32 sampled/s | of the table's |\n"
-    text += "|---|---:|---:|---:|---:|"
-    base = rows.rounds(names[0])
+    """Return medians of the rounds, and ratios to the table and to the peer, each of the same round."""
+    bases = {f"of {name}'s": rows.rounds(name) for name in (TABLE, PEER) if name in names}
+    kinds = {"inserts/s": "transitions inserted/s", "batches/s": f"batches of {BATCH} sampled/s"}
+    text = "| | " + " | ".join(part for kind in kinds.values() for part in (kind, *bases)) + " |\n"
+    text += "|---|" + "---:|" * len(kinds) * (1 + len(bases))
     for name in names:
         rounds, cells = rows.rounds(name), []
-        for figure in ("inserts/s", "batches/s"):
-            median = statistics.median(r[figure] for r in rounds)
-            ratio = statistics.median(r[figure] / b[figure] for r, b in zip(rounds, base, strict=True))
-            cells += [f"{median:,.0f}", f"{ratio:.2f}"]
+        for figure in kinds:
+            cells.append(f"{statistics.median(one[figure] for one in rounds):,.0f}")
+            for base in bases.values():
+                ratios = (one[figure] / other[figure] for one, other in zip(rounds, base, strict=True))
+                cells.append(f"{statistics.median(ratios):.2f}")
         text += f"\n| {name} | {' | '.join(cells)} |"
     return text
+
+
+def peer(options: argparse.Namespace) -> dict[str, float]:
+    """Return the figures of a window of cpprb."""
+    numbers = {"capacity": options.capacity, "items": ITEMS, "batch": BATCH, "seconds": options.seconds}
+    arguments = [part for key, value in numbers.items() for part in (f"--{key}", str(value))]
+    return run(PEER, "cpprb_buffer.py", arguments, options.venvs)
 
 
 def main(arguments: list[str]) -> int:
@@ -158,6 +137,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--capacity", type=int, default=20_000, help="transitions of each table (%(default)s)")
     parser.add_argument("--rounds", type=int, default=9, help="of all by turns (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a window of one operation (%(default)g)")
+    parser.add_argument("--peer", action="store_true", help="measure cpprb, too, which is installed first")
+    parser.add_argument("--venvs", type=Path, default=DEFAULT, help="the peer's environment (%(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results", help="folder (docs/results)")
     options = parser.parse_args(arguments)
     path = options.output / f"{NAME}.csv"
@@ -170,13 +151,11 @@ def main(arguments: list[str]) -> int:
         config = write_replay_configuration(Path(closing.enter_context(TemporaryDirectory())))
         gigabytes = 3 * of_table.spec.bytes() / 1e9
         _, address = start_replay_server(processes, config, "--memory", f"{gigabytes:.3f}")
-        sides: list[Ours | Theirs] = [
-            Ours("table", LocalReplay(of_table, 1)),
+        sides = [
+            Ours(TABLE, LocalReplay(of_table, 1)),
             Ours("shared memory", ReplayClient([address], of_memory, actors=[0])),
             Ours("gRPC", ReplayClient([address], of_grpc, actors=[0], share_memory=False)),
         ]
-        if importlib.util.find_spec("cpprb") is not None:
-            sides.append(Theirs(options.capacity))
         for side in sides:
             closing.callback(side.close)
             for _ in range(-(-options.capacity // ITEMS) + 1):
@@ -189,7 +168,9 @@ def main(arguments: list[str]) -> int:
                     "batches/s": rate(side.sample, 1, options.seconds),
                 }
                 rows.add(side.name, 0, round_, figures)
-    print(table(rows, [side.name for side in sides]))
+            if options.peer:
+                rows.add(PEER, 0, round_, peer(options))
+    print(table(rows, [*(side.name for side in sides), *([PEER] if options.peer else [])]))
     return 0
 
 

@@ -51,10 +51,14 @@ class Peer:
 
     def speed(self, seconds: float, say: Callable[[str], None]) -> float:
         """Steps per second over a window, behind a warm-up."""
+        return float(self.result(seconds, say)["steps_per_second"])
+
+    def result(self, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+        """All that it says of such a window."""
         if self._form is None:
             self._form = self._fastest(say)
         arguments = [*self._arguments, *self._form, "--seconds", f"{seconds:g}"]
-        return float(run(self._peer, self._script, arguments, self._venvs)["steps_per_second"])
+        return run(self._peer, self._script, arguments, self._venvs)
 
     def _fastest(self, say: Callable[[str], None]) -> tuple[str, ...]:
         if len(self._forms) == 1:

@@ -522,6 +522,23 @@ def test_a_frame_is_no_longer_than_is_waited_for(pair: tuple[socket.socket, Fram
         frames.receive(64)
 
 
+def test_frames_that_come_together_are_received_one_by_one(pair: tuple[socket.socket, FrameSocket]) -> None:
+    one, frames = pair
+    sent = [Frame(HELLO, bytes([i]) * 40 * i, vector=i, segment=i, numbers=tuple(range(i))) for i in range(4)]
+    for frame in sent:
+        FrameSocket(one).send(frame)
+    assert [frames.receive()[0] for _ in sent] == sent
+
+
+def test_a_descriptor_comes_with_one_frame(pair: tuple[socket.socket, FrameSocket]) -> None:
+    one, frames = pair
+    FrameSocket(one).send(Frame(0, b""))
+    FrameSocket(one).send(Frame(0, b""), one.fileno())
+    with pytest.raises(BrokenFrame, match="a descriptor came with more than a frame"):
+        frames.receive()
+    assert copies(one) == 1, "its own"
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_a_frame_brings_one_descriptor_and_others_are_closed(
     pair: tuple[socket.socket, FrameSocket], together: bool

@@ -33,6 +33,12 @@ def sampled(client: ReplayClient, count: int, timeout: float = 30.0) -> Sampled:
     return found
 
 
+def settle(client: ReplayClient) -> None:
+    """Wait until everything that was inserted is there."""
+    for writer in client._writers:
+        writer._settle()
+
+
 def held(shard: Shard) -> Any:
     return next(iter(shard.service._tables.values()))
 
@@ -100,6 +106,7 @@ def test_frames_are_sent_once_and_stacked() -> None:
                 Insertion({"number": np.array([last]), "stack": stack}, None, frames[first : last + 1], first)
             )
         table = held(shards[0])
+        settle(client)
         assert table._table.frames == 6
         found = sampled(client, 200)
         for number, stack in zip(found.columns["number"], found.columns["stack"], strict=True):
@@ -204,6 +211,7 @@ def test_without_learners_writers_go_on_after_a_bounded_time(monkeypatch: pytest
             writer.insert(numbers(number))
         began = time.monotonic()
         writer.insert(numbers(3, 4))
+        settle(client)
         assert 0.2 < time.monotonic() - began < 30
         assert (client.overruns, held(shards[0]).limiter.overruns, held(shards[0]).size) == (2, 2, 5)
         monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 10**9)

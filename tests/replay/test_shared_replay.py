@@ -22,8 +22,10 @@ from relaax.replay import replay_pb2 as pb
 from relaax.replay.client import ReplayClient
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, Sampled
+from relaax.replay.remote_writer import RemoteWriter
 from relaax.replay.shard_memory import ShardMemory
-from relaax.replay.shared_layout import INSERT_NUMBERS, MOST_BATCHES, insert_arrays, insert_bytes, own_numbers
+from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, InsertLayout
+from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.local_port import local_server
 from relaax.server.replay_server import replay_talk
 from relaax.server.replay_server.replay_talk import ReplayTalk
@@ -85,6 +87,10 @@ def by_memory(shard: Shard) -> int:
     return shard.server._local._offers.connected()
 
 
+def writer_of(client: ReplayClient) -> RemoteWriter:
+    return client._writers[0]
+
+
 def drawn(client: ReplayClient, count: int) -> Sampled:
     found = client.sample(count, 30.0)
     assert found is not None
@@ -107,6 +113,7 @@ def test_both_ways_insert_and_sample_the_same_bit_for_bit() -> None:
         for insertion in insertions():
             for client in (memory, grpc):
                 client.writers[0].insert(insertion)
+        writer_of(memory).hear()
         assert by_memory(shard) == 1
         ours, other = table_of(shard, "memory"), table_of(shard, "grpc")
         state, wanted = state_of(ours), state_of(other)
@@ -149,12 +156,15 @@ def test_a_sample_stays_as_it_is_while_it_is_in_use_and_its_memory_is_used_again
         assert len(sampler._batches) <= 2
 
 
-def answerless(monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[ReplayTalk, Frame], None]) -> list[int]:
-    """Let the first answer of a kind be lost; return a list that has an element then."""
+def answerless(
+    monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[ReplayTalk, Frame], None], before: int = 0
+) -> list[int]:
+    """Let an answer of a kind be lost, the first after so many; return a list that has an element then."""
     real, lost = getattr(ReplayTalk, name), []
+    kept = iter(range(before))
 
     def once(self: ReplayTalk, frame: Frame) -> None:
-        if lost:
+        if lost or next(kept, None) is not None:
             real(self, frame)
             return
         lost.append(1)
@@ -165,17 +175,79 @@ def answerless(monkeypatch: pytest.MonkeyPatch, name: str, answer: Callable[[Rep
     return lost
 
 
-def test_an_insert_whose_answer_is_lost_goes_by_grpc_and_is_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = answerless(monkeypatch, "_answer_insert", lambda talk, frame: talk._insert(frame) and None)
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("before", range(5))
+def test_an_insert_whose_answer_is_lost_goes_by_grpc_and_is_there_once(
+    monkeypatch: pytest.MonkeyPatch, before: int, arrived: bool
+) -> None:
+    def take(talk: ReplayTalk, frame: Frame) -> None:
+        if arrived:
+            talk._insert(frame)
+
+    lost = answerless(monkeypatch, "_answer_insert", take, before)
     with serving() as (shard,), client_of([shard], pictured()) as client:
         frames = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
         for last in range(1, 6):
             columns = {"number": np.array([last]), "stack": np.array([[last - 1, last]])}
             client.writers[0].insert(Insertion(columns, None, frames[: last + 1]))
+        writer_of(client).finish(30.0)
         table = table_of(shard)
-        assert (lost, table.size, table.totals.duplicates, client.lost) == ([1], 5, 1, 0)
+        assert (lost, table.size, table.totals.duplicates, client.lost) == ([1], 5, int(arrived), 0)
         for number, stack in zip(*drawn(client, 60).columns.values(), strict=True):
             np.testing.assert_array_equal(stack[..., 1], frames[number, ..., 0])
+
+
+def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_is_forced() -> None:
+    limited = numbered(samples_per_insert=1.0, error_buffer=4.0)
+    with serving() as (shard,), client_of([shard], limited) as client, client_of([shard], limited) as learner:
+        table, writer = table_of(shard), client.writers[0]
+        done = threading.Event()
+
+        def learn() -> None:
+            while not done.is_set():
+                learner.sample(1, 0.01)
+
+        learning = threading.Thread(target=learn)
+        learning.start()
+        try:
+            for value in range(100):
+                writer.insert(numbers(value))
+            writer_of(client)._settle()
+        finally:
+            done.set()
+            learning.join()
+        held = next(iter(shard.service._tables.values()))
+        assert held.limiter.overruns == 0, "nobody ran ahead"
+        drawn(learner, 1)
+        while held.limiter.may_insert(1):
+            writer.insert(numbers(100))
+            writer_of(client)._settle()
+        writer.insert(numbers(101))
+        assert writer_of(client)._ahead, "it has not waited for the learner"
+        client.close()
+        assert client.overruns == held.limiter.overruns == client.lost + 1 == 1
+        columns = table.state()["columns/number"]
+        assert columns[:100].tolist() == list(range(100)) and columns[-1] == 101
+
+
+def test_inserts_are_sent_ahead_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    may, real = threading.Semaphore(1), ReplayTalk._insert
+
+    def slowly(self: ReplayTalk, frame: Frame) -> pb.InsertResponse:
+        assert may.acquire(timeout=60)
+        return real(self, frame)
+
+    monkeypatch.setattr(ReplayTalk, "_insert", slowly)
+    with serving() as (shard,), client_of([shard], numbered()) as client:
+        for value in range(1 + INSERTS_AHEAD):
+            client.writers[0].insert(numbers(value))
+        assert table_of(shard).size == 1
+        for _ in range(2 * INSERTS_AHEAD):
+            may.release()
+        for value in range(INSERTS_AHEAD):
+            client.writers[0].insert(numbers(value))
+        assert len(drawn(client, 4).keys) == 4
+        assert table_of(shard).size == 1 + 2 * INSERTS_AHEAD
 
 
 def test_a_sample_whose_answer_is_lost_goes_by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +384,8 @@ def test_nonsense_ends_its_own_connection_only() -> None:
         sample = pb.SampleRequest(incarnation=incarnation, count=2).SerializeToString()
         for frame in (
             Frame(9, b""),
-            Frame(INSERT, b"", vector=4 * INSERT_NUMBERS + 1),
+            Frame(INSERT, b"", vector=MAX_MESSAGE + 1),
+            Frame(INSERT, b"", segment=INSERTS_AHEAD),
             Frame(SAMPLE, sample, vector=0),
             Frame(SAMPLE, sample, vector=2**40),
             Frame(SAMPLE, sample, segment=7),
@@ -341,15 +414,15 @@ def test_nonsense_ends_its_own_connection_only() -> None:
 
 def test_what_is_checked_does_not_lie_in_memory_of_others() -> None:
     spec = varied().spec
-    memory = memoryview(bytearray(insert_bytes(spec, 3, 2)))
-    columns, frames = insert_arrays(spec, 3, memory)
+    layout = InsertLayout(spec)
+    memory = memoryview(bytearray(layout.length(3, 2)))
+    columns, frames = layout.arrays(3, memory)
     assert len(frames) == 2
-    owned = own_numbers(spec, columns)
-    shared = {name for name in columns if np.shares_memory(owned[name], columns[name])}
-    assert shared == {"action", "state", "value"}
+    owned, _ = layout.owned(3, memory)
+    assert not any(np.shares_memory(owned[name], columns[name]) for name in columns)
     columns["going_on"].view(np.uint8)[1, 1] = 2
     with pytest.raises(ValueError, match="'going_on' are booleans, a byte of 0 or 1 each"):
-        own_numbers(spec, columns)
+        layout.owned(3, memory)
 
 
 CHILD = """

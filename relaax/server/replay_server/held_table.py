@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.errors import NoRoom, OutOfStep
+from relaax.replay.shared_layout import InsertLayout
 from relaax.replay.table import Inserted, Sample, Table
 from relaax.replay.table_copy import TableCopy
 from relaax.replay.wire import MAX_ITEMS, MAX_MESSAGE, MESSAGE_REST, sampled_bytes
@@ -90,6 +91,7 @@ class HeldTable:
         self.session = session
         self._shards = shards
         self.spec = declaration.spec_of_shard(shards)
+        self.layout = InsertLayout(self.spec)
         self.limiter = declaration.limiter(shards)
         self.incarnation = uuid.uuid4().hex
         self.bytes = self.spec.bytes()

@@ -13,7 +13,7 @@ from relaax.parameters import segments
 from relaax.parameters.frames import ENDS, INSERT, SAMPLE, BrokenFrame, Frame, FrameSocket
 from relaax.parameters.interfaces import FlatVector
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.shared_layout import INSERT_NUMBERS, MOST_BATCHES, sample_arrays, sample_bytes
+from relaax.replay.shared_layout import INSERT_NUMBERS, INSERTS_AHEAD, MOST_BATCHES, sample_arrays, sample_bytes
 from relaax.replay.wire import MAX_MESSAGE
 from relaax.server.grpc_port.call_counter import CallCounter
 from relaax.server.local_port.local_talk import LocalTalk, hand_over_memory, introduction, told
@@ -47,7 +47,8 @@ def replay_let_in(
 class ReplayTalk(LocalTalk):
     """Answers the requests of one writer or sampler.
 
-    Each sample goes to a segment that the caller has named as free, or to a new one.
+    Each sample goes to a segment that the caller has named as free, or to a new one. Inserts lie in one of
+    `INSERTS_AHEAD` parts of their memory, and may come before the former one has its answer.
     """
 
     def __init__(self, frames: FrameSocket, memory: FlatVector, service: ReplayService, calls: CallCounter) -> None:
@@ -64,7 +65,7 @@ class ReplayTalk(LocalTalk):
             frame, _ = self.frames.receive()
             for number in frame.numbers:
                 self._batches.pop(number, None)
-            if frame.kind == INSERT and frame.vector <= len(self._inserts):
+            if frame.kind == INSERT and frame.vector <= MAX_MESSAGE and frame.segment < INSERTS_AHEAD:
                 self._answer_insert(frame)
             elif frame.kind == SAMPLE and (frame.segment in self._batches or not frame.segment):
                 self._answer_sample(frame)
@@ -119,7 +120,8 @@ class ReplayTalk(LocalTalk):
         if held is None:
             return pb.InsertResponse(outcome=pb.OUTCOME_INCARNATION_ENDED)
         try:
-            insert = insert_of_memory(held, request, self._inserts[: frame.vector])
+            begin = frame.segment * MAX_MESSAGE
+            insert = insert_of_memory(held, request, self._inserts[begin : begin + frame.vector])
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         return insert_response(self._service.insert(held, insert))

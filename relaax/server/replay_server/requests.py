@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relaax.replay import replay_pb2 as pb
-from relaax.replay.shared_layout import insert_arrays, own_numbers
 from relaax.replay.table import Sample
 from relaax.replay.wire import MAX_ITEMS, from_bytes, inserted_columns, numbers_from
 from relaax.server.replay_server.held_table import HeldTable, InsertAnswer, WriterInsert
@@ -41,8 +40,8 @@ def insert_of_memory(held: HeldTable, request: pb.InsertRequest, memory: memoryv
     """
     spec = held.spec
     _check_insert(held, request)
-    columns, frames = insert_arrays(spec, request.count, memory)
-    return _insert(request, own_numbers(spec, columns), None if spec.frame is None else frames)
+    columns, frames = held.layout.owned(request.count, memory)
+    return _insert(request, columns, None if spec.frame is None else frames)
 
 
 def insert_response(answer: InsertAnswer) -> pb.InsertResponse:

@@ -13,14 +13,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from ale_py import ALEInterface, LoggerMode
-from atari_vector import games
-from gymnasium.vector import AutoresetMode
+from sb3_parts import ATARI, ENDLESS, Games, Watch
 from stable_baselines3 import A2C
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
@@ -28,48 +25,8 @@ from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv, VecFrameStack
 from torch import nn
 
-ATARI = ("boxing", "pong")
 ATARI_STEPS = 20  # of a rollout: more of them are faster than few
-ENDLESS = 10**12
 EPISODES = 100
-
-
-class Games(VecEnv):
-    """ale-py's vector environment as Stable-Baselines3 wants to see one. It resets in the step that ends a game."""
-
-    def __init__(self, rom: str, environments: int, seed: int) -> None:
-        self._games = games(rom, environments, 0, AutoresetMode.SAME_STEP)
-        self._seed_games = seed
-        super().__init__(environments, self._games.single_observation_space, self._games.single_action_space)
-
-    def reset(self) -> Any:
-        return self._games.reset(seed=self._seed_games)[0]
-
-    def step_async(self, actions: Any) -> None:
-        self._games.send(actions)
-
-    def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, infos = self._games.recv()
-        ended = terminated | truncated
-        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in np.flatnonzero(ended):
-            told[i] = {"terminal_observation": infos["final_obs"][i], "TimeLimit.truncated": not terminated[i]}
-        return observations, rewards, ended, told
-
-    def close(self) -> None:
-        self._games.close()
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [None] * self.num_envs  # it is asked for the render mode
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False] * self.num_envs
 
 
 class Trunk(BaseFeaturesExtractor):
@@ -89,21 +46,6 @@ class Trunk(BaseFeaturesExtractor):
 
     def forward(self, observations: Any) -> Any:
         return self._layers(observations)
-
-
-class Watch(BaseCallback):
-    """Ends training when `done` says so, which is asked before each rollout."""
-
-    def __init__(self, done: Callable[[BaseCallback], bool]) -> None:
-        super().__init__()
-        self._done = done
-        self._over = False
-
-    def _on_rollout_start(self) -> None:
-        self._over = self._over or self._done(self)
-
-    def _on_step(self) -> bool:
-        return not self._over
 
 
 def environments_as_is(name: str, environments: int, seed: int) -> VecEnv:

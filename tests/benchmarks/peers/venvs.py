@@ -22,6 +22,7 @@ COMMON = ("torch==2.13.0", "ale-py==0.12.1", "numpy==2.4.6", "opencv-python-head
 PEERS = {
     "sb3": ("stable-baselines3==2.9.2", "gymnasium==1.4.0", *COMMON),
     "rllib": ("ray[rllib]==2.60.0", "gymnasium==1.2.2", *COMMON),  # the gymnasium that this ray asks for
+    "cpprb": ("cpprb==11.0.0", "numpy==2.4.6"),
 }
 
 

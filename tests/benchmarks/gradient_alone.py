@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""How fast a learner's gradient alone is: its forward passes and the gradient, of batches that lie ready.
+
+One process, which neither samples nor pushes. Run by learner_alone.py, which says what it is compared with:
+
+    python tests/benchmarks/gradient_alone.py CONFIGURATION FINGERPRINT_FILE SECONDS
+
+CONFIGURATION has the section `algorithm`; FINGERPRINT_FILE says what the spaces are. Writes JSON to the standard
+output: updates a second, and seconds of the processor for one.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Read by the libraries below on import, as in a learner.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import itertools
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from relaax.algorithm_base import LearnerContext, Registration, TargetInterval, load_algorithm, parse_fingerprint
+from relaax.algorithm_base.testing import FakeParameters
+from relaax.cli.bench.replay_load import AT_ONCE, insertions
+from relaax.configuration import load_configuration
+from relaax.nn.devices import use_device, use_one_thread
+from relaax.parameters.purposes import LEARN
+from relaax.replay.local import LocalReplay
+
+BATCHES = 8
+ITEMS = 2000
+WARM_UP = 10
+
+
+def main(arguments: list[str]) -> int:
+    file, fingerprint, seconds = arguments
+    configuration = load_configuration(Path(file))
+    algorithm = load_algorithm(configuration.algorithm_path, configuration.folder)
+    config = algorithm.configure(configuration.algorithm)
+    _, *spaces = parse_fingerprint(Path(fingerprint).read_text("utf-8"))
+    use_one_thread()
+    use_device("cpu")
+    algorithm.prepare(config, "cpu")
+    assert algorithm.Replay is not None and algorithm.Learner is not None
+    declared = algorithm.Replay(config, *spaces).table()
+    replay = LocalReplay(
+        replace(declared, spec=replace(declared.spec, capacity=ITEMS), samples_per_insert=None, min_size=1), 1
+    )
+    for insertion, _ in zip(insertions(declared.spec, AT_ONCE), range(ITEMS // AT_ONCE), strict=False):
+        replay.writers[0].insert(insertion)
+    parameters = FakeParameters(
+        algorithm.ParameterServer(config, *spaces).initial_parameters(0), target=TargetInterval(updates=ITEMS)
+    )
+    parameters.register(Registration("", environments=0, purpose=LEARN))
+    learner = algorithm.Learner(config, LearnerContext(*spaces, 0, 0, parameters, parameters.metrics, replay))
+    batches = []
+    for _ in range(BATCHES):
+        batches.append(replay.sample(learner.batch_size, 60.0))
+        assert batches[-1] is not None
+    turns = itertools.cycle(batches)
+    for _ in range(WARM_UP):
+        learner._gradient(next(turns))
+    begun, processor = time.monotonic(), time.process_time()
+    updates, passed = 0, 0.0
+    while passed < float(seconds):
+        learner._gradient(next(turns))
+        updates, passed = updates + 1, time.monotonic() - begun
+    taken = time.process_time() - processor
+    print(json.dumps({"updates_per_second": updates / passed, "processor_seconds": taken / updates}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

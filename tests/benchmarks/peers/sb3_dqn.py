@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Stable-Baselines3's DQN on a game, for comparison: updates a second, or how soon it has learned.
+
+Run by its own environment's Python (see venvs.py). One process. Atari: ale-py's vector environment, and the network
+that this DQN has for images by default, which is that of Mnih et al. 2015: 32, 64 and 64 filters, 512 units. What has
+no name there is an id of gymnasium, with two layers of 256. Huber's loss, Adam, gradients clipped to a norm of 10, one
+step, a uniform memory: the library's own. Writes JSON to the standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from sb3_parts import ATARI, ENDLESS, Games, Watch
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+LEAST_UPDATES = 10
+"""Of the warm-up, whatever time they take."""
+
+
+def agent(options: argparse.Namespace, steps: int) -> DQN:
+    """Not trained yet. `steps`: in which epsilon's fall is a fraction."""
+    atari = options.name in ATARI
+    make: Any = Games if atari else make_vec_env
+    return DQN(
+        "CnnPolicy" if atari else "MlpPolicy",
+        make(options.name, options.environments, options.seed),
+        learning_rate=options.learning_rate,
+        buffer_size=options.buffer,
+        learning_starts=options.learning_starts,
+        batch_size=options.batch,
+        gamma=0.99,
+        train_freq=options.train_freq,
+        gradient_steps=options.gradient_steps,
+        target_update_interval=options.target_interval,
+        exploration_fraction=options.exploration_steps / steps,
+        exploration_final_eps=options.final_epsilon,
+        policy_kwargs=None if atari else {"net_arch": [256, 256]},
+        seed=options.seed,
+        device="cpu",
+    )
+
+
+def speed(options: argparse.Namespace) -> dict[str, Any]:
+    """Updates and steps per second over a stretch of time, some time after learning has begun."""
+    marks: list[tuple[float, int, int]] = []
+    warm: list[float] = []
+
+    def done(watch: BaseCallback) -> bool:
+        updates = watch.model._n_updates  # it has no other name
+        if updates >= LEAST_UPDATES:
+            warm.append(time.monotonic())
+            if warm[-1] - warm[0] >= options.warm_up:
+                marks.append((warm[-1], updates, watch.num_timesteps))
+        return bool(marks) and marks[-1][0] - marks[0][0] >= options.seconds
+
+    agent(options, ENDLESS).learn(ENDLESS, callback=Watch(done))
+    (first, updates, steps), (last, more_updates, more_steps) = marks[0], marks[-1]
+    seconds = last - first
+    return {
+        "updates_per_second": (more_updates - updates) / seconds,
+        "steps_per_second": (more_steps - steps) / seconds,
+        "updates": more_updates - updates,
+        "seconds": seconds,
+    }
+
+
+def learned(options: argparse.Namespace) -> dict[str, Any]:
+    """Wall time until a greedy evaluation is `target`, from the first step on, with and without the evaluations."""
+    alone = make_vec_env(options.name, 1, seed=options.seed + 1000)
+    found: list[float] = []
+    evaluating = 0.0
+    evaluated = 0
+
+    def done(watch: BaseCallback) -> bool:
+        nonlocal evaluating, evaluated
+        if watch.num_timesteps // options.evaluate_every > evaluated:
+            evaluated = watch.num_timesteps // options.evaluate_every
+            started = time.monotonic()
+            found.append(float(evaluate_policy(watch.model, alone, options.episodes, deterministic=True)[0]))
+            evaluating += time.monotonic() - started
+        reached = bool(found) and found[-1] >= options.target
+        return reached or watch.num_timesteps >= options.max_steps
+
+    learner = agent(options, options.max_steps)
+    begun = time.monotonic()
+    learner.learn(options.max_steps, callback=Watch(done))
+    seconds = time.monotonic() - begun
+    return {
+        "seconds": seconds,
+        "seconds_without_evaluations": seconds - evaluating,
+        "steps": learner.num_timesteps,
+        "evaluation": found[-1] if found else None,
+        "reached": bool(found) and found[-1] >= options.target,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help=f"{', '.join(ATARI)}, or an id of gymnasium")
+    parser.add_argument("--environments", type=int, default=8, help="in this process (%(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="transitions of an update (%(default)s)")
+    parser.add_argument("--train-freq", type=int, default=4, help="steps of all environments, then (%(default)s)")
+    parser.add_argument("--gradient-steps", type=int, default=1, help="so many updates (%(default)s)")
+    parser.add_argument("--buffer", type=int, default=20_000, help="transitions of the memory (%(default)s)")
+    parser.add_argument("--learning-starts", type=int, default=1000, help="steps before the first (%(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=1e-4, help="(%(default)s)")
+    parser.add_argument("--target-interval", type=int, default=10_000, help="steps (%(default)s)")
+    parser.add_argument("--exploration-steps", type=float, default=1000, help="(%(default)s)")
+    parser.add_argument("--final-epsilon", type=float, default=0.05, help="(%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of torch (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="that are measured (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=2.0, help="seconds of learning before (%(default)s)")
+    parser.add_argument("--target", type=float, help="measure how long it takes to a greedy evaluation of this")
+    parser.add_argument("--evaluate-every", type=int, default=5000, help="steps (%(default)s)")
+    parser.add_argument("--episodes", type=int, default=10, help="of an evaluation (%(default)s)")
+    parser.add_argument("--max-steps", type=int, default=1_000_000, help="at which learning is given up (%(default)s)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    result = speed(options) if options.target is None else learned(options)
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
