@@ -175,7 +175,12 @@ def test_shards_draw_as_one(shards: int) -> None:
 def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_writer, "LONGEST_WAIT", 600.0)
     declaration = numbered(samples_per_insert=1.0, min_size=4, error_buffer=4.0)
-    with serving() as shards, client_of(shards, declaration) as client, client_of(shards, declaration) as learner:
+    patient = {"timeout": 60.0}  # what a slow machine draws twice would count twice
+    with (
+        serving() as shards,
+        client_of(shards, declaration, **patient) as client,
+        client_of(shards, declaration, **patient) as learner,
+    ):
         (writer,) = client.writers
         for number in range(8):
             writer.insert(numbers(number))
@@ -194,6 +199,7 @@ def test_both_sides_of_the_limiter_wait_for_each_other(monkeypatch: pytest.Monke
             assert learner.sample(2, 30.0) is not None
             drawn += 2
         thread.join(60)
+        wait_until(lambda: held(shards[0]).limiter.inserts == 40, "all inserts, the last ones of which were sent ahead")
         assert held(shards[0]).limiter.overruns == client.overruns == 0
         assert abs(held(shards[0]).limiter.balance - 4) <= 4
         while learner.sample(2, 0.0) is not None:

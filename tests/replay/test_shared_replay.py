@@ -219,14 +219,15 @@ def test_what_is_refused_for_now_comes_in_its_order_and_what_is_left_in_the_end_
         held = next(iter(shard.service._tables.values()))
         assert held.limiter.overruns == 0, "nobody ran ahead"
         drawn(learner, 1)
-        while held.limiter.may_insert(1):
+        while held.limiter.await_insert(1, 0):
+            held.limiter.undo_insert(1)
             writer.insert(numbers(100))
             writer_of(client)._settle()
         writer.insert(numbers(101))
         assert writer_of(client)._ahead, "it has not waited for the learner"
         client.close()
         assert client.overruns == held.limiter.overruns == client.lost + 1 == 1
-        columns = table.state()["columns/number"]
+        columns = state_of(table)["columns/number"]
         assert columns[:100].tolist() == list(range(100)) and columns[-1] == 101
 
 

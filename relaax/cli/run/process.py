@@ -147,8 +147,9 @@ class Process:
             self._done = True
 
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
-        """Return the server's address; empty if it has none. Raises StartError if it ends, announces nothing, or
-        `stopping` is set.
+        """Return the server's address; empty if it has none, or is done already.
+
+        Raises StartError if it ends otherwise, announces nothing, or `stopping` is set.
         """
         deadline = time.monotonic() + timeout
         while not self._ready.wait(0.1) and time.monotonic() < deadline:
@@ -157,9 +158,9 @@ class Process:
         assert self._popen is not None
         if not self._ready.is_set() or not self._announced:
             self.wait(EXIT_SECONDS)
-            raise self.start_error("did not start")
-        assert self.address is not None
-        return self.address
+            if not self.is_done:
+                raise self.start_error("did not start")
+        return self.address or ""
 
     @property
     def pid(self) -> int | None:

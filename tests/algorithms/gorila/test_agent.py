@@ -14,6 +14,7 @@ from relaax.algorithm_base.testing.harness import local_replay
 from relaax.configuration import ConfigurationError
 from relaax.replay.interfaces import Insertion
 from relaax.replay.local import LocalReplay
+from support.table_copies import state_of
 
 SPACES = Box(-1, 1, shape=(2,)), Discrete(2)
 BIASES = np.array([0, 0, 0, 0, 0, 1], np.float32)  # whatever is seen, the second action is worth 1, the first nothing
@@ -73,7 +74,7 @@ def test_what_goes_when_the_memory_is_full_is_the_configurations_choice(removal:
 
     writer.insert = noted  # type: ignore[method-assign]
     live(agent, world(1), 1200)
-    kept = sorted(replay.table.state()["priorities"].tolist())
+    kept = sorted(state_of(replay.table)["priorities"].tolist())
     assert len(inserted) > 1000
     if removal == "oldest":  # the learner beside it gives back what was there, but for rounding
         assert kept == pytest.approx(sorted(inserted[-100:]), abs=1e-6)
@@ -119,14 +120,14 @@ def test_the_actors_of_apex_say_how_surprised_they_were() -> None:
     live(agent, Two(*SPACES, 2, end_probability=0.0), 60)
     assert replay.table.size == 100
     # 2 + 0.5 x 2 + 0.25 x 1 - 1, by its own values.
-    priorities = replay.table.state()["priorities"]
+    priorities = state_of(replay.table)["priorities"]
     np.testing.assert_allclose(priorities, 2.25 + 1e-6, rtol=1e-6)
 
 
 def test_the_actors_of_gorila_say_nothing_of_it() -> None:
     agent, _, replay = agent_of("gorila", 2, prioritized=True, learning_starts=1000)
     live(agent, world(2), 60)
-    assert set(replay.table.state()["priorities"].tolist()) == {1.0}
+    assert set(state_of(replay.table)["priorities"].tolist()) == {1.0}
 
 
 def test_a_bundle_learns_as_often_as_it_may_and_a_little_with_each_step() -> None:

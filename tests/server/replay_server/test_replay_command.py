@@ -242,7 +242,7 @@ def test_targets_are_those_of_the_section(keys: Keys) -> None:
     section = RlxServerSection(replay_server=["a:1", "b:2"], replay_server_token_file=keys.path(TOKEN_FILE))
     first, second = replay_targets(section)
     assert (first.address, second.address, str(second)) == ("a:1", "b:2", "replay server b:2")
-    assert first.token == second.token == keys.parameter_server_token
+    assert first.token == second.token == keys.read(TOKEN_FILE).decode().strip()
     assert first.keys == "relaax-rlx-server.replay_server"
     pair = {"replay_server_certificate": keys.path("worker.pem"), "replay_server_key": keys.path("worker-key.pem")}
     with pytest.raises(Exception, match="over TLS only: set relaax-learner.replay_server_ca"):
