@@ -80,6 +80,7 @@ class RemoteWriter(ReplayWriter):
         self._sequence = 0
         self._following: int | None = None  # the number of the frame after those that the shard has
         self._overrun = False  # whether the last insert was forced, as learners had not caught up
+        self._leaving = False
 
     def insert(self, insertion: Insertion) -> None:
         sending = self._sending(insertion)
@@ -119,7 +120,7 @@ class RemoteWriter(ReplayWriter):
         while self._ahead:
             self._hear_oldest()
         again, self._again = self._again, []
-        self._overrun, self._timeout = True, seconds  # it waits for nobody
+        self._leaving, self._timeout = True, seconds
         for sending in again:
             link = self._link
             there = link is not None and link.incarnation == self._incarnation
@@ -326,6 +327,7 @@ class RemoteWriter(ReplayWriter):
             keep_from=sending.first_frame,
             wait=CALL_WAIT,
             force=self._overrun or now - sending.began >= LONGEST_WAIT,
+            leaving=self._leaving,
         )
         return head, frames
 

@@ -52,6 +52,8 @@ class WriterInsert:
     wait: float = 0.0
     force: bool = False
     """Whether it has waited for long: it is not told to come again if learners are away."""
+    leaving: bool = False
+    """Whether its writer ends: it is not told to come again at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class HeldTable:
         """Insert once it is allowed. Raises InvalidRequest and MemoryExhausted: then nothing has changed."""
         self._heard_of(insert.writer)
         with _sentences():
-            force = insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS
+            force = insert.leaving or (insert.force and self._clock() - self._drawn >= UNDRAWN_SECONDS)
             # What is a duplicate or out of step anyway waits for nobody.
             booked = not force and insert.sequence == self._table.expected(insert.writer)
             if booked:

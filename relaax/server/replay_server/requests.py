@@ -97,4 +97,5 @@ def _insert(
         keep_from=request.keep_from,
         wait=seconds(request.wait),
         force=request.force,
+        leaving=request.leaving,
     )

@@ -67,6 +67,7 @@ def test_an_insert_waits_for_the_learners_and_is_forced_if_they_are_away() -> No
     assert shard.sample(held, 2, 0.0) is not None
     assert inserted(shard, held, 5, force=True) == InsertAnswer(), "it was allowed anyway"
     assert inserted(shard, held, 6, count=2, force=True) == InsertAnswer(not_yet=True), "learners are back"
+    assert inserted(shard, held, 6, count=2, leaving=True) == InsertAnswer(overrun=True)
     with pytest.raises(InvalidRequest, match="need an error_buffer of 3"):
         inserted(shard, held, 6, count=3)
 
