@@ -67,6 +67,7 @@ def test_priorities_are_given_back_without_waiting() -> None:
         with pytest.raises(ValueError, match="a priority is a number from 0"):
             client.update_priorities(found, np.full(64, np.nan))
         client.writers[0].insert(numbers(*range(1000)))
+        wait_until(lambda: table.tallies.inserts == 1002, "the new items are there")
         client.update_priorities(found, np.ones(64))
         wait_until(lambda: table.tallies.stale_updates == 64, "what is gone is counted")
 
