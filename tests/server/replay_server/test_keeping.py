@@ -127,10 +127,12 @@ def test_a_server_that_is_ended_and_started_again_goes_on_at_once(processes: Pro
         client.update_priorities(drawn, np.full(8, 1e9))
         url = status_url(server)
         wait_until(lambda: scraped(url)["relaax_replay_server_lost_updates_total"] == 8, "they are counted")
+        inserts = 'relaax_replay_server_inserts_total{table="numbers"}'
+        wait_until(lambda: scraped(url)[inserts] >= sum(sent), "what was sent ahead is there")
         values = scraped(url)
         wanted = min(sum(sent), 5000)
         assert values['relaax_replay_server_items{table="numbers"}'] == wanted, "each item is there once"
-        assert values['relaax_replay_server_inserts_total{table="numbers"}'] == sum(sent)
+        assert values[inserts] == sum(sent)
         assert values[f"{PREFIX}bytes"] > 1000 and values[f"{PREFIX}failures_total"] == 0
         assert "going on with" in server.stderr
     assert len(kept(config.parent / "kept")) == 1

@@ -65,8 +65,9 @@ def test_a_replay_memory_in_numbers(processes: Processes, config: Path) -> None:
         found = client.sample(8, 30.0)
         assert found is not None
         client.writers[0].insert(numbers(5, 6, 7, 8))
-        client.update_priorities(found, np.ones(8))
         label = '{table="numbers"}'
+        wait_until(lambda: scraped(url)[f"{PREFIX}inserts_total{label}"] == 8, "what was sent ahead is there")
+        client.update_priorities(found, np.ones(8))
         wait_until(lambda: scraped(url)[f"{PREFIX}stale_updates_total{label}"] == 8, "updates are counted")
         values = scraped(url)
         wanted = {"items": 4, "capacity": 4, "inserts_total": 8, "samples_total": 8, "samples_per_insert": 1.0}

@@ -69,7 +69,7 @@ def test_an_insert_waits_for_the_learners_and_is_forced_if_they_are_away() -> No
     assert inserted(shard, held, 6, count=2, force=True) == InsertAnswer(not_yet=True), "learners are back"
     assert inserted(shard, held, 6, count=2, leaving=True) == InsertAnswer(overrun=True)
     with pytest.raises(InvalidRequest, match="need an error_buffer of 3"):
-        inserted(shard, held, 6, count=3)
+        inserted(shard, held, 7, count=3)
 
 
 def test_a_sample_waits_for_the_writers() -> None:
