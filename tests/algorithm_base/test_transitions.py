@@ -16,6 +16,7 @@ from relaax.algorithm_base.transitions import Transitions, priorities_of, transi
 from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayWriter
 from relaax.replay.local import LocalReplay
+from support.table_copies import state_of
 
 GAMMA = 0.9
 ACTIONS = 3
@@ -134,7 +135,7 @@ def both_ends(step: StepResult, number: int) -> StepResult:
 def test_they_are_those_of_whole_episodes(space: Space, history: int, steps: int, groups: int) -> None:
     replay, layout, oracles = lived(space, history, steps, groups, 300, seed=steps)
     wanted = [transition for oracle in oracles for transition in oracle.found]
-    state = replay.table.state()
+    state = state_of(replay.table)
     count = replay.table.size
     assert len(wanted) - 2 * 7 - N * steps <= count <= len(wanted), "what was not inserted yet is missing"
     assert sum(discount == 0 for *_, discount, _, _ in wanted) > 50

@@ -148,6 +148,8 @@ def test_a_shard_that_hangs_is_left_out(processes: Processes, tmp_path: Path, mo
             writer.insert(numbers(number))
         wait_until(lambda: (found := client.sample(8, 10.0)) and set(found.places.tolist()) == {0, 1}, "both", 60)
         started[1][0].send_signal(signal.SIGSTOP)
+        threads = list(Path(f"/proc/{started[1][0].pid}/task").iterdir())
+        wait_until(lambda: all(" T " in (thread / "stat").read_text() for thread in threads), "each thread has stopped")
         try:
             found = client.sample(8, 30.0)
             assert found is not None
