@@ -21,7 +21,8 @@ from relaax.replay.declaration import TableDeclaration
 from relaax.replay.interfaces import Insertion, ReplayMemory, ReplayTraffic, ReplayWriter, Sampled
 from relaax.replay.shard_link import ShardLink
 from relaax.replay.spec import Field
-from support.unanswered import Unanswered
+
+from .unanswered import Unanswered
 
 SERIAL = "serial"
 WRITERS = 32
