@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field, PositiveFloat
 
 from relaax.algorithm_base import Fixed, Free, RMSPropConfig
+from relaax.algorithm_base.optimizer_config import Centered
 
 from ..async_q.config import Probability
 from ..gorila.config import ReplayConfig
@@ -18,11 +19,7 @@ class CenteredRMSPropConfig(RMSPropConfig):
 
     decay: float = Field(0.95, ge=0, lt=1, description="Decay of the means of gradients and of their squares.")
     epsilon: float = Field(1.5e-7, gt=0, description="Added to the gradients' variance inside the square root.")
-    centered: bool = Field(
-        True,
-        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
-        "mean (Graves 2013); false: of the mean of squares.",
-    )
+    centered: Centered = True
 
 
 class Config(ReplayConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -11,6 +11,15 @@ from relaax.configuration import Section
 
 if TYPE_CHECKING:
     from relaax.optim.optimizers import OptimizerSpec
+
+
+Centered = Annotated[
+    bool,
+    Field(
+        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
+        "mean (Graves 2013); false: of the mean of squares.",
+    ),
+]
 
 
 class OptimizerConfig(Section):
@@ -33,11 +42,7 @@ class RMSPropConfig(OptimizerConfig):
 
     decay: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared gradients.")
     epsilon: float = Field(1e-5, gt=0, description="Added to that mean inside the square root.")
-    centered: bool = Field(
-        False,
-        description="The square root is that of the gradients' variance, the mean of squares less the square of the "
-        "mean (Graves 2013); false: of the mean of squares.",
-    )
+    centered: Centered = False
 
     def spec(self) -> OptimizerSpec:
         from relaax.optim.optimizers import RMSProp

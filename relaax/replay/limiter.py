@@ -61,11 +61,6 @@ class RateLimiter:
         return self._overruns
 
     @property
-    def waiting(self) -> int:
-        """Return how many inserts and samples wait for their turn."""
-        return len(self._inserting) + len(self._sampling)
-
-    @property
     def balance(self) -> float:
         """Return the samples that inserts have paid for and that were not taken."""
         return self._balance

@@ -135,13 +135,13 @@ def test_who_waits_is_served_in_turn_and_small_inserts_starve_no_large_one() -> 
     large = threading.Thread(target=lambda: served.append(limiter.await_insert(3, 60)))
     served: list[bool] = []
     large.start()
-    wait_until(lambda: limiter.waiting == 1, "an insert that waits")
+    wait_until(lambda: len(limiter._inserting) == 1, "an insert that waits")
     for _ in range(2):
         assert limiter.await_sample(1, 0)
         assert not limiter.await_insert(1, 0), "it would overtake"
     assert limiter.await_sample(1, 0)
     large.join(60)
-    assert (served, limiter.inserts, limiter.waiting) == ([True], 17, 0)
+    assert (served, limiter.inserts, len(limiter._inserting) + len(limiter._sampling)) == ([True], 17, 0)
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
