@@ -69,6 +69,11 @@ def learner() -> None:
     _serve("relaax-learner", "relaax.server.learner.main")
 
 
+def tensorboard() -> None:
+    """Run `relaax-tensorboard`."""
+    _serve("relaax-tensorboard", "relaax.server.tensorboard.main")
+
+
 def _serve(command: str, module: str) -> None:
     with named(command):
         if not _asks_for_versions():

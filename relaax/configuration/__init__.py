@@ -21,6 +21,7 @@ from relaax.configuration.sections import (
     ReplayServerSection,
     RlxServerSection,
     RunSection,
+    TensorBoardSection,
 )
 from relaax.configuration.validation import ConfigurationError, Section, validate_section
 
@@ -41,6 +42,7 @@ __all__ = [
     "RunSection",
     "SECTIONS",
     "Section",
+    "TensorBoardSection",
     "find_configuration",
     "load_configuration",
     "nearest",

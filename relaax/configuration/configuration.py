@@ -21,6 +21,7 @@ from relaax.configuration.sections import (
     ReplayServerSection,
     RlxServerSection,
     RunSection,
+    TensorBoardSection,
 )
 from relaax.configuration.validation import ConfigurationError, Section, normalized, validate_section
 from relaax.configuration.yaml_file import read_yaml
@@ -69,6 +70,11 @@ class Configuration:
     def learner(self) -> LearnerSection:
         """Return the section `relaax-learner`."""
         return cast(LearnerSection, self.sections["relaax-learner"])
+
+    @property
+    def tensorboard(self) -> TensorBoardSection:
+        """Return the section `relaax-tensorboard`."""
+        return cast(TensorBoardSection, self.sections["relaax-tensorboard"])
 
     @property
     def run(self) -> RunSection:

@@ -16,6 +16,7 @@ from relaax.configuration.sections import (
     ReplayServerSection,
     RlxServerSection,
     RunSection,
+    TensorBoardSection,
 )
 from relaax.configuration.validation import Section
 
@@ -80,6 +81,9 @@ class Role:
     that training is over.
     """
 
+    vital: bool = True
+    """Whether training cannot do without it. What is not is left out if it fails repeatedly."""
+
     @property
     def listens(self) -> bool:
         """Whether it has a port, and the key `bind`."""
@@ -125,6 +129,12 @@ def _learners(sections: Sections) -> int:
     section = sections["relaax-learner"]
     assert isinstance(section, LearnerSection)
     return section.learners
+
+
+def _tensorboards(sections: Sections) -> int:
+    section = sections["relaax-tensorboard"]
+    assert isinstance(section, TensorBoardSection)
+    return int(section.enabled)
 
 
 def _services(addresses: Addresses) -> list[str]:
@@ -206,6 +216,22 @@ LEARNER = Role(
     arguments=_learner_arguments,
 )
 
+TENSORBOARD = Role(
+    name="tensorboard",
+    title="TensorBoard",
+    section="relaax-tensorboard",
+    model=TensorBoardSection,
+    command="relaax-tensorboard",
+    module="relaax.server.tensorboard.main",
+    count=_tensorboards,
+    restart=Restart.ALWAYS,
+    stop_seconds=lambda _: 10.0,
+    stop_key=None,
+    tokens=(),
+    arguments=lambda _, __: [],
+    vital=False,
+)
+
 CLIENT = Role(
     name="client",
     title="a client",
@@ -221,7 +247,7 @@ CLIENT = Role(
     arguments=lambda addresses, _: [],
 )
 
-ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, CLIENT)
+ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, TENSORBOARD, CLIENT)
 """All roles in starting order; they are stopped in reverse order."""
 
 SECTIONS: dict[str, type[Section]] = {role.section: role.model for role in ROLES}

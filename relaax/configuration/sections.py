@@ -292,6 +292,17 @@ class LearnerSection(Section):
     )
 
 
+class TensorBoardSection(Section):
+    """`relaax-tensorboard`: TensorBoard, which shows the curves of a training in the browser."""
+
+    enabled: bool = Field(False, description="Whether `relaax run` starts it.")
+    bind: Address = Field("localhost:6006", description="Address for browsers; port 0 picks a free one.")
+    metrics_dir: Folder | None = Field(
+        None, description="Folder with the runs to show; by default relaax-parameter-server.metrics_dir."
+    )
+    allow_anonymous: bool = Field(False, description="Allow addresses other than loopback: it asks for no token.")
+
+
 class RunSection(Section):
     """`relaax-run`: what `relaax run` starts besides the servers."""
 

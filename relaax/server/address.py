@@ -47,15 +47,16 @@ def require_loopback(address: str, allow_anonymous: bool, authenticated: bool = 
         )
 
 
-def require_private(address: str | None, allow_anonymous: bool) -> None:
-    """Refuse to show training status to the network unless anonymous access is allowed. Raises AddressError.
+def require_private(address: str | None, allow_anonymous: bool, key: str = "status_bind") -> None:
+    """Refuse to show how training goes to the network unless anonymous access is allowed. Raises AddressError.
 
-    A token does not help: monitoring programs and load balancers have none.
+    A token does not help: monitoring programs, load balancers and browsers have none. `key`: what holds the address.
     """
     if address is not None and not allow_anonymous and not is_loopback(split_address(address)[0]):
+        other = "; a configured token still protects the other port" if key == "status_bind" else ""
         raise AddressError(
-            f"status_bind {address} can be reached from other machines, and anybody there could see how training goes; "
-            "bind localhost, or pass --allow-anonymous; a configured token still protects the other port"
+            f"{key} {address} can be reached from other machines, and anybody there could see how training goes; "
+            f"bind localhost, or pass --allow-anonymous{other}"
         )
 
 

@@ -15,6 +15,7 @@ from relaax.configuration import (
     ParameterServerSection,
     ReplayServerSection,
     RlxServerSection,
+    TensorBoardSection,
     find_configuration,
     load_configuration,
     printed,
@@ -42,6 +43,7 @@ def whole(configuration: Configuration) -> Configuration:
     require_private_ports(
         configuration.parameter_server, configuration.replay_server, configuration.rlx_server, configuration.learner
     )
+    require_private_board(configuration.tensorboard)
     configuration.algorithm_path  # noqa: B018 - raises if there is none
     if isinstance(configuration.algorithm_config, ConfigBase):
         check_bridge(configuration.rlx_server, configuration.algorithm_config)
@@ -77,6 +79,11 @@ def require_private_ports(
         if not isinstance(section, LearnerSection):  # which has a status port only
             require_loopback(section.bind, section.allow_anonymous, _asks_for_proof(section))
         require_private(section.status_bind, section.allow_anonymous)
+
+
+def require_private_board(section: TensorBoardSection) -> None:
+    """Refuse to show TensorBoard to other machines unless anonymous access is allowed. Raises AddressError."""
+    require_private(section.bind, section.allow_anonymous, "relaax-tensorboard.bind")
 
 
 def _asks_for_proof(section: ParameterServerSection | ReplayServerSection | RlxServerSection) -> bool:

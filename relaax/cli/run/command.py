@@ -52,6 +52,7 @@ def run(
         float | None, typer.Option(help="Stop successfully at this mean return of an evaluation.")
     ] = None,
     seed: SeedOption = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Start TensorBoard, too, and say where.")] = False,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older run is moved aside.")] = False,
     set_: Annotated[
@@ -84,6 +85,7 @@ def run(
         "run.eval_episodes": eval_episodes,
         "run.target_evaluation": target_evaluation,
         "algorithm.seed": seed,
+        "tensorboard.enabled": tensorboard or None,
     }
     overrides = [*(set_ or []), *overrides_of(given)]
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -85,6 +85,8 @@ def experiment(
             view.step(f"starting {plan.run.clients} environment program{'s' * (plan.run.clients > 1)}")
             supervisor.start_clients()
             view.say(f"environments connect to {supervisor.rlx_server.address}; logs in {directory.logs}")
+            if supervisor.tensorboard_url is not None:
+                view.say(f"TensorBoard at {supervisor.tensorboard_url}")
             status = _watch(plan, supervisor, reader, memory, interrupted, view, evaluated)
         except StartError as error:
             status = "interrupted" if interrupted.event.is_set() else "failed"

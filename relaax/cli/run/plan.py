@@ -39,6 +39,8 @@ DECIDED = {
     ("relaax-parameter-server", "checkpoint_dir"): _FOLDERS,
     ("relaax-parameter-server", "checkpoint_aws_s3"): _FOLDERS,
     ("relaax-parameter-server", "metrics_dir"): _FOLDERS,
+    ("relaax-tensorboard", "bind"): _PORTS,
+    ("relaax-tensorboard", "metrics_dir"): _FOLDERS,
     ("relaax-replay-server", "checkpoint_aws_s3"): "`relaax run` keeps everything here: set checkpoint_dir instead",
     ("relaax-parameter-server", "checkpoint_interval"): "`relaax run` uses relaax-run.checkpoint_interval",
     ("relaax-parameter-server", "checkpoint_steps"): "`relaax run` uses relaax-run.eval_every",

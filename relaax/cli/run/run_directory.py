@@ -168,6 +168,7 @@ class RunDirectory:
             "checkpoint_dir": str(self.replay) if keeps else None,
             "checkpoint_aws_s3": None,
         }
+        sections["relaax-tensorboard"] |= {"metrics_dir": None}  # the parameter server's
         sections["relaax-parameter-server"] |= {
             "shard": 0,
             "checkpoint_dir": str(self.checkpoints),

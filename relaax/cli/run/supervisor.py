@@ -9,11 +9,11 @@ import threading
 import time
 
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import Process
+from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
-from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Restart, Role
+from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, TENSORBOARD, Restart, Role
 from relaax.server.address import name_of, reserve
 
 _log = logging.getLogger(__name__)
@@ -51,6 +51,12 @@ class Supervisor:
     def shard_addresses(self) -> str:
         """Return HOST:PORT of every shard, in order, separated by commas, as passed to workers."""
         return ",".join(self._addresses()[PARAMETER_SERVER.name])
+
+    @property
+    def tensorboard_url(self) -> str | None:
+        """Return where a browser finds TensorBoard; None if the run has none."""
+        boards = self._processes[TENSORBOARD.name]
+        return f"http://{boards[0].address}/" if boards else None
 
     @property
     def replay_addresses(self) -> list[str]:
@@ -127,9 +133,16 @@ class Supervisor:
     def watch(self) -> None:
         """Restart processes that have ended unexpectedly. Raises StartError if that does not help."""
         for role in roles.ROLES:
-            for number, process in enumerate(self._processes[role.name]):
-                if process.exit_code() is not None and not _is_done(role, number, process):
+            for number, process in enumerate([*self._processes[role.name]]):
+                if process.exit_code() is None or _is_done(role, number, process):
+                    continue
+                try:
                     self._restart(role, number, process)
+                except StartError as error:
+                    if role.vital:
+                        raise
+                    _log.warning("training goes on without %s: %s", role.title, error)
+                    self._processes[role.name].remove(process)
 
     def _restart(self, role: Role, number: int, process: Process) -> None:
         code = process.exit_code()
@@ -143,7 +156,8 @@ class Supervisor:
             what = process.name
         process.restart(self._command(role, number))
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
-        process.wait_ready(START_SECONDS, self.stopping)
+        if role.vital:
+            process.wait_ready(START_SECONDS, self.stopping)
 
     @property
     def ended_by_itself(self) -> bool:

@@ -1,0 +1,1 @@
+"""The process that shows the curves of a training in the browser."""

@@ -1,0 +1,66 @@
+"""The command itself, as a process: what it shows, how it ends, what it refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from support.processes import Processes, project_command, wait_until
+
+CONFIG = "da3c_gym_cartpole"
+
+
+def ask(address: str, path: str) -> Any:
+    with urllib.request.urlopen(f"http://{address}/data/{path}", timeout=60) as answer:
+        return json.load(answer)
+
+
+def write_curve(folder: Path) -> None:
+    writer = EventFileWriter(str(folder))
+    for step in range(3):
+        value = Summary.Value(tag="episode/mean_return_100", simple_value=float(step))
+        writer.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=[value])))
+    writer.close()
+
+
+def command(*more: str) -> list[str]:
+    return [project_command("relaax-tensorboard"), "--config", CONFIG, *more]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_shows_the_folder_until_a_signal(
+    processes: Processes, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    board = processes.start(*command("--bind", "localhost:0", "--metrics-dir", str(tmp_path / "metrics")))
+    address = board.wait_for_address()
+    write_curve(tmp_path / "metrics")  # the folder need not be there before
+
+    def shown() -> bool:
+        return any("episode/mean_return_100" in tags for tags in ask(address, "plugin/scalars/tags").values())
+
+    wait_until(shown, "the curve is shown", 120, interval=0.2)
+    assert board.stop(number, timeout=60) == code, board.report()
+
+
+def test_what_it_refuses(processes: Processes, tmp_path: Path) -> None:
+    def refused(*more: str) -> str:
+        board = processes.start(*command(*more))
+        assert board.wait(120) == 2, board.report()
+        assert board.stderr.count("\n") == 1, board.stderr
+        return board.stderr
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert f"{address} cannot be listened at" in refused("--bind", address)
+    assert "--allow-anonymous" in refused("--bind", "0.0.0.0:0")
+    assert "relaax-parameter-server.metrics_dir" in refused("--set", "relaax-parameter-server.metrics_dir=null")
