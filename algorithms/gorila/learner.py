@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import LearnerBase, LearnerContext, Pulled, Sampled
+from relaax.algorithm_base import LearnerBase, LearnerContext, Pulled, Pushed, Sampled
 from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.held_out import HeldOutStates
@@ -53,6 +54,7 @@ class Learner(LearnerBase):
         self._global_step = 0
         self.env_steps = 0
         """Steps of the agent that drives this learner, which count with the next push."""
+        self._answer: Callable[[], Pushed] | None = None  # to the last push, unless it was waited for
         self._take(context.parameters.pull())
 
     @property
@@ -68,19 +70,34 @@ class Learner(LearnerBase):
         self._record(loss, clip_by_norm(gradient, self.config.gradient_norm_clipping), sampled)
         self._push(gradient, loss.means["loss"])
 
+    def finish(self) -> None:
+        """Wait for the answer to the last push, and use the parameters that came with it."""
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        pushed = answer()
+        self._global_step = pushed.global_step
+        if pushed.pulled is not None:
+            self._take(pushed.pulled)
+
     def _gradient(self, sampled: Sampled) -> tuple[ValueLoss, Array]:
         columns, count = sampled.columns, len(sampled.keys)
+        targets = self._targets(columns)
         weights = sampled.importance_weights(self._beta(self._global_step)) / np.float32(count)
-        loss = ValueLoss(self._q, self.config.errors, columns["action"], self._targets(columns), weights)
+        loss = ValueLoss(self._q, self.config.errors, columns["action"], targets, weights)
         inputs = self._inputs(columns["observation"])
         no_restart = np.zeros((1, count), np.bool_)
         memory = self.context.parameters.gradient_memory()
         return loss, self._online.gradient(inputs[None], no_state(count), no_restart, loss, memory)
 
     def _targets(self, columns: Any) -> Array:
-        inputs = self._inputs(columns["next_observation"])
+        inputs, used = self._inputs(columns["next_observation"]), self._target_parameters
+        target_values = self._values(self._target, inputs)  # while the answer to the last push is on its way
+        self.finish()
+        if self._target_parameters is not used:
+            target_values = self._values(self._target, inputs)
         selector = self._values(self._online, inputs) if self.config.double else None
-        values = greedy_values(self._values(self._target, inputs), selector)
+        values = greedy_values(target_values, selector)
         return one_step_targets(columns["reward"], columns["discount"], values)
 
     def _inputs(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -103,11 +120,8 @@ class Learner(LearnerBase):
     def _push(self, gradient: Array, loss: float) -> None:
         self._pushes += 1
         fetch = self._pushes >= self.config.sync_interval
-        pushed = self.context.parameters.push(gradient, self.env_steps, want_parameters=fetch, loss=loss)
+        self._answer = self.context.parameters.push_later(gradient, self.env_steps, want_parameters=fetch, loss=loss)
         self.env_steps = 0
-        self._global_step = pushed.global_step
-        if pushed.pulled is not None:
-            self._take(pushed.pulled)
 
     def _take(self, pulled: Pulled) -> None:
         self.pulled = pulled

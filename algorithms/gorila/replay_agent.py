@@ -73,6 +73,7 @@ class ReplayAgent(ActionValueAgent):
             learner.env_steps, self._env_steps, self._unsaid = self._env_steps, 0, 0
             record_sample(self.context.metrics, sampled)
             learner.step(sampled)
+        learner.finish()
         if learner.pulled is not self._pulled:
             self._take(learner.pulled)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from relaax.algorithm_base.config import ConfigBase
 from relaax.parameters.interfaces import FlatVector, ParameterClientBase, Parameters, Pulled, Pushed
@@ -36,12 +36,25 @@ class FilteredParameters(Parameters):
     def push(
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
     ) -> Pushed:
+        sent, withheld = self._filtered(gradient, loss)
+        return self._heard(self._client.push(sent, env_steps, want_parameters, withheld=withheld))
+
+    def push_later(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
+    ) -> Callable[[], Pushed]:
+        sent, withheld = self._filtered(gradient, loss)
+        answer = self._client.push_later(sent, env_steps, want_parameters, withheld=withheld)
+        return lambda: self._heard(answer())
+
+    def _filtered(self, gradient: FlatVector | None, loss: float | None) -> tuple[FlatVector | None, bool]:
+        """Return what is sent in place of a gradient, and whether nothing is although there was one."""
         sent = gradient
         for each in self._filters:
             if sent is not None:
                 sent = each(sent, loss, self._client.global_step)
-        withheld = gradient is not None and sent is None
-        pushed = self._client.push(sent, env_steps, want_parameters, withheld=withheld)
+        return sent, gradient is not None and sent is None
+
+    def _heard(self, pushed: Pushed) -> Pushed:
         if pushed.discarded == "incarnation":
             for each in self._filters:
                 each.forget()

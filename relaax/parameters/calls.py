@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,10 @@ class Call:
     target: Target
 
 
+class NotYet(Exception):
+    """A failure to retry for a while. The message says what failed."""
+
+
 class _Away(Exception):
     """A server that may return later. The message is that of gRPC."""
 
@@ -60,9 +64,20 @@ class Calls:
 
         Raises ParameterServerUnavailable after the bounded wait, ParameterServerError if a server refused.
         """
+        if len(calls) > 1:
+            return self.begin(calls)()
+        # A call that is waited for takes one thread less than a future.
+        return self._answers(calls, lambda answers: self._attempt(calls, answers))
+
+    def begin(self, calls: Sequence[Call]) -> Callable[[], list[Any]]:
+        """Send the calls; what is returned waits for the responses, and raises, as `__call__` does."""
+        futures = self._send(calls, range(len(calls)))
+        return lambda: self._answers(calls, lambda answers: _collect(calls, futures, answers))
+
+    def _answers(self, calls: Sequence[Call], attempt: Callable[[list[Any]], None]) -> list[Any]:
         answers: list[Any] = [None] * len(calls)
         try:
-            self._attempt(calls, answers)
+            attempt(answers)
         except _Away as away:
             wait = self.unavailable_after
             _log.warning("parameter server %s is away, waiting up to %g s: %s", away.address, wait, away)
@@ -90,26 +105,39 @@ class Calls:
     def _attempt(self, calls: Sequence[Call], answers: list[Any]) -> None:
         """Send the calls that have no answer yet. Raises the first failure when all have ended."""
         missing = [index for index, answer in enumerate(answers) if answer is None]
-        errors: dict[int, grpc.RpcError] = {}
-        if len(missing) == 1:  # a call that is waited for takes one thread less than a future
-            index = missing[0]
-            try:
-                answers[index] = calls[index].method(calls[index].request, timeout=self._timeout)
-            except grpc.RpcError as error:
-                errors[index] = error
-        else:
-            futures = [(i, calls[i].method.future(calls[i].request, timeout=self._timeout)) for i in missing]
-            for index, future in futures:
-                try:
-                    answers[index] = future.result()
-                except grpc.FutureCancelledError:
-                    errors[index] = future
-                except grpc.RpcError as error:
-                    errors[index] = error
-        for index, failure in errors.items():
-            _raise_unless_away(calls[index].target, failure)
-        for index, failure in errors.items():
-            raise _Away(calls[index].target.address, failure)
+        if len(missing) > 1:
+            _collect(calls, self._send(calls, missing), answers)
+            return
+        (index,) = missing
+        try:
+            answers[index] = calls[index].method(calls[index].request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            _raise({index: error}, calls)
+
+    def _send(self, calls: Sequence[Call], indices: Iterable[int]) -> dict[int, Any]:
+        """Return the futures of the calls of these indices."""
+        return {i: calls[i].method.future(calls[i].request, timeout=self._timeout) for i in indices}
+
+
+def _collect(calls: Sequence[Call], futures: Mapping[int, Any], answers: list[Any]) -> None:
+    """Put the answers where they belong. Raises the first failure when all have ended."""
+    errors: dict[int, grpc.RpcError] = {}
+    for index, future in futures.items():
+        try:
+            answers[index] = future.result()
+        except grpc.FutureCancelledError:
+            errors[index] = future
+        except grpc.RpcError as error:
+            errors[index] = error
+    _raise(errors, calls)
+
+
+def _raise(errors: Mapping[int, grpc.RpcError], calls: Sequence[Call]) -> None:
+    """Raise a refusal if there is one, else _Away if a server is."""
+    for index, failure in errors.items():
+        _raise_unless_away(calls[index].target, failure)
+    for index, failure in errors.items():
+        raise _Away(calls[index].target.address, failure)
 
 
 def _raise_unless_away(target: Target, error: grpc.RpcError) -> None:

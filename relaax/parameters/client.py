@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, TypeVar
 
 import grpc
@@ -16,7 +15,7 @@ import numpy as np
 
 from relaax.optim.vector import is_finite
 from relaax.parameters import parameter_server_pb2 as pb
-from relaax.parameters.calls import Calls
+from relaax.parameters.calls import Call, Calls, NotYet
 from relaax.parameters.channel import Target
 from relaax.parameters.descriptors import allow_descriptors
 from relaax.parameters.hogwild import HogwildUpdates
@@ -37,6 +36,8 @@ from relaax.parameters.message_memory import keep_freed_memory
 from relaax.parameters.metrics import MetricsCollector
 from relaax.parameters.precision import PRECISIONS
 from relaax.parameters.received_state import ReceivedState
+from relaax.parameters.registration import registration_message
+from relaax.parameters.reports import Reports
 from relaax.parameters.shard_client import ShardClient
 from relaax.parameters.statistics import statistics_to_messages
 from relaax.parameters.target import IncarnationEnded, ReceivedTarget
@@ -50,15 +51,10 @@ _DISCARDED = {
     pb.DISCARD_NOT_FINITE: "not_finite",
     pb.DISCARD_LOSS: "loss",
 }
-_REPORT_INTERVAL = 1.0
 Way = Literal["auto", "grpc", "shared_memory", "hogwild"]
 PushAnswer = Carrier[pb.PushResponse]
 _Result = TypeVar("_Result")
 _MAX_REGISTRATIONS = 5
-
-
-class NotYet(Exception):
-    """A failure to retry for a while. The message says what failed."""
 
 
 class ParameterClient(ParameterClientBase):
@@ -90,15 +86,14 @@ class ParameterClient(ParameterClientBase):
         self._hogwild = HogwildUpdates() if way == "hogwild" else None
         self._registration: Registration | None = None
         self.metrics: MetricsCollector = MetricsCollector()
-        self._unanswered_report: pb.ReportRequest | None = None
+        self._reports = Reports(self.metrics)
         self._worker_id = ""
         self._incarnation = 0
         self._parameters = 0
-        self._report_id = 0
-        self._reported = -_REPORT_INTERVAL
         self._received = ReceivedState(self._links)
         self._target = ReceivedTarget(self._links, self._call)
         self._global_step = 0
+        self._unsettled: Callable[[], Pushed] | None = None
         self._closed = False
 
     @property
@@ -114,22 +109,13 @@ class ParameterClient(ParameterClientBase):
         self._registration = registration
         self._target.begin(wanted=registration.purpose.changes)
         self._worker_id = uuid.uuid4().hex
-        self._report_id = 0
-        request = pb.RegisterRequest(
-            worker_id=self._worker_id,
-            session_id=registration.session_id,
-            environments=registration.environments,
-            fingerprint=registration.fingerprint,
-            role=pb.Role.Name(registration.purpose.number),
-            frame_skip=registration.frame_skip,
-            environment=registration.environment,
-            host=registration.host,
-            server=registration.server,
-        )
+        self._reports.begin()
+        request = registration_message(registration, self._worker_id)
         first = self._for_a_while(self._register_with_all, request)
         return Registered(first.parameters, tuple(first.actors), first.global_step)
 
     def pull(self) -> Pulled:
+        self._settle()
         for _ in range(_MAX_REGISTRATIONS):
             carriers = self._call([link.pull(self._asker(), link.version) for link in self._links])
             responses: list[pb.PullResponse] = [carrier.message for carrier in carriers]
@@ -141,22 +127,41 @@ class ParameterClient(ParameterClientBase):
         raise self._no_end_of_incarnations()
 
     def push(
-        self,
-        gradient: FlatVector | None,
-        env_steps: int,
-        want_parameters: bool = True,
-        *,
-        withheld: bool = False,
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
     ) -> Pushed:
+        self._settle()
         self._check(gradient)
         if gradient is not None and self._received.rolled_back:  # by a flush: it goes with an earlier incarnation
-            carriers, _ = self._push(self._common(env_steps, True, False), None)
-            return self._pushed(carriers, True, None)
+            return self._pushed(self._push(self._common(env_steps, True, False), None)[0], True, None)
         # What is not finite the shard discards and counts, whoever would apply it.
         if self._hogwild is not None and gradient is not None and is_finite(gradient):
             return self._push_applied(self._hogwild, gradient, env_steps, want_parameters)
-        carriers, rolled_back = self._push(self._common(env_steps, want_parameters, withheld), gradient)
-        return self._pushed(carriers, rolled_back, self._received.take if want_parameters else None)
+        answered = self._push(self._common(env_steps, want_parameters, withheld), gradient)
+        return self._pushed(*answered, self._received.take if want_parameters else None)
+
+    def push_later(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
+    ) -> Callable[[], Pushed]:
+        self._settle()
+        if self._hogwild is not None or self._received.rolled_back:
+            return super().push_later(gradient, env_steps, want_parameters, withheld=withheld)
+        self._check(gradient)
+        common = self._common(env_steps, want_parameters, withheld)
+        calls = self._parts(common, gradient)
+        answers = self._call.begin(calls)
+
+        def pushed() -> Pushed:
+            self._unsettled = None
+            answered = self._push(common, gradient, calls, answers)
+            return self._pushed(*answered, self._received.take if want_parameters else None)
+
+        self._unsettled = cache(pushed)
+        return self._unsettled
+
+    def _settle(self) -> None:
+        """Wait for the answer to what `push_later` sent, if nobody has yet."""
+        if self._unsettled is not None:
+            self._unsettled()
 
     def _push_applied(
         self, hogwild: HogwildUpdates, gradient: FlatVector, env_steps: int, want_parameters: bool
@@ -197,16 +202,16 @@ class ParameterClient(ParameterClientBase):
         return memory.gradient if len(self._links) == 1 and memory is not None else None
 
     def flush(self) -> None:
-        if time.monotonic() - self._reported < _REPORT_INTERVAL:
+        if not self._reports.due():
             return
-        self._reported = time.monotonic()
+        self._settle()
         for _ in range(_MAX_REGISTRATIONS):
-            request = self._next_report()
+            request = self._reports.next(self._worker_id)
             if request is None:
                 return
             response = self._call([self._links[0].report(request)])[0]
             if not response.incarnation_ended:
-                self._unanswered_report = None
+                self._reports.answered()
                 self._see(response.global_step, response.finished)
                 return
             self._register_again()
@@ -217,9 +222,8 @@ class ParameterClient(ParameterClientBase):
             return
         self._closed = True
         if self._incarnation:
-            report = self._unanswered_report.report if self._unanswered_report else self.metrics.take()
             goodbye = pb.LeaveRequest(worker_id=self._worker_id)
-            farewell = pb.LeaveRequest(worker_id=self._worker_id, report=report)
+            farewell = pb.LeaveRequest(worker_id=self._worker_id, report=self._reports.last())
             answers = [link.leave(goodbye if link.shard else farewell, 3.0) for link in self._links]
             for answer in answers:
                 with contextlib.suppress(grpc.RpcError, grpc.FutureCancelledError):
@@ -344,18 +348,28 @@ class ParameterClient(ParameterClientBase):
             return Pushed("incarnation", pulled.global_step, pulled.version, staleness, pulled)
         return Pushed(discarded, first.global_step, first.version, staleness, pulled)
 
+    def _parts(self, common: pb.PushRequest, gradient: FlatVector | None) -> list[Call]:
+        """Return the parts of a push, one for each shard."""
+        common.global_step, common.target_generation = self._global_step, self._target.newest
+        return [link.push(self._worker_id, self._incarnation, common, gradient) for link in self._links]
+
     def _push(
-        self, common: pb.PushRequest, gradient: FlatVector | None
-    ) -> tuple[Sequence[Carrier[pb.PushResponse]], bool]:
+        self,
+        common: pb.PushRequest,
+        gradient: FlatVector | None,
+        calls: Sequence[Call] = (),
+        sent: Callable[[], Sequence[PushAnswer]] | None = None,
+    ) -> tuple[Sequence[PushAnswer], bool]:
         """Return the answers to all parts, and whether the gradient went with an earlier incarnation.
 
         Then the new incarnation is told of the push's steps, episodes and statistics, unless it has them already.
+        `calls`: the parts if they are sent already; `sent` waits for the answers to them.
         """
         rolled_back = False
         for _ in range(_MAX_REGISTRATIONS + 1):
-            common.global_step, common.target_generation = self._global_step, self._target.newest
-            calls = [link.push(self._worker_id, self._incarnation, common, gradient) for link in self._links]
-            answers: Sequence[Carrier[pb.PushResponse]] = self._call(calls)
+            if sent is None:
+                calls = self._parts(common, gradient)
+            answers, sent = self._call(calls) if sent is None else sent(), None
             if all(answer.message.discard != pb.DISCARD_INCARNATION for answer in answers):
                 return answers, rolled_back
             if len(calls) > 1 and answers[0].message.discard != pb.DISCARD_INCARNATION:
@@ -372,18 +386,6 @@ class ParameterClient(ParameterClientBase):
         _log.warning("parameter server %s %s: registering again", self._links[0].address, because)
         self._received.roll_back()
         self.register(self._registration)
-
-    def _next_report(self) -> pb.ReportRequest | None:
-        """Return the report that got no answer yet, under the number it had; else what was gathered since."""
-        if self._unanswered_report is None:
-            if not self.metrics:
-                return None
-            self._unanswered_report = pb.ReportRequest(report=self.metrics.take())
-        request = self._unanswered_report
-        if request.worker_id != self._worker_id:
-            self._report_id += 1
-            request.worker_id, request.report_id = self._worker_id, self._report_id
-        return request
 
     def _see(self, global_step: int, finished: bool) -> None:
         self._global_step = global_step

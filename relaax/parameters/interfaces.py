@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -171,6 +171,16 @@ class Parameters(ABC):
         `loss`: of which it is the gradient, if `algorithm.loss_outlier_deviations` is to apply.
         """
 
+    def push_later(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, loss: float | None = None
+    ) -> Callable[[], Pushed]:
+        """Send one update as `push` does; what is returned waits for the answer, and raises, as `push` does.
+
+        Meanwhile the gradient must not change. Any other call waits for the answer first.
+        """
+        pushed = self.push(gradient, env_steps, want_parameters, loss=loss)
+        return lambda: pushed
+
 
 class ParameterClientBase(ABC):
     """A worker's client of the parameter server. Used by one thread.
@@ -199,6 +209,13 @@ class ParameterClientBase(ABC):
         self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
     ) -> Pushed:
         """See `Parameters`. `withheld`: there was a gradient, and it is kept back: it counts as discarded."""
+
+    def push_later(
+        self, gradient: FlatVector | None, env_steps: int, want_parameters: bool = True, *, withheld: bool = False
+    ) -> Callable[[], Pushed]:
+        """See `Parameters`, and `push`."""
+        pushed = self.push(gradient, env_steps, want_parameters, withheld=withheld)
+        return lambda: pushed
 
     @abstractmethod
     def flush(self) -> None:

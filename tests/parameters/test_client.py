@@ -82,7 +82,7 @@ def test_metrics_ride_on_the_push_and_are_counted_once(way: Way) -> None:
 
 def test_flush_reports_without_a_push_at_most_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("relaax.parameters.client.time.monotonic", lambda: now)
+    monkeypatch.setattr("relaax.parameters.reports.time.monotonic", lambda: now)
     with running() as server, bridge_to(server.address) as bridge:
         bridge.register(registration(purpose=EXPLOIT))
         for _ in range(3):
@@ -195,6 +195,63 @@ def test_a_push_whose_answer_was_cut_off_is_applied_once() -> None:
         np.testing.assert_array_equal(server.parameters, -gradient(1))
         assert server.core.status().episodes == 1
         assert bridge.push(gradient(1), env_steps=5).version == 2
+
+
+@both_ways
+def test_a_push_is_answered_later(way: Way) -> None:
+    with running() as server, bridge_to(server.address, way=way) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        answer = bridge.push_later(gradient(1), env_steps=5)
+        wait_until(lambda: server.version == 1, "it is applied before anybody asks for the answer")
+        pushed = answer()
+        assert (pushed.version, pushed.global_step, answer()) == (1, 5, pushed)
+        assert bridge.pull() is pushed.pulled
+        first = bridge.push_later(gradient(1), env_steps=5)
+        assert bridge.pull().version == 2, "what is asked next waits for the answer"
+        second = bridge.push_later(gradient(1), env_steps=5, want_parameters=False)
+        assert bridge.push(gradient(1), env_steps=5).staleness == 1
+        assert (first().version, second().version, second().pulled) == (2, 3, None)
+        assert bridge.global_step == 20
+
+
+@both_ways
+def test_a_push_that_is_answered_later_survives_a_new_incarnation(way: Way) -> None:
+    with running() as first:
+        with bridge_to(first.address, way=way) as bridge:
+            bridge.register(registration(session_id="s"))
+            bridge.pull()
+            first.stop()
+            with running(address=first.address) as second:
+                answer = bridge.push_later(gradient(1), env_steps=7)
+                bridge.metrics.episode(3.0, 1)
+                bridge.flush()
+                pushed = answer()
+                assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
+                assert second.core.status().episodes == 1
+                assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
+
+
+def test_a_push_whose_answer_is_cut_off_meanwhile_is_applied_once() -> None:
+    with running() as server, CuttingProxy(server.address) as proxy, bridge_to(proxy.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        proxy.swallow_answers()
+        answer = bridge.push_later(gradient(1), env_steps=5)
+        wait_until(lambda: server.version == 1, "the push arrives")
+        proxy.cut()
+        pushed = answer()
+        assert (pushed.version, pushed.global_step, pushed.discarded) == (1, 5, None)
+        np.testing.assert_array_equal(server.parameters, -gradient(1))
+
+
+def test_the_end_of_training_is_told_by_the_answer() -> None:
+    with running(Models(max_global_step=10)) as server, bridge_to(server.address) as bridge:
+        bridge.register(registration())
+        bridge.pull()
+        answer = bridge.push_later(gradient(1), env_steps=10)
+        with pytest.raises(TrainingEnded):
+            answer()
 
 
 def test_a_push_whose_answer_never_comes_is_sent_again_at_its_deadline() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -193,6 +193,19 @@ class FakeParameters(ParameterClientBase, Parameters):
             self._renew()
         pulled = self._hand_out() if want_parameters or discarded == "incarnation" else None
         return Pushed(discarded, self._global_step, self._newest.version, staleness, pulled)
+
+    def push_later(
+        self,
+        gradient: FlatVector | None,
+        env_steps: int,
+        want_parameters: bool = True,
+        *,
+        loss: float | None = None,
+        withheld: bool = False,
+    ) -> Callable[[], Pushed]:
+        """As `push`, at once."""
+        pushed = self.push(gradient, env_steps, want_parameters, loss=loss, withheld=withheld)
+        return lambda: pushed
 
     def flush(self) -> None:
         """Counted."""
