@@ -18,7 +18,7 @@ from relaax.algorithm_base.observations import (
     looks_like_image,
     with_channels_last,
 )
-from relaax.configuration import Free, Section
+from relaax.configuration import Section
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.rlx import Space
@@ -70,7 +70,7 @@ class NetworkConfig(Section):
         description="Policy and value, or with `dueling` value and advantages, have networks of their own; by default "
         "true for vectors without `lstm`, else false.",
     )
-    flatten_images: Free[bool] = Field(
+    flatten_images: bool = Field(
         False,
         description="What looks like an image, with two axes of 16 or more, and is within a Tuple or Dict, or of "
         "floats, is taken as numbers side by side, without convolutions. false: one image of bytes has convolutions, "

@@ -57,7 +57,7 @@ def normalized_statistics(
 
 
 def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Space) -> float | None:
-    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images, and None for vectors."""
+    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images alone, else None."""
     if clipping == "auto":
         return 1.0 if is_image(observation_space) else None
     return clipping

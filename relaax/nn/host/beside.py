@@ -51,7 +51,8 @@ class Beside:
         by_y = by_y * (1 - y * y) if self._tanh else by_y * (y > 0)
         by_kernel, by_bias = out[f"{self._name}/kernel"], out[f"{self._name}/bias"]
         if not further:
-            by_kernel.fill(0), by_bias.fill(0)
+            by_kernel.fill(0)
+            by_bias.fill(0)
         by_kernel += inputs[:, self._pixels :].T @ by_y
         by_bias += by_y.sum(axis=0)
         return np.ascontiguousarray(gradient[:, : -self._width])
