@@ -62,6 +62,9 @@ LOSS = "tests/algorithms/da3c/test_loss.py"
 CLIPPING = "tests/optim/test_clipping.py"
 LEARNING = "tests/learning/test_da3c_corridors.py"
 RECALL = "tests/learning/test_da3c_recall.py"
+SPACES = "tests/learning/test_da3c_spaces.py"
+DISTRIBUTIONS = "tests/nn/test_distributions.py"
+HOST_NETWORK = "tests/nn/host/test_network.py"
 CONT_GRADIENT = "tests/algorithms/da3c_cont/test_gradient.py"
 CONT_CONTRACT = "tests/algorithms/da3c_cont/test_contract.py"
 EPISODES = "tests/algorithms/da3c_cont/test_episodes.py"
@@ -79,6 +82,8 @@ HOST_PY = "relaax/nn/host/engine.py"
 LSTM_PY = "relaax/nn/host/lstm.py"
 SOFTMAX_PY = "relaax/nn/host/softmax.py"
 CLIPPING_PY = "relaax/optim/clipping.py"
+DISTRIBUTIONS_PY = "relaax/nn/distributions.py"
+BESIDE_PY = "relaax/nn/host/beside.py"
 LOSS_PY = "algorithms/da3c/loss.py"
 ROLLOUT_PY = "relaax/algorithm_base/rollout.py"
 AGENT_PY = "algorithms/da3c/actor_critic.py"
@@ -1003,6 +1008,97 @@ ERRORS = (
         "actions are given as the policy sampled them",
         [("algorithms/da3c_cont/actions.py", "np.maximum(mapped, self._low, out=mapped)", "pass")],
         CONT_CONTRACT,
+    ),
+    # Several choices at once, and numbers beside an image.
+    planted(
+        "only-the-first-choice",
+        "of several choices only the first has a gradient",
+        [
+            (
+                DISTRIBUTIONS_PY,
+                "            entropy += entropy_k\n",
+                "            entropy += entropy_k\n            by_logits[:, columns] *= k == 0\n",
+            )
+        ],
+        DISTRIBUTIONS,
+    ),
+    planted(
+        "only-the-first-choice-learned",
+        "the same, seen in what is learned",
+        [
+            (
+                DISTRIBUTIONS_PY,
+                "            entropy += entropy_k\n",
+                "            entropy += entropy_k\n            by_logits[:, columns] *= k == 0\n",
+            )
+        ],
+        SPACES,
+    ),
+    planted(
+        "choices-as-one",
+        "the likelihood of several choices, by which the overlap weighs, is that of the last one",
+        [(DISTRIBUTIONS_PY, "            found += _kernels()", "            found = _kernels()")],
+        DISTRIBUTIONS,
+    ),
+    planted(
+        "bits-sign",
+        "the likelihood of bits has the wrong slope",
+        [(DISTRIBUTIONS_PY, "np.where(a_t, zero, -one)", "np.where(a_t, -zero, one)")],
+        DISTRIBUTIONS,
+    ),
+    planted(
+        "bits-sign-learned",
+        "the same, seen in what is learned",
+        [(DISTRIBUTIONS_PY, "np.where(a_t, zero, -one)", "np.where(a_t, -zero, one)")],
+        SPACES,
+    ),
+    planted(
+        "bits-entropy-sign",
+        "the entropy of bits has the wrong slope",
+        [(DISTRIBUTIONS_PY, "by_logits -= logits * one", "by_logits += logits * one")],
+        DISTRIBUTIONS,
+    ),
+    planted(
+        "image-without-gradient",
+        "an image with numbers beside it has no gradient",
+        [
+            (
+                BESIDE_PY,
+                "np.ascontiguousarray(gradient[:, : -self._width])",
+                "np.zeros_like(gradient[:, : -self._width], order='C')",
+            )
+        ],
+        HOST_NETWORK,
+    ),
+    planted(
+        "numbers-without-gradient",
+        "the layer for numbers beside an image has no gradient",
+        [(BESIDE_PY, "by_kernel += inputs[:, self._pixels :].T @ by_y", "pass")],
+        HOST_NETWORK,
+    ),
+    planted(
+        "numbers-not-seen",
+        "what is beside an image does not reach the network, which learns and acts without it",
+        [
+            (
+                "relaax/algorithm_base/observations.py",
+                "inputs[:, count:] = self._vector",
+                "inputs[:, count:] = 0 * self._vector",
+            ),
+        ],
+        SPACES,
+    ),
+    planted(
+        "image-not-seen",
+        "an image with numbers beside it does not reach the network",
+        [
+            (
+                "relaax/algorithm_base/observations.py",
+                "np.divide(pixels, np.float32(255)",
+                "np.divide(0 * pixels, np.float32(255)",
+            )
+        ],
+        SPACES,
     ),
     # Normalisation.
     planted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaax.algorithm_base import Discrete, Space
+from relaax.algorithm_base import Discrete, MultiBinary, MultiDiscrete, Space
 from relaax.algorithm_base.agent_config import agent_network, observation_refusal
 from relaax.nn.action_values import ActionValues
 from relaax.nn.specification import NetworkSpec
@@ -24,9 +24,10 @@ def action_values(config: ActionValueConfig, action_space: Space) -> ActionValue
 def refusal(name: str, config: ActionValueConfig, observation_space: Space, action_space: Space) -> str | None:
     """Say why the algorithm of this name cannot handle the spaces; None if it can."""
     if not isinstance(action_space, Discrete):
+        several = isinstance(action_space, MultiDiscrete | MultiBinary)
         return (
             f"{name} cannot handle the action space {action_space}: it handles one Discrete, of which the network "
-            "estimates a value for each action"
+            "estimates a value for each action" + ("; da3c handles MultiDiscrete and MultiBinary" if several else "")
         )
     values = action_values(config, action_space)
     return observation_refusal(name, config, observation_space, values.heads, _groups(values), config.dueling)

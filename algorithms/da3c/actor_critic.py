@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import AgentContext, LargestOutput, Leaves, ScaledOutput, StepResult
+from relaax.algorithm_base import AgentContext, GreedyAction, Leaves, StepResult
 from relaax.algorithm_base.network_agent import NetworkAgent
 from relaax.algorithm_base.rollout import Batch, Experience, Rollout
 from relaax.nn.distributions import Distribution
@@ -54,7 +54,7 @@ class ActorCritic(NetworkAgent):
         self._experience.look_again(outputs["value"][:, 0], weights)
 
     @abstractmethod
-    def _greedy(self) -> LargestOutput | ScaledOutput:
+    def _greedy(self) -> GreedyAction:
         """Return how the most probable action follows from the outputs."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class ActorCritic(NetworkAgent):
         n = self.context.environments
         return Rollout(self.config.episode_len, n, self._spec, self._input_dtype, self._policy)
 
-    def _policy_outputs(self) -> tuple[tuple[str, ...], LargestOutput | ScaledOutput]:
+    def _policy_outputs(self) -> tuple[tuple[str, ...], GreedyAction]:
         return tuple(self._policy.heads), self._greedy()
 
     def _act(self) -> Leaves:

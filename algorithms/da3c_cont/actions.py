@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import Box, Leaves, ScaledOutput, Space, space_size
+from relaax.algorithm_base import (
+    Box,
+    Discrete,
+    Leaves,
+    MultiBinary,
+    MultiDiscrete,
+    ScaledOutput,
+    Space,
+    space_size,
+)
 from relaax.nn.distributions import Gaussian
 
 from .config import Config
@@ -58,4 +67,6 @@ def action_refusal(space: Space) -> str | None:
     """Return the spaces that can be handled, where `space` is none of them; else None."""
     if all(isinstance(box, Box) and box.dtype.kind == "f" for box in space.elements()):
         return None
-    return "it handles Box of real numbers, and Tuple or Dict of them"
+    sentence = "it handles Box of real numbers, and Tuple or Dict of them"
+    discrete = isinstance(space, Discrete | MultiDiscrete | MultiBinary)
+    return sentence + ("; da3c handles Discrete, MultiDiscrete and MultiBinary" if discrete else "")

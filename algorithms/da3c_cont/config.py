@@ -43,5 +43,5 @@ class Config(ActorCriticConfig):
         10_000, ge=1, description="With `whole_episodes`: longer ones are learned from in parts of this length."
     )
     normalize_observations: bool = Field(
-        True, description="Observations that are no images are given to the network as (x - mean) / std, within +-10."
+        True, description="What of observations is no image is given to the network as (x - mean) / std, within +-10."
     )

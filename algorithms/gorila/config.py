@@ -24,7 +24,7 @@ class ReplayConfig(ActionValueConfig):
         None,
         description="For learning, never in what is reported: scale divides by the standard deviation of the "
         "discounted return so far, standardize gives (r - mean) / std, both as they were when a reward came; null "
-        "leaves them as they are, auto means scale for vectors and null for images.",
+        "leaves them as they are, auto means null for images alone and scale for all else.",
     )
     errors: Free[Literal["squared", "huber"]] = Field(
         "huber",

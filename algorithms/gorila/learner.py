@@ -14,7 +14,6 @@ from relaax.algorithm_base.agent_config import agent_statistics
 from relaax.algorithm_base.exploration import LinearAnnealing
 from relaax.algorithm_base.held_out import HeldOutStates
 from relaax.algorithm_base.normalization import Normalization
-from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.transitions import priorities_of
 from relaax.algorithm_base.value_loss import ValueLoss
 from relaax.algorithm_base.value_targets import greedy_values, one_step_targets
@@ -24,6 +23,7 @@ from relaax.optim.clipping import clip_by_norm
 from ..async_q.action_value_agent import Array, no_state
 from ..async_q.network import action_values, value_network
 from .config import ReplayConfig
+from .replay import observation_layout
 
 
 class Learner(LearnerBase):
@@ -39,9 +39,9 @@ class Learner(LearnerBase):
         super().__init__(config, context)
         self._q = action_values(config, context.action_space)
         spec = value_network(config, context.observation_space, self._q)
-        self._layout = ObservationLayout(context.observation_space, config.history_len)
+        self._layout = observation_layout(config, context.observation_space)
         statistics = agent_statistics(config, context.observation_space)
-        self._normalization = Normalization(statistics, config.rewards_gamma, 0, context.metrics)
+        self._normalization = Normalization(statistics, config.rewards_gamma, 0, context.metrics, spec.pixels)
         dtype = self._normalization.input_dtype(self._layout.dtype)
         self._online = make_engine(spec, dtype, (1, config.batch_size))
         self._target = make_engine(spec, dtype, (1, None))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaax.algorithm_base import ReplayBase, TableDeclaration
+from relaax.algorithm_base import ReplayBase, Space, TableDeclaration
+from relaax.algorithm_base.network import image_part
 from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.transitions import transition_table
 
@@ -13,12 +14,17 @@ from .config import ReplayConfig
 _REMOVERS: dict[str, Literal["fifo", "lowest_priority"]] = {"oldest": "fifo", "lowest_priority": "lowest_priority"}
 
 
+def observation_layout(config: ReplayConfig, observation_space: Space) -> ObservationLayout:
+    """Return how observations are kept."""
+    return ObservationLayout(observation_space, config.history_len, image_part(config.network, observation_space))
+
+
 class Replay(ReplayBase):
     """Transitions, drawn uniformly or by priority; the oldest go first, or those of the lowest priority."""
 
     def table(self) -> TableDeclaration:
         config: ReplayConfig = self.config
-        layout = ObservationLayout(self.observation_space, config.history_len)
+        layout = observation_layout(config, self.observation_space)
         exponent = config.priority_exponent if config.prioritized else None
         return TableDeclaration(
             transition_table(layout, config.replay_capacity, exponent, _REMOVERS[config.removal]),

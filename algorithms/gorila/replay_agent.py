@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from relaax.algorithm_base import AgentContext, LearnerContext, Leaves, Mask, StepResult
 from relaax.algorithm_base.learner import record_sample
-from relaax.algorithm_base.stored_observations import ObservationLayout
 from relaax.algorithm_base.transitions import Transitions
 
 from ..async_q.action_value_agent import ActionValueAgent, Inputs, no_state
 from .config import ReplayConfig
 from .learner import Learner
+from .replay import observation_layout
 
 
 class ReplayAgent(ActionValueAgent):
@@ -30,7 +30,7 @@ class ReplayAgent(ActionValueAgent):
         super().__init__(config, context)
         self._transitions = Transitions(
             context.replay.writers if context.replay else [],
-            ObservationLayout(context.observation_space, config.history_len),
+            observation_layout(config, context.observation_space),
             steps=config.n_step,
             gamma=config.rewards_gamma,
             priority_offset=config.priority_offset if config.actors_know_priorities else None,

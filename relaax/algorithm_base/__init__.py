@@ -13,7 +13,14 @@ from relaax.algorithm_base.optimizer_config import (
     RMSPropConfig,
 )
 from relaax.algorithm_base.parameter_server import ParameterServerBase
-from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph, ScaledOutput
+from relaax.algorithm_base.policy_graph import (
+    GreedyAction,
+    LargestOutput,
+    LargestOutputs,
+    PolicyGraph,
+    PositiveOutputs,
+    ScaledOutput,
+)
 from relaax.algorithm_base.replay_tables import ReplayBase
 from relaax.algorithm_base.schedule import Schedule
 from relaax.algorithm_base.step import Leaves, Mask, StepResult
@@ -54,7 +61,9 @@ __all__ = [
     "Fixed",
     "FlatVector",
     "Free",
+    "GreedyAction",
     "LargestOutput",
+    "LargestOutputs",
     "LearnerBase",
     "LearnerContext",
     "Leaves",
@@ -68,6 +77,7 @@ __all__ = [
     "OptimizerConfig",
     "ParameterServerBase",
     "PolicyGraph",
+    "PositiveOutputs",
     "Pulled",
     "Pushed",
     "RMSPropConfig",

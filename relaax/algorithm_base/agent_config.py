@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field, PositiveFloat
 
 from relaax.algorithm_base.config import ConfigBase
-from relaax.algorithm_base.network import NetworkConfig, network_for, network_refusal
+from relaax.algorithm_base.network import NetworkConfig, image_part, network_for, network_refusal
 from relaax.algorithm_base.normalization import normalized_statistics
-from relaax.algorithm_base.observations import is_image
+from relaax.algorithm_base.observations import image_of, is_image
 from relaax.configuration import Fixed
 from relaax.nn.specification import NetworkSpec
 from relaax.parameters.grpc_options import MAX_STATISTICS
@@ -24,16 +24,16 @@ class AgentConfig(ConfigBase):
     reward_clipping: Fixed[PositiveFloat | Literal["auto"] | None] = Field(
         "auto",
         description="Rewards are cut to plus or minus this for learning, after normalisation and never in what is "
-        "reported; null leaves them as they are, auto means 1 for images and null for vectors.",
+        "reported; null leaves them as they are, auto means 1 for images alone and null for all else.",
     )
     normalize_rewards: Fixed[Literal["auto", "scale", "standardize"] | None] = Field(
         "auto",
         description="For learning, never in what is reported: scale divides by the standard deviation of the "
-        "discounted return so far, standardize gives (r - mean) / std; null leaves them as they are, auto means scale "
-        "for vectors and null for images.",
+        "discounted return so far, standardize gives (r - mean) / std; null leaves them as they are, auto means null "
+        "for images alone and scale for all else.",
     )
     normalize_observations: Fixed[bool] = Field(
-        False, description="Observations that are no images are given to the network as (x - mean) / std, within +-10."
+        False, description="What of observations is no image is given to the network as (x - mean) / std, within +-10."
     )
     subtract_mean_image: Fixed[bool] = Field(
         False, description="Images are given to the network without the mean of the first 20,000 of all workers."
@@ -66,7 +66,11 @@ def agent_network(
 def agent_statistics(config: AgentConfig, observation_space: Space) -> dict[str, int]:
     """Return names and lengths of the statistics that observations and rewards are normalised with."""
     return normalized_statistics(
-        observation_space, config.normalize_observations, config.normalize_rewards, config.subtract_mean_image
+        observation_space,
+        config.normalize_observations,
+        config.normalize_rewards,
+        config.subtract_mean_image,
+        image_part(config.network, observation_space),
     )
 
 
@@ -83,6 +87,7 @@ def observation_refusal(
         config.network, observation_space, heads, config.history_len, config.recurrent, groups, streams
     )
     if sentence is None and sum(agent_statistics(config, observation_space).values()) > MAX_STATISTICS:
-        key = "subtract_mean_image" if is_image(observation_space) else "normalize_observations"
+        image = is_image(image_of(observation_space, image_part(config.network, observation_space)))
+        key = "subtract_mean_image" if image and config.subtract_mean_image else "normalize_observations"
         sentence = f"at most {MAX_STATISTICS} numbers are normalised; set algorithm.{key} to false"
     return f"{name} cannot handle the observation space {observation_space}: {sentence}" if sentence else None

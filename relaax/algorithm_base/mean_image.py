@@ -26,9 +26,9 @@ class MeanImage:
     image (Krizhevsky et al. 2012) a background is black, and a network sees what moves.
     """
 
-    def __init__(self, name: str, size: int, metrics: MetricsRecorder) -> None:
-        """`size`: numbers of one frame."""
-        self._name, self._size, self._metrics = name, size, metrics
+    def __init__(self, name: str, size: int, metrics: MetricsRecorder, white: int = WHITE) -> None:
+        """`size`: numbers of one frame; `white`: the largest of them, 255 for bytes."""
+        self._name, self._size, self._metrics, self._white = name, size, metrics, white
         self._moments = Moments.zeros(size)
         self._stacked: Array | None = None
         self._seen: Array | None = None
@@ -39,7 +39,7 @@ class MeanImage:
         self._use(pulled.statistics[self._name])
 
     def see(self, inputs: Array) -> None:
-        """Stacks of frames uint8 [N, H, W, C x history] are acted on next."""
+        """Stacks of frames, 0..white [N, H, W, C x history] or flat, are acted on next."""
         history = self._history(inputs)
         self._seen = inputs[..., history - 1 :: history].reshape(len(inputs), -1) if self._gathers else None
 
@@ -52,24 +52,24 @@ class MeanImage:
             self._seen = None
 
     def without(self, inputs: Array) -> npt.NDArray[np.float32]:
-        """Return stacks of frames uint8 [N, H, W, C x history] without the mean image, float32 from -1 to 1.
+        """Return stacks of frames, 0..white [N, H, W, C x history] or flat, less the mean image, float32 from -1 to 1.
 
         They are overwritten by the next call: new memory would cost several times what this computes.
         """
         if self._stacked is None:
-            self._stacked = (WHITE * self.stacked(inputs.shape[1:])).astype(np.float32)
+            self._stacked = (self._white * self.stacked(inputs.shape[1:])).astype(np.float32)
         if self._memory.shape != inputs.shape:
             self._memory = np.empty(inputs.shape, np.float32)
         images = self._memory
         images[...] = inputs
         images -= self._stacked
-        images *= np.float32(1 / WHITE)
+        images *= np.float32(1 / self._white)
         return images
 
     def stacked(self, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
         """Return the mean image as often as frames are stacked, from 0 to 1, float64 [H, W, C x history]."""
         history = math.prod(shape) // self._size
-        return np.repeat(self._moments.mean / WHITE, history).reshape(shape)
+        return np.repeat(self._moments.mean / self._white, history).reshape(shape)
 
     @property
     def _gathers(self) -> bool:

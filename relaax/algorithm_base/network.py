@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -10,13 +11,14 @@ from pydantic import Field, PositiveInt, model_validator
 
 from relaax.algorithm_base.config import space_size
 from relaax.algorithm_base.observations import (
+    image_of,
     input_refusal,
     input_shape,
     is_image,
     looks_like_image,
     with_channels_last,
 )
-from relaax.configuration import Free, Section
+from relaax.configuration import Section
 from relaax.nn.specification import Convolution, NetworkSpec
 from relaax.parameters.grpc_options import MAX_PARAMETERS
 from relaax.rlx import Space
@@ -32,6 +34,8 @@ LAYERS: Layers = (
 """The first are those of Mnih et al. 2013 and of the feed-forward agent of Mnih et al. 2016, for 84 x 84. The third are
 those of Young and Tian 2019 (MinAtar), for 10 x 10.
 """
+BESIDE = 64
+"""Width of the dense layer for numbers beside an image."""
 _NATURE = (36, (Convolution(32, 8, 4), Convolution(64, 4, 2), Convolution(64, 3, 1)), 512)
 
 
@@ -66,10 +70,11 @@ class NetworkConfig(Section):
         description="Policy and value, or with `dueling` value and advantages, have networks of their own; by default "
         "true for vectors without `lstm`, else false.",
     )
-    flatten_images: Free[bool] = Field(
+    flatten_images: bool = Field(
         False,
-        description="What looks like an image, with two axes of 16 or more, and gets no convolutions (one of floats, "
-        "one beside other parts) is taken as numbers side by side. false: such observations are refused.",
+        description="What looks like an image, with two axes of 16 or more, and is within a Tuple or Dict, or of "
+        "floats, is taken as numbers side by side, without convolutions. false: one image of bytes has convolutions, "
+        "whatever numbers are beside it, and the others are refused.",
     )
     lstm_size: int = Field(256, gt=0, description="Cells of the LSTM after the last of these layers, with `lstm`.")
 
@@ -114,8 +119,10 @@ def network_for(
     `streams`: heads that share convolutions have parts of their own of the last dense layer (see `NetworkSpec`). It is
     not used without convolutions or a dense layer, with an LSTM, or if heads have networks of their own.
     """
-    image = is_image(observation_space)
-    convolutions, dense = _default_layers(config, observation_space)
+    part = image_part(config, observation_space)
+    image_space = image_of(observation_space, part)
+    image = is_image(image_space)
+    convolutions, dense = _default_layers(config, image_space)
     if image and config.convolutions is not None:
         convolutions = tuple(Convolution(c.filters, c.kernel, c.stride) for c in config.convolutions)
     if config.dense is not None:
@@ -124,8 +131,11 @@ def network_for(
     if separate is None:
         separate = not image and not lstm
     own = groups if separate else ()
+    frames = history(history_len, image_space)
+    inputs = input_shape(observation_space, frames, part)
+    stack = () if part is None else input_shape(image_space, frames)
     return NetworkSpec(
-        inputs=input_shape(observation_space, history(history_len, observation_space)),
+        inputs=inputs,
         heads=dict(heads),
         dense=dense,
         convolutions=convolutions,
@@ -133,7 +143,24 @@ def network_for(
         groups=own,
         lstm=config.lstm_size if lstm else 0,
         streams=bool(streams and convolutions and dense) and not lstm and not own,
+        image=stack,
+        beside=BESIDE if stack and inputs != (math.prod(stack),) else 0,
     )
+
+
+def image_part(config: NetworkConfig, observation_space: Space) -> int | None:
+    """Return which part of a Tuple or Dict gets convolutions, as an image beside numbers; None if none does.
+
+    It is the one that is an image and looks like one. A smaller one is numbers as well, unless convolutions are
+    configured.
+    """
+    elements = list(observation_space.elements())
+    if config.flatten_images or elements[0] is observation_space:
+        return None
+    images = [index for index, element in enumerate(elements) if is_image(element)]
+    large = [index for index in images if looks_like_image(elements[index])]
+    found = large or (images if config.convolutions else [])
+    return found[0] if len(found) == 1 else None
 
 
 def history(history_len: int | None, observation_space: Space) -> int:
@@ -171,7 +198,7 @@ def network_refusal(
     try:
         parameters = network_for(config, observation_space, heads, history_len, lstm, groups, streams).layout().size
     except ValueError as error:
-        turned = with_channels_last(observation_space)
+        turned = with_channels_last(image_of(observation_space, image_part(config, observation_space)))
         hint = "change algorithm.network.convolutions"
         return f"{error}; {hint if turned is None else f'transpose it to {list(turned)}, or {hint}'}"
     if parameters > MAX_PARAMETERS:
@@ -181,23 +208,40 @@ def network_refusal(
 
 def _image_refusal(config: NetworkConfig, observation_space: Space) -> str | None:
     """Return why an image is not learned from as it is: it would do badly, and nobody would know why."""
-    turned = with_channels_last(observation_space)
+    part = image_part(config, observation_space)
+    image = image_of(observation_space, part)
+    turned = with_channels_last(image)
     if turned is not None and config.convolutions is None:
         return (
-            "it looks like an image of [channels, rows, columns], and images are taken as [rows, columns, channels]; "
-            f"transpose it to {list(turned)}, for instance with gymnasium.wrappers.TransformObservation, or set "
-            "algorithm.network.convolutions if its axes are meant as they stand"
+            f"{_looks(image, observation_space)} like an image of [channels, rows, columns], and images are taken as "
+            f"[rows, columns, channels]; transpose it to {list(turned)}, for instance with "
+            "gymnasium.wrappers.TransformObservation, or set algorithm.network.convolutions if its axes are meant as "
+            "they stand"
         )
     if config.flatten_images or is_image(observation_space):
         return None
-    for element in observation_space.elements():
-        if looks_like_image(element):
-            if element is observation_space:
-                what, way = "it looks", "Boxes of uint8, [rows, columns] or [rows, columns, channels]; send it as one"
-            else:
-                what, way = f"its part {element} looks", "an image alone; send nothing else"
-            return (
-                f"{what} like an image, and convolutions are for {way}, or set algorithm.network.flatten_images to "
-                f"true to take its {space_size(element)} numbers side by side, without convolutions"
-            )
+    others = [e for index, e in enumerate(observation_space.elements()) if index != part and looks_like_image(e)]
+    images = [element for element in others if is_image(element)]
+    if len(images) > 1:
+        numbers = sum(map(space_size, images))
+        return (
+            f"{len(images)} of its parts are images, the first two {images[0]} and {images[1]}, and convolutions are "
+            f"for one; send them as the channels of one image, or set {_flattened('their', numbers)}"
+        )
+    if others:
+        return (
+            f"{_looks(others[0], observation_space)} like an image, and convolutions are for Boxes of uint8, [rows, "
+            "columns] or [rows, columns, channels]; send it as one, or set "
+            f"{_flattened('its', space_size(others[0]))}"
+        )
     return None
+
+
+def _looks(element: Space, observation_space: Space) -> str:
+    return "it looks" if element is observation_space else f"its part {element} looks"
+
+
+def _flattened(whose: str, numbers: int) -> str:
+    return (
+        f"algorithm.network.flatten_images to true to take {whose} {numbers} numbers side by side, without convolutions"
+    )

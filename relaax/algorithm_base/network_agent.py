@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.agent import AgentBase, AgentContext
 from relaax.algorithm_base.agent_config import AgentConfig, agent_statistics
-from relaax.algorithm_base.network import history
+from relaax.algorithm_base.network import history, image_part
 from relaax.algorithm_base.normalization import Normalization, reward_bound
-from relaax.algorithm_base.observations import ObservationEncoder
-from relaax.algorithm_base.policy_graph import LargestOutput, PolicyGraph, ScaledOutput
+from relaax.algorithm_base.observations import ObservationEncoder, image_of
+from relaax.algorithm_base.policy_graph import GreedyAction, PolicyGraph
 from relaax.algorithm_base.step import Leaves, Mask, StepResult
 from relaax.nn.engine import Actor, Engine, make_actor, make_engine
 from relaax.nn.specification import NetworkSpec
@@ -51,9 +51,11 @@ class NetworkAgent(AgentBase):
         super().__init__(config, context)
         n, space = context.environments, context.observation_space
         self._spec = spec
-        self._encoder = ObservationEncoder(space, n, history(config.history_len, space))
+        self._image = image_part(config.network, space)
+        frames = history(config.history_len, image_of(space, self._image))
+        self._encoder = ObservationEncoder(space, n, frames, self._image)
         statistics = agent_statistics(config, space)
-        self._normalization = Normalization(statistics, config.rewards_gamma, n, context.metrics)
+        self._normalization = Normalization(statistics, config.rewards_gamma, n, context.metrics, spec.pixels)
         self._input_dtype = self._normalization.input_dtype(self._encoder.dtype)
         self._clip = reward_bound(config.reward_clipping, space)
         self._rng = np.random.default_rng([context.seed, *context.actors])
@@ -95,10 +97,11 @@ class NetworkAgent(AgentBase):
         mean, std = self._normalization.mean_and_std(self._spec.inputs)
         heads, greedy = self._policy_outputs()
         parameters = self.context.parameters.pull().parameters
-        return PolicyGraph(self._spec, parameters, heads, greedy, self._encoder.history, mean, std)
+        frames, limit = self._encoder.history, self._normalization.limit
+        return PolicyGraph(self._spec, parameters, heads, greedy, frames, mean, std, self._image, limit)
 
     @abstractmethod
-    def _policy_outputs(self) -> tuple[tuple[str, ...], LargestOutput | ScaledOutput]:
+    def _policy_outputs(self) -> tuple[tuple[str, ...], GreedyAction]:
         """Return the heads that acting needs, and how the best action follows from their outputs."""
 
     @abstractmethod

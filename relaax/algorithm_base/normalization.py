@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base.mean_image import MeanImage
-from relaax.algorithm_base.observations import input_shape, is_image
+from relaax.algorithm_base.mean_image import WHITE, MeanImage
+from relaax.algorithm_base.observations import image_of, input_shape, is_image
 from relaax.algorithm_base.step import StepResult
 from relaax.parameters.interfaces import MetricsRecorder, Pulled
 from relaax.parameters.moments import Moments
@@ -28,20 +28,27 @@ RewardNormalization = Literal["auto", "scale", "standardize"] | None
 
 
 def normalized_statistics(
-    observation_space: Space, observations: bool, rewards: RewardNormalization, mean_image: bool = False
+    observation_space: Space,
+    observations: bool,
+    rewards: RewardNormalization,
+    mean_image: bool = False,
+    image: int | None = None,
 ) -> dict[str, int]:
     """Return names and lengths of the statistics that normalisation needs (see `ParameterServerBase.statistics`).
 
     `observations`: whether those that are no images are given to the network as (x - mean) / std. `rewards`: "scale"
     divides by the standard deviation of the discounted return so far, "standardize" gives (r - mean) / std, None leaves
-    them as they are, "auto" means "scale" for vectors and None for images. `mean_image`: whether images are given to
-    the network without their mean.
+    them as they are, "auto" means "scale", and None for images alone. `mean_image`: whether images are given to
+    the network without their mean. `image`: as for `ObservationEncoder`.
     """
     statistics = {}
-    if mean_image and is_image(observation_space):
-        statistics[IMAGE] = math.prod(input_shape(observation_space, history=1))
-    if observations and not is_image(observation_space):
-        (statistics[OBSERVATION],) = input_shape(observation_space, history=1)
+    image_space = image_of(observation_space, image)
+    pixels = math.prod(input_shape(image_space, history=1)) if is_image(image_space) else 0
+    if mean_image and pixels:
+        statistics[IMAGE] = pixels
+    numbers = math.prod(input_shape(observation_space, history=1)) - pixels
+    if observations and numbers:
+        statistics[OBSERVATION] = numbers
     if rewards == "auto":
         rewards = None if is_image(observation_space) else "scale"
     if rewards is not None:
@@ -50,7 +57,7 @@ def normalized_statistics(
 
 
 def reward_bound(clipping: float | Literal["auto"] | None, observation_space: Space) -> float | None:
-    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images, and None for vectors."""
+    """Return the bound on rewards that a `reward_clipping` means: "auto" is 1 for images alone, else None."""
     if clipping == "auto":
         return 1.0 if is_image(observation_space) else None
     return clipping
@@ -104,12 +111,21 @@ class Normalization:
     """
 
     def __init__(
-        self, statistics: Mapping[str, int], gamma: float, environments: int, metrics: MetricsRecorder
+        self,
+        statistics: Mapping[str, int],
+        gamma: float,
+        environments: int,
+        metrics: MetricsRecorder,
+        pixels: int = 0,
     ) -> None:
-        """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards."""
-        self._gamma = gamma
+        """`statistics`: those of `normalized_statistics`; `gamma`: the discount of rewards.
+
+        `pixels`: how many of the inputs are those of an image with numbers beside it (`NetworkSpec.pixels`).
+        """
+        self._gamma, self._pixels = gamma, pixels
+        white = 1 if pixels else WHITE
         self._statistics = {name: Statistic(name, n, metrics) for name, n in statistics.items() if name != IMAGE}
-        self._image = MeanImage(IMAGE, statistics[IMAGE], metrics) if IMAGE in statistics else None
+        self._image = MeanImage(IMAGE, statistics[IMAGE], metrics, white) if IMAGE in statistics else None
         self._observation, self._reward, self._return = map(self._statistics.get, (OBSERVATION, REWARD, RETURN))
         self._seen: Array = np.zeros((environments, 0))
         self._returns = np.zeros(environments)  # discounted sums of the rewards since the episodes began
@@ -128,9 +144,9 @@ class Normalization:
     def see(self, inputs: Array) -> None:
         """Inputs [N, ...] that are acted on next, as they are before they are normalised."""
         if self._observation:
-            self._seen = inputs.astype(np.float64)  # a copy: the worker uses its buffers again
+            self._seen = inputs[:, self._pixels :].astype(np.float64)  # a copy: the worker uses its buffers again
         if self._image:
-            self._image.see(inputs)
+            self._image.see(inputs[:, : self._pixels] if self._pixels else inputs)
 
     def gather(self, step: StepResult) -> None:
         """The outcome of those actions."""
@@ -150,8 +166,15 @@ class Normalization:
 
     def observations(self, inputs: Array) -> Array:
         """Inputs [N, ...] as the network wants them; images are overwritten by the next call."""
-        if self._image:
-            return self._image.without(inputs)
+        if self._pixels:
+            image, numbers = inputs[:, : self._pixels], inputs[:, self._pixels :]
+            return np.concatenate([self._of_image(image), self._of_numbers(numbers)], axis=1)
+        return self._of_image(inputs) if self._image else self._of_numbers(inputs)
+
+    def _of_image(self, inputs: Array) -> Array:
+        return self._image.without(inputs) if self._image else inputs
+
+    def _of_numbers(self, inputs: Array) -> Array:
         if not self._observation:
             return inputs
         normalized = self._observation.standardized(inputs)
@@ -166,9 +189,19 @@ class Normalization:
 
         That of images is from 0 to 1.
         """
+        if self._pixels and (self._image or self._observation):
+            image, numbers = np.zeros(self._pixels), np.zeros(shape[0] - self._pixels)
+            mean, std = self._observation.mean_and_std if self._observation else (numbers, numbers + 1)
+            whole = [self._image.stacked(image.shape) if self._image else image, mean]
+            return np.concatenate(whole), np.concatenate([image + 1, std])
         if self._image:
             return self._image.stacked(shape), np.ones(1)
         return self._observation.mean_and_std if self._observation else (None, None)
+
+    @property
+    def limit(self) -> float:
+        """Plus and minus this is what `observations` cuts to: infinity if only images are normalised."""
+        return LIMIT if self._observation else math.inf
 
     def rewards(self, step: StepResult) -> Array:
         """Rewards float64 [N] as they are learned, not to be written to. Those of void transitions are void."""

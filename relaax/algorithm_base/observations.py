@@ -27,46 +27,68 @@ class ObservationEncoder:
     shape [H, W, C], whose True becomes 255. Everything else becomes float32 [N, D]: numbers in C order, a Discrete as
     one-hot, the parts of a Tuple or Dict side by side. Bytes among these that look like an image are brought from
     0..255 to 0..1.
+
+    `image`: which of several parts is an image with frames to stack (see `image_part`). Its pixels, from 0 to 1 in the
+    order of [H, W, C x history], are then the first of the numbers.
     """
 
-    def __init__(self, space: Space, environments: int, history: int) -> None:
+    def __init__(self, space: Space, environments: int, history: int, image: int | None = None) -> None:
         self._elements = list(space.elements())
         self._pictures = [looks_like_image(e) and e.dtype == np.uint8 for e in self._elements]
-        self._history = (
-            FrameStack(environments, self._elements[0].shape, np.uint8, history) if is_image(space) else None
-        )
+        self._alone = is_image(space)
+        self._image = 0 if self._alone else image
+        self._history = None
+        if self._image is not None:
+            self._history = FrameStack(environments, self._elements[self._image].shape, np.uint8, history)
         self.history = history
-        self.shape = input_shape(space, history)
+        self.shape = input_shape(space, history, image)
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """uint8 for images, else float32."""
-        return np.uint8 if self._history else np.float32
+        """uint8 for images alone, else float32."""
+        return np.uint8 if self._alone else np.float32
 
     def reset(self, observations: Leaves) -> Inputs:
         """Inputs where every environment starts an episode."""
-        if self._history:
-            return self._image(self._history.reset(_pixels(observations[0])))
-        return self._vector(observations)
+        if self._history is None:
+            return self._vector(observations)
+        return self._with_stack(self._history.reset(self._frames(observations)), observations)
 
     def push(self, observations: Leaves, restart: Mask) -> Inputs:
         """Inputs after a step; where `restart` [N], the observation starts an episode."""
-        if self._history:
-            return self._image(self._history.push(_pixels(observations[0]), restart))
-        return self._vector(observations)
+        if self._history is None:
+            return self._vector(observations)
+        return self._with_stack(self._history.push(self._frames(observations), restart), observations)
 
     def peek(self, observations: Leaves) -> Inputs:
         """Inputs for final observations, with the history of the episode that they end; nothing is remembered."""
-        if self._history:
-            return self._image(self._history.peek(_pixels(observations[0])))
-        return self._vector(observations)
+        if self._history is None:
+            return self._vector(observations)
+        return self._with_stack(self._history.peek(self._frames(observations)), observations)
 
-    def _image(self, stack: Inputs) -> Inputs:
-        return stack.reshape(len(stack), *self.shape)
+    def _frames(self, observations: Leaves) -> Inputs:
+        assert self._image is not None, "only an image has frames"
+        return _pixels(observations[self._image])
+
+    def _with_stack(self, stack: Inputs, observations: Leaves) -> Inputs:
+        if self._alone:
+            return stack.reshape(len(stack), *self.shape)
+        inputs = np.empty((len(stack), *self.shape), np.float32)
+        pixels = stack.reshape(len(stack), -1)
+        count = pixels.shape[1]
+        np.divide(pixels, np.float32(255), out=inputs[:, :count])
+        if count < inputs.shape[1]:
+            inputs[:, count:] = self._vector(observations)
+        return inputs
 
     def _vector(self, observations: Leaves) -> Inputs:
+        """Return all that is no image with a history, side by side."""
         parts = []
-        for element, leaf, picture in zip(self._elements, observations, self._pictures, strict=True):
+        for index, (element, leaf, picture) in enumerate(
+            zip(self._elements, observations, self._pictures, strict=True)
+        ):
+            if index == self._image:
+                continue
             if isinstance(element, Discrete):
                 # No indexing: rows of final observations where no episode ended may hold anything.
                 parts.append((leaf[:, None] - element.start == np.arange(element.n)).astype(np.float32))
@@ -106,15 +128,21 @@ def with_channels_last(space: Space) -> tuple[int, int, int] | None:
     return (height, width, channels) if 2 * channels <= min(height, width) else None
 
 
-def input_shape(space: Space, history: int) -> tuple[int, ...]:
-    """Shape of one network input."""
+def input_shape(space: Space, history: int, image: int | None = None) -> tuple[int, ...]:
+    """Shape of one network input. `image`: as for `ObservationEncoder`."""
     if is_image(space):
         (element,) = space.elements()
         height, width, *channels = element.shape
         return height, width, math.prod(channels) * history
-    return (
-        sum(element.n if isinstance(element, Discrete) else math.prod(element.shape) for element in space.elements()),
-    )
+    sizes = [e.n if isinstance(e, Discrete) else math.prod(e.shape) for e in space.elements()]
+    if image is not None:
+        sizes[image] *= history
+    return (sum(sizes),)
+
+
+def image_of(space: Space, image: int | None) -> Space:
+    """Return the image among several parts, if there is one, else the whole space."""
+    return space if image is None else list(space.elements())[image]
 
 
 def input_refusal(space: Space) -> str | None:

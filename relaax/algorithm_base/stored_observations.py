@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from relaax.algorithm_base.frame_stack import FrameStack
 from relaax.algorithm_base.network import history
-from relaax.algorithm_base.observations import input_shape, is_image
+from relaax.algorithm_base.observations import image_of, input_shape, is_image
 from relaax.algorithm_base.step import Mask
 from relaax.replay.spec import Field
 from relaax.rlx import Space
@@ -25,12 +25,14 @@ class ObservationLayout:
     """What an `ObservationEncoder` makes of a space, as a field of a table.
 
     A stack of H frames of [h, w, c] is kept as one of frames [h, w * c, 1]: so its bytes are in the encoder's order,
-    in which the frames come last.
+    in which the frames come last. An image with numbers beside it (`image`: as for `ObservationEncoder`) is kept as
+    numbers, with each of its stacks.
     """
 
-    def __init__(self, space: Space, history_len: int | None) -> None:
-        self.frames = history(history_len, space) if is_image(space) else 0
-        self.inputs = input_shape(space, max(self.frames, 1))
+    def __init__(self, space: Space, history_len: int | None, image: int | None = None) -> None:
+        frames = history(history_len, image_of(space, image))
+        self.frames = frames if is_image(space) else 0
+        self.inputs = input_shape(space, frames, image)
         self.dtype: npt.DTypeLike = np.uint8 if self.frames else np.float32
 
     @property

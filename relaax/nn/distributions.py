@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -88,6 +88,93 @@ class Categorical(Distribution):
         return {"policy": by_logits}, log_probability, entropy
 
 
+class MultiCategorical(Distribution):
+    """Several choices, independent of each other: one of `choices[k]` actions for each k, int64 [K] from 0.
+
+    The head `policy` gives their unnormalised log-probabilities side by side. log pi and the entropy are the sums of
+    those of the choices.
+    """
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self.choices = tuple(choices)
+        self.heads = {"policy": sum(choices)}
+        self.action_shape = (len(self.choices),)
+        self.action_dtype = np.dtype(np.int64)
+
+    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
+        logits = outputs["policy"]
+        return self._largest(logits + rng.gumbel(size=logits.shape))
+
+    def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
+        return self._largest(outputs["policy"])
+
+    def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        found: npt.NDArray[np.float64] = np.zeros(len(a_t))
+        for k, columns in enumerate(self._columns()):
+            found += _kernels().softmax_log_probability(outputs["policy"][:, columns], a_t[:, k])
+        return found
+
+    def gradient(
+        self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
+    ) -> tuple[dict[str, Array], Array, Array]:
+        logits = outputs["policy"]
+        by_logits = np.empty(logits.shape, np.float32)
+        log_probability, entropy = np.zeros((2, len(a_t)), np.float32)
+        for k, columns in enumerate(self._columns()):
+            by_logits[:, columns], log_probability_k, entropy_k = _kernels().softmax_gradient(
+                logits[:, columns], a_t[:, k], by_log_probability, by_entropy
+            )
+            log_probability += log_probability_k
+            entropy += entropy_k
+        return {"policy": by_logits}, log_probability, entropy
+
+    def _largest(self, scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.stack([scores[:, columns].argmax(axis=1) for columns in self._columns()], axis=1)
+
+    def _columns(self) -> Iterator[slice]:
+        """Where the outputs of each choice stand."""
+        start = 0
+        for count in self.choices:
+            yield slice(start, start + count)
+            start += count
+
+
+class Bernoulli(Distribution):
+    """`size` bits, int8 0 or 1, independent of each other. The head `policy` gives log(p(1) / p(0)) of each.
+
+    log pi and the entropy are the sums of those of the bits.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.heads = {"policy": size}
+        self.action_shape = (size,)
+        self.action_dtype = np.dtype(np.int8)
+
+    def sample(self, outputs: Mapping[str, Array], rng: np.random.Generator) -> npt.NDArray[Any]:
+        logits = outputs["policy"]
+        return (rng.random(logits.shape) < _sigmoid(logits)).astype(self.action_dtype)
+
+    def mode(self, outputs: Mapping[str, Array]) -> npt.NDArray[Any]:
+        return (outputs["policy"] > 0).astype(self.action_dtype)
+
+    def log_probability(self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        logits = outputs["policy"].astype(np.float64)
+        found: npt.NDArray[np.float64] = -np.logaddexp(0, np.where(a_t, -logits, logits)).sum(axis=1)
+        return found
+
+    def gradient(
+        self, outputs: Mapping[str, Array], a_t: npt.NDArray[Any], by_log_probability: Array, by_entropy: Array
+    ) -> tuple[dict[str, Array], Array, Array]:
+        logits = outputs["policy"]
+        one, zero = _sigmoid(logits), _sigmoid(-logits)
+        log_probability: Array = -np.logaddexp(0, np.where(a_t, -logits, logits)).sum(axis=1)
+        entropy: Array = (one * np.logaddexp(0, -logits) + zero * np.logaddexp(0, logits)).sum(axis=1)
+        # By a logit z: of log pi(a) it is a - p(1), of the entropy -z p(1) p(0).
+        by_logits: Array = np.where(a_t, zero, -one) * by_log_probability[:, None]
+        by_logits -= logits * one * zero * by_entropy[:, None]
+        return {"policy": by_logits}, log_probability, entropy
+
+
 class Gaussian(Distribution):
     """`size` real numbers, float32, each normally distributed and independent of the others.
 
@@ -135,7 +222,7 @@ class Gaussian(Distribution):
         by_mean *= by_log_probability[:, None]
         by_variance *= 0.5 * by_log_probability[:, None]
         by_variance += (0.5 * numbers / variances) * by_entropy[:, None] / variance
-        by_variance *= np.exp(-np.logaddexp(0, -outputs["variance"]))  # the slope of softplus, which overflows nowhere
+        by_variance *= _sigmoid(outputs["variance"])  # the slope of softplus
         return {"mean": by_mean, "variance": by_variance}, log_probability, entropy
 
     @staticmethod
@@ -143,6 +230,12 @@ class Gaussian(Distribution):
         # log(exp(0) + exp(x)) is a softplus that overflows nowhere.
         variance: Array = np.logaddexp(0, outputs["variance"]) + np.float32(SMALLEST_VARIANCE)
         return variance
+
+
+def _sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), which overflows nowhere."""
+    sigmoid: Array = np.exp(-np.logaddexp(0, -x))
+    return sigmoid
 
 
 @cache

@@ -64,10 +64,17 @@ def forward_numpy(
 
 def _features_numpy(spec: NetworkSpec, parameters: Mapping[str, Array], trunk: str, x: Array) -> Array:
     """`_features` in numpy. Each layer's outputs are new, so the activation may be applied in place."""
+    beside = x[:, spec.pixels :] if spec.beside else None
+    if spec.image:
+        x = x[:, : spec.pixels].reshape(-1, *spec.image)
     for index, layer in enumerate(spec.convolutions):
         kernel, bias = parameters[f"{trunk}conv{index}/kernel"], parameters[f"{trunk}conv{index}/bias"]
         x = _activated(spec, convolution_numpy(x, kernel, bias, layer.stride))
     x = x.reshape(len(x), -1)
+    if beside is not None:
+        beside = beside @ parameters[f"{trunk}beside/kernel"]
+        beside += parameters[f"{trunk}beside/bias"]
+        x = np.concatenate([x, _activated(spec, beside)], axis=1)
     for index in range(len(spec.dense)):
         x = x @ parameters[f"{trunk}dense{index}/kernel"]
         x += parameters[f"{trunk}dense{index}/bias"]

@@ -31,6 +31,9 @@ class NetworkSpec:
     `streams`: each head of a trunk has a part of its own of the last dense layer, as wide as `dense` says, so that the
     layer is as many times as wide as there are heads. With heads for the value and the advantages that is the dueling
     network (Wang et al. 2016), whose convolutions are shared.
+    `image` is the shape of an image with numbers beside it: [features] are then its pixels, from 0 to 1, and behind
+    them these numbers, which go through a dense layer of their own, `beside` wide. Its outputs are joined to those of
+    the convolutions.
     """
 
     inputs: tuple[int, ...]
@@ -41,6 +44,23 @@ class NetworkSpec:
     groups: tuple[tuple[str, ...], ...] = ()
     lstm: int = 0
     streams: bool = False
+    image: tuple[int, ...] = ()
+    beside: int = 0
+
+    @property
+    def convolved(self) -> tuple[int, ...]:
+        """The shape of what convolutions take in: [height, width, channels]."""
+        return self.image or self.inputs
+
+    @property
+    def pixels(self) -> int:
+        """How many of the inputs are an image that has numbers beside it; 0 if there is none."""
+        return math.prod(self.image) if self.image else 0
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers stand beside an image."""
+        return self.inputs[0] - self.pixels if self.image else 0
 
     @property
     def state_size(self) -> int:
@@ -50,13 +70,18 @@ class NetworkSpec:
     def layout(self) -> FlatLayout:
         """Return names and shapes of the parameters.
 
-        Raises ValueError if an image is too small for the convolutions, a head is not in exactly one group, or there
-        are streams without a dense layer or with an LSTM.
+        Raises ValueError if an image is too small for the convolutions, a head is not in exactly one group, there are
+        streams without a dense layer or with an LSTM, or numbers beside an image without convolutions or a width.
         """
         if self.streams and (self.lstm or not self.dense):
             raise ValueError(
                 "streams are parts of the last dense layer, and heads stand on "
                 + ("the LSTM behind it: use one of the two" if self.lstm else "no such layer: give `dense` a width")
+            )
+        if self.image and not (self.convolutions and self.numbers >= 0 and bool(self.numbers) == bool(self.beside)):
+            raise ValueError(
+                f"an image of {list(self.image)} among {self.inputs[0]} inputs needs convolutions, and a width for "
+                "what is beside it, if there is anything"
             )
         shapes: dict[str, tuple[int, ...]] = {}
         for trunk, heads in self.trunks().items():
@@ -91,15 +116,21 @@ class NetworkSpec:
     def _trunk_shapes(self, trunk: str, heads: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> int:
         """Add the shapes of a trunk; return how many features each of its heads stands on."""
         if self.convolutions:
-            height, width, channels = self.inputs
+            height, width, channels = self.convolved
             for index, layer in enumerate(self.convolutions):
                 shapes[f"{trunk}conv{index}/kernel"] = (layer.kernel, layer.kernel, channels, layer.filters)
                 shapes[f"{trunk}conv{index}/bias"] = (layer.filters,)
                 height, width = ((side - layer.kernel) // layer.stride + 1 for side in (height, width))
                 channels = layer.filters
                 if height < 1 or width < 1:
-                    raise ValueError(f"an image of {list(self.inputs)} is too small for convolution {index}, {layer}")
+                    raise ValueError(
+                        f"an image of {list(self.convolved)} is too small for convolution {index}, {layer}"
+                    )
             features = height * width * channels
+            if self.beside:
+                shapes[f"{trunk}beside/kernel"] = (self.numbers, self.beside)
+                shapes[f"{trunk}beside/bias"] = (self.beside,)
+                features += self.beside
         else:
             features = math.prod(self.inputs)
         for index, width in enumerate(self.dense_widths(heads)):

@@ -52,11 +52,17 @@ def forward(
 
 def _features(spec: NetworkSpec, parameters: Mapping[str, Tensor], trunk: str, x: Tensor) -> Tensor:
     """Return what comes out of the convolutions and dense layers of a trunk: [B, *spec.inputs] -> [B, width]."""
+    beside = x[:, spec.pixels :] if spec.beside else None
+    if spec.image:
+        x = tf.reshape(x[:, : spec.pixels], [-1, *spec.image])
     activation = {"relu": tf.nn.relu, "tanh": tf.nn.tanh}[spec.activation]
     for index, layer in enumerate(spec.convolutions):
         x = tf.nn.conv2d(x, parameters[f"{trunk}conv{index}/kernel"], strides=layer.stride, padding="VALID")
         x = activation(tf.nn.bias_add(x, parameters[f"{trunk}conv{index}/bias"]))
     x = tf.reshape(x, [-1, math.prod(x.shape[1:])])
+    if beside is not None:
+        beside = tf.linalg.matmul(beside, parameters[f"{trunk}beside/kernel"])
+        x = tf.concat([x, activation(beside + parameters[f"{trunk}beside/bias"])], axis=1)
     for index in range(len(spec.dense)):
         x = tf.linalg.matmul(x, parameters[f"{trunk}dense{index}/kernel"])
         x = activation(x + parameters[f"{trunk}dense{index}/bias"])

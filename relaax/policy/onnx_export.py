@@ -16,8 +16,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relaax.algorithm_base import Box, Discrete, LargestOutput, Space
-from relaax.algorithm_base.normalization import LIMIT
+from relaax.algorithm_base import (
+    Box,
+    Discrete,
+    LargestOutput,
+    LargestOutputs,
+    PositiveOutputs,
+    ScaledOutput,
+    Space,
+)
 from relaax.algorithm_base.observations import is_image, looks_like_image
 from relaax.algorithm_base.policy_graph import PolicyGraph
 from relaax.extras import explained
@@ -93,8 +100,10 @@ class _Builder:
         names = ["observation"] if len(elements) == 1 else [f"observation.{i}" for i in range(len(elements))]
         leaves = [self._input(name, part.dtype, part.shape) for name, part in zip(names, elements, strict=True)]
         if is_image(self._observation_space):
-            return self._image(leaves[0], elements[0])
-        parts = [self._flat(leaf, element) for leaf, element in zip(leaves, elements, strict=True)]
+            return self._reshape(self._image(leaves[0], elements[0]), [-1, *self._graph.network.inputs])
+        image = self._graph.image
+        parts = [] if image is None else [self._node("Flatten", self._image(leaves[image], elements[image]), axis=1)]
+        parts += [self._flat(leaves[i], element) for i, element in enumerate(elements) if i != image]
         return parts[0] if len(parts) == 1 else self._node("Concat", *parts, axis=1)
 
     def _flat(self, leaf: str, element: Any) -> str:
@@ -121,18 +130,23 @@ class _Builder:
             shifted = self._node("Concat", self._node("Slice", frames, starts, ends, axes), newest, axis=-1)
             stack = self._node("Where", self._reshape(self._begins(), [-1, *ones]), filled, shifted)
             stack = self._output(stack, "next_frames", np.uint8, (*element.shape, history))
-        pixels = self._reshape(stack, [-1, *self._graph.network.inputs])
-        return self._node("Div", self._cast(pixels, np.float32), self._constant(np.float32(255)))
+        return self._node("Div", self._cast(stack, np.float32), self._constant(np.float32(255)))
 
     def _standardized(self, x: str, mean: npt.NDArray[Any], std: npt.NDArray[Any]) -> str:
         x = self._node("Sub", self._cast(x, np.float64), self._constant(np.asarray(mean, np.float64)))
         x = self._node("Div", x, self._constant(np.asarray(std, np.float64)))
-        x = self._node("Clip", x, self._constant(np.float64(-LIMIT)), self._constant(np.float64(LIMIT)))
+        limit = self._graph.limit
+        if math.isfinite(limit):
+            x = self._node("Clip", x, self._constant(np.float64(-limit)), self._constant(np.float64(limit)))
         return self._cast(x, np.float32)
 
     def _features(self, trunk: str, x: str) -> str:
         """Return what comes out of a trunk, float32 [N, width]. Streams are left to `_stream`."""
-        spec, activation = self._graph.network, self._activation
+        spec, activation, beside = self._graph.network, self._activation, None
+        if spec.image:
+            x, *numbers = self._split(x, [spec.pixels, spec.numbers]) if spec.beside else [x]
+            beside = self._node(activation, self._dense(numbers[0], f"{trunk}beside")) if numbers else None
+            x = self._reshape(x, [-1, *spec.image])
         if spec.convolutions:
             x = self._node("Transpose", x, perm=[0, 3, 1, 2])  # ONNX has the channels first
             for index, layer in enumerate(spec.convolutions):
@@ -141,6 +155,8 @@ class _Builder:
                 x = self._node(activation, self._node("Conv", x, kernel, bias, strides=[layer.stride] * 2))
             x = self._node("Transpose", x, perm=[0, 2, 3, 1])
             x = self._node("Flatten", x, axis=1)
+        if beside is not None:
+            x = self._node("Concat", x, beside, axis=1)
         for index in range(len(spec.dense) - spec.streams):
             x = self._node(activation, self._dense(x, f"{trunk}dense{index}"))
         return self._lstm(trunk, x) if spec.lstm else x
@@ -172,7 +188,17 @@ class _Builder:
             index = self._node("ArgMax", heads[action.head], axis=1, keepdims=0)
             index = self._node("Add", index, self._constant(np.int64(action.start)))
             self._output(index, "action", np.int64, ())
-            return
+        elif isinstance(action, LargestOutputs):
+            parts = self._split(heads[action.head], list(action.choices))
+            indices = [self._node("ArgMax", part, axis=1, keepdims=1) for part in parts]
+            self._output(self._node("Concat", *indices, axis=1), "action", np.int64, (len(indices),))
+        elif isinstance(action, PositiveOutputs):
+            bits = self._cast(self._node("Greater", heads[action.head], self._constant(np.float32(0))), np.int8)
+            self._output(self._reshape(bits, [-1, *action.shape]), "action", np.int8, action.shape)
+        else:
+            self._act_by_numbers(action, heads)
+
+    def _act_by_numbers(self, action: ScaledOutput, heads: dict[str, str]) -> None:
         wanted = self._node("Mul", self._cast(heads[action.head], np.float64), self._constant(action.radius))
         wanted = self._node("Add", wanted, self._constant(action.centre))
         wanted = self._node("Max", wanted, self._constant(np.asarray(action.low, np.float64)))

@@ -105,3 +105,33 @@ def test_what_float32_cannot_hold_is_cut_to_what_it_can() -> None:
     largest = np.finfo(np.float32).max
     assert inputs.dtype == np.float32
     assert inputs.tolist() == [[largest, -largest, 0.5]]
+
+
+BESIDE = Dict({"speed": Box(shape=(2,)), "camera": Box(0, 255, (2, 1, 2), np.uint8), "turn": Discrete(2)})
+
+
+def seen(camera: int, speed: float, turn: int) -> list[np.ndarray]:
+    """An observation of `BESIDE`; the second channel is brighter by 1."""
+    pixels = np.array([[[[camera, camera + 1]], [[camera, camera + 1]]]], np.uint8)
+    return [pixels, np.array([[speed, -speed]], np.float32), np.array([turn])]
+
+
+def test_an_image_comes_before_the_numbers_beside_it_and_only_it_has_a_history() -> None:
+    encoder = ObservationEncoder(BESIDE, 1, 2, image=0)
+    assert encoder.shape == input_shape(BESIDE, 2, 0) == (12,)
+    first = encoder.reset(seen(10, 0.5, 0))
+    assert first.dtype == encoder.dtype == np.float32
+    np.testing.assert_allclose(first[0, :8] * 255, [10, 10, 11, 11] * 2, rtol=1e-6)
+    assert first[0, 8:].tolist() == [0.5, -0.5, 1, 0]
+    peeked, pushed = encoder.peek(seen(20, 3, 1)), encoder.push(seen(20, 3, 1), np.array([False]))
+    np.testing.assert_array_equal(peeked, pushed)
+    np.testing.assert_allclose(pushed[0, :8] * 255, [10, 20, 11, 21] * 2, rtol=1e-6)
+    assert pushed[0, 8:].tolist() == [3, -3, 0, 1]
+    again = encoder.push(seen(30, 1, 1), np.array([True]))
+    np.testing.assert_allclose(again[0, :8] * 255, [30, 30, 31, 31] * 2, rtol=1e-6)
+    np.testing.assert_allclose(pushed[0, :8] * 255, [10, 20, 11, 21] * 2, rtol=1e-6)  # memory of its own
+
+
+def test_an_image_may_be_all_there_is() -> None:
+    encoder = ObservationEncoder(Tuple([Box(False, True, (1, 1, 2), np.bool_)]), 1, 2, image=0)
+    assert encoder.reset([np.array([[[[True, False]]]])]).tolist() == [[1, 1, 0, 0]]

@@ -100,7 +100,7 @@ def test_what_gives_parameters_slots_and_statistics_their_meaning_is_fixed() -> 
              if rule is Resume.FIXED}  # fmt: skip
     assert fixed == {
         "optimizer", "network.convolutions", "network.dense", "network.activation", "network.separate",
-        "network.lstm_size", "lstm", "history_len", "spherical", "normalize_observations",
+        "network.flatten_images", "network.lstm_size", "lstm", "history_len", "spherical", "normalize_observations",
         "normalize_rewards", "reward_clipping", "rewards_gamma", "subtract_mean_image",
     }  # fmt: skip
 

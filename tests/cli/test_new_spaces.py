@@ -62,6 +62,8 @@ OBSERVATIONS = {
 }
 ACTIONS = {
     "push": PUSH,
+    "choices": ("MultiDiscrete([2, 3])", "action.shape == (2,) and action.dtype == np.int64"),
+    "bits": ("MultiBinary(3)", "action.shape == (3,) and action.dtype == np.int8"),
     "from -1": ("Discrete(3, start=-1)", "type(action) is int and -1 <= action < 2"),
     "real": ("Box(-1, 3, shape=(2,))", "action.shape == (2,) and action.dtype == np.float32"),
     "real, a dict": (
@@ -70,8 +72,6 @@ ACTIONS = {
     ),
 }
 CARRIED = {  # by the protocol; for an algorithm of one's own
-    "choices": ("MultiDiscrete([2, 3])", "action.shape == (2,) and action.dtype == np.int64"),
-    "bits": ("MultiBinary(3)", "action.shape == (3,) and action.dtype == np.int8"),
     "mixed": ("Tuple([Discrete(2), Box(shape=(1,))])", "type(action[0]) is int and action[1].shape == (1,)"),
 }
 
@@ -125,7 +125,12 @@ def test_a_world_of_any_space_is_served(observation: tuple[str, str], action: tu
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("observation", "action", "algorithm"),
-    [("image within", "from -1", "da3c"), ("nested", "real, a dict", "da3c_cont"), ("planes", "real", "da3c_cont")],
+    [
+        ("image within", "from -1", "da3c"),
+        ("nested", "bits", "da3c"),
+        ("nested", "real, a dict", "da3c_cont"),
+        ("planes", "real", "da3c_cont"),
+    ],
 )
 def test_a_world_of_any_space_trains(observation: str, action: str, algorithm: str, runs: Runs) -> None:
     write_world(OBSERVATIONS[observation], ACTIONS[action])

@@ -4,8 +4,16 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from relaax.nn.distributions import Categorical, Distribution, Gaussian, inverse_softplus
+from relaax.nn.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Gaussian,
+    MultiCategorical,
+    inverse_softplus,
+)
 
 LOG_3 = math.log(3.0)
 # softmax([log 3, 0]) = [3/4, 1/4].
@@ -78,6 +86,86 @@ def test_categorical_samples_have_their_probabilities() -> None:
 def test_categorical_mode_is_the_most_probable_action() -> None:
     actions = Categorical(3).mode({"policy": np.array([[1, 5, 2], [3, -1, 2]], np.float32)})
     assert (actions.tolist(), actions.dtype) == ([1, 0], np.int64)
+
+
+def test_several_choices_by_hand() -> None:
+    # The first has the probabilities 3/4 and 1/4, the second one 1/3 each; both terms are sums.
+    policy, outputs = MultiCategorical((2, 3)), {"policy": row(LOG_3, 0, 5, 5, 5)}
+    found = log_probability(policy, outputs, np.array([[1, 2]]))
+    np.testing.assert_allclose(found, [math.log(1 / 4 * 1 / 3)], rtol=1e-6)
+    np.testing.assert_allclose(entropy(policy, outputs), [math.log(4) - 0.75 * LOG_3 + LOG_3], rtol=1e-6)
+    # d log pi(a) / dz = onehot(a) - pi, of each choice by its own logits.
+    slope = slopes(policy, outputs, np.array([[1, 2]]), "log_probability")["policy"]
+    np.testing.assert_allclose(slope, [[-3 / 4, 3 / 4, -1 / 3, -1 / 3, 2 / 3]], rtol=1e-6)
+
+
+def test_several_choices_are_sampled_independently_and_the_most_probable_of_each_is_the_mode() -> None:
+    policy = MultiCategorical((2, 3))
+    outputs = {"policy": np.repeat(row(LOG_3, 0, 0, math.log(2), 0), 40_000, axis=0)}
+    actions = policy.sample(outputs, np.random.default_rng(0))
+    assert (actions.shape, actions.dtype) == ((40_000, 2), np.int64)
+    first, second = (np.bincount(actions[:, k]) / 40_000 for k in (0, 1))
+    np.testing.assert_allclose(first, [3 / 4, 1 / 4], atol=0.01)
+    np.testing.assert_allclose(second, [1 / 4, 1 / 2, 1 / 4], atol=0.01)
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.03
+    mode = policy.mode(outputs)
+    assert (mode[0].tolist(), mode.shape, mode.dtype) == ([0, 1], (40_000, 2), np.int64)
+
+
+def test_bits_by_hand() -> None:
+    # sigmoid(log 3) = 3/4, sigmoid(0) = 1/2. The bits are 0 and 1.
+    policy, outputs = Bernoulli(2), {"policy": row(LOG_3, 0)}
+    action = np.array([[0, 1]], np.int8)
+    np.testing.assert_allclose(log_probability(policy, outputs, action), [math.log(1 / 4 * 1 / 2)], rtol=1e-6)
+    expected = math.log(4) - 0.75 * LOG_3 + math.log(2)
+    np.testing.assert_allclose(entropy(policy, outputs), [expected], rtol=1e-6)
+    # d log pi(a) / dz = a - p;  dH / dz = -z p (1 - p).
+    np.testing.assert_allclose(slopes(policy, outputs, action, "log_probability")["policy"], [[-3 / 4, 1 / 2]])
+    np.testing.assert_allclose(slopes(policy, outputs, action, "entropy")["policy"], [[-LOG_3 * 3 / 16, 0]], rtol=1e-5)
+
+
+def test_bits_have_their_probabilities() -> None:
+    policy, outputs = Bernoulli(2), {"policy": np.repeat(row(LOG_3, -LOG_3), 40_000, axis=0)}
+    actions = policy.sample(outputs, np.random.default_rng(0))
+    assert (actions.shape, actions.dtype) == ((40_000, 2), np.int8)
+    np.testing.assert_allclose(actions.mean(axis=0), [3 / 4, 1 / 4], atol=0.01)
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.03
+    mode = policy.mode(outputs)
+    assert (mode[0].tolist(), mode.dtype) == ([1, 0], np.int8)
+
+
+def test_bits_are_finite_for_extreme_outputs() -> None:
+    policy, outputs = Bernoulli(2), {"policy": row(1e4, -1e4)}
+    assert policy.sample(outputs, np.random.default_rng(0)).tolist() == [[1, 0]]
+    np.testing.assert_allclose(log_probability(policy, outputs, np.array([[1, 1]], np.int8)), [-1e4])
+    assert entropy(policy, outputs) == pytest.approx([0])
+    for term in ("entropy", "log_probability"):
+        assert np.isfinite(slopes(policy, outputs, np.array([[0, 1]], np.int8), term)["policy"]).all()
+
+
+SEVERAL = [MultiCategorical((2, 3, 4)), MultiCategorical((5,)), Bernoulli(4)]
+
+
+@pytest.mark.parametrize("policy", SEVERAL, ids=["choices", "one choice", "bits"])
+def test_the_gradient_of_several_choices_equals_tensorflows(policy: Distribution) -> None:
+    outputs, actions = outputs_of(policy, 3), actions_of(policy, 3)
+    by_log_probability, by_entropy = (np.random.default_rng(8).normal(size=(2, 3))).astype(np.float32)
+    logits = tf.Variable(outputs["policy"])
+    with tf.GradientTape() as tape:
+        if isinstance(policy, MultiCategorical):
+            parts = [tf.nn.log_softmax(part) for part in tf.split(logits, policy.choices, axis=1)]
+            taken = [tf.gather(part, actions[:, k], batch_dims=1) for k, part in enumerate(parts)]
+            log_probabilities = tf.add_n(taken)
+            entropies = tf.add_n([-tf.reduce_sum(tf.exp(part) * part, axis=1) for part in parts])
+        else:
+            one, zero = -tf.nn.softplus(-logits), -tf.nn.softplus(logits)  # of log p
+            log_probabilities = tf.reduce_sum(tf.where(actions == 1, one, zero), axis=1)
+            entropies = -tf.reduce_sum(tf.exp(one) * one + tf.exp(zero) * zero, axis=1)
+        loss = tf.reduce_sum(log_probabilities * by_log_probability + entropies * by_entropy)
+    found, log_probability, entropy = policy.gradient(outputs, actions, by_log_probability, by_entropy)
+    np.testing.assert_allclose(found["policy"], tape.gradient(loss, logits), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(log_probability, log_probabilities, rtol=1e-5)
+    np.testing.assert_allclose(entropy, entropies, rtol=1e-5)
 
 
 def test_gaussian_log_probability_by_hand() -> None:
@@ -171,7 +259,7 @@ def test_a_variance_that_cannot_be_is_refused(variance: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0])
-@pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True)])
+@pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True), *SEVERAL])
 def test_log_probabilities_are_the_same_for_acting_and_learning(policy: Distribution, scale: float) -> None:
     rng = np.random.default_rng(3)
     outputs = {head: (scale * rng.normal(size=(5, n))).astype(np.float32) for head, n in policy.heads.items()}
@@ -182,10 +270,12 @@ def test_heads_and_actions() -> None:
     assert (Categorical(4).heads, Categorical(4).action_shape) == ({"policy": 4}, ())
     assert (Gaussian(3).heads, Gaussian(3).action_shape) == ({"mean": 3, "variance": 3}, (3,))
     assert Gaussian(3, spherical=True).heads == {"mean": 3, "variance": 1}
+    assert (MultiCategorical((2, 3)).heads, MultiCategorical((2, 3)).action_shape) == ({"policy": 5}, (2,))
+    assert (Bernoulli(3).heads, Bernoulli(3).action_shape) == ({"policy": 3}, (3,))
 
 
 def test_one_number_per_example() -> None:
-    for policy in (Categorical(3), Gaussian(3), Gaussian(3, spherical=True)):
+    for policy in (Categorical(3), Gaussian(3), Gaussian(3, spherical=True), *SEVERAL):
         outputs = {head: np.zeros((5, width), np.float32) for head, width in policy.heads.items()}
         actions = policy.sample(outputs, np.random.default_rng(0))
         assert (actions.shape, actions.dtype) == ((5, *policy.action_shape), policy.action_dtype)
@@ -199,14 +289,12 @@ def outputs_of(policy: Distribution, count: int) -> dict[str, np.ndarray]:
 
 
 def actions_of(policy: Distribution, count: int) -> np.ndarray:
-    rng = np.random.default_rng(7)
-    if isinstance(policy, Categorical):
-        return rng.integers(0, policy.heads["policy"], count)
-    return rng.normal(size=(count, *policy.action_shape)).astype(np.float32)
+    nothing = {head: np.zeros((count, width), np.float32) for head, width in policy.heads.items()}
+    return policy.sample(nothing, np.random.default_rng(7))
 
 
-POLICIES = [Categorical(2), Categorical(18), Gaussian(1), Gaussian(3), Gaussian(3, spherical=True)]
-NAMES = ["two", "many", "one number", "diagonal", "spherical"]
+POLICIES = [Categorical(2), Categorical(18), Gaussian(1), Gaussian(3), Gaussian(3, spherical=True), *SEVERAL]
+NAMES = ["two", "many", "one number", "diagonal", "spherical", "choices", "one choice", "bits"]
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=NAMES)
@@ -220,6 +308,16 @@ def test_the_gradient_is_the_slope_of_the_loss(policy: Distribution) -> None:
         if isinstance(policy, Categorical):
             p = np.exp(given["policy"]) / np.exp(given["policy"]).sum(axis=1, keepdims=True)
             log_probability, entropy = np.log(p[[0, 1], actions]), -(p * np.log(p)).sum(axis=1)
+        elif isinstance(policy, MultiCategorical):
+            log_probability, entropy = np.zeros(2), np.zeros(2)
+            for k, z in enumerate(np.split(given["policy"], np.cumsum(policy.choices)[:-1], axis=1)):
+                p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+                log_probability += np.log(p[[0, 1], actions[:, k]])
+                entropy -= (p * np.log(p)).sum(axis=1)
+        elif isinstance(policy, Bernoulli):
+            p = 1 / (1 + np.exp(-given["policy"]))
+            log_probability = np.log(np.where(actions == 1, p, 1 - p)).sum(axis=1)
+            entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p)).sum(axis=1)
         else:
             variance = np.broadcast_to(np.log1p(np.exp(given["variance"])) + 1e-6, given["mean"].shape)
             terms = (actions - given["mean"]) ** 2 / variance + np.log(2 * math.pi * variance)

@@ -217,19 +217,18 @@ def test_a_push_is_answered_later(way: Way) -> None:
 
 @both_ways
 def test_a_push_that_is_answered_later_survives_a_new_incarnation(way: Way) -> None:
-    with running() as first:
-        with bridge_to(first.address, way=way) as bridge:
-            bridge.register(registration(session_id="s"))
-            bridge.pull()
-            first.stop()
-            with running(address=first.address) as second:
-                answer = bridge.push_later(gradient(1), env_steps=7)
-                bridge.metrics.episode(3.0, 1)
-                bridge.flush()
-                pushed = answer()
-                assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
-                assert second.core.status().episodes == 1
-                assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
+    with running() as first, bridge_to(first.address, way=way) as bridge:
+        bridge.register(registration(session_id="s"))
+        bridge.pull()
+        first.stop()
+        with running(address=first.address) as second:
+            answer = bridge.push_later(gradient(1), env_steps=7)
+            bridge.metrics.episode(3.0, 1)
+            bridge.flush()
+            pushed = answer()
+            assert (pushed.discarded, pushed.global_step, pushed.version) == ("incarnation", 7, 0)
+            assert second.core.status().episodes == 1
+            assert bridge.push_later(gradient(1), env_steps=1)().discarded is None
 
 
 def test_a_push_whose_answer_is_cut_off_meanwhile_is_applied_once() -> None:

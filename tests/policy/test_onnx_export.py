@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 
 import relaax.policy
-from relaax.algorithm_base import Box, Dict, Discrete, Space, Tuple, load_algorithm
+from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple, load_algorithm
 from relaax.nn.numpy_actor import NumpyActor
 from relaax.policy import PolicyError
 from relaax.policy.onnx_export import onnx_of
@@ -24,6 +24,7 @@ N, STEPS = 3, 25
 VECTOR, IMAGE, COLORED = Box(shape=(3,)), Box(0, 255, (36, 36), np.uint8), Box(0, 255, (36, 36, 3), np.uint8)
 PIXELS = Box(False, True, (10, 10, 4), np.bool_)
 PARTS = Dict({"a": Discrete(4, 2), "b": Box(shape=(2,), dtype=np.float64), "c": Box(0, 255, (16, 20), np.uint8)})
+BESIDE = Dict({"at": Discrete(3, 1), "camera": COLORED, "speed": Box(shape=(2,), dtype=np.float64)})
 LSTM = {"lstm": True, "network": {"lstm_size": 8, "dense": [16]}}
 
 
@@ -84,13 +85,18 @@ class Session:
         ("da3c_cont", VECTOR, Box(np.array([-1, -np.inf]), np.array([3, 0.1]), (2,)), {"lstm": False}),
         ("da3c_cont", VECTOR, Tuple([Box(-1, 1, (2, 2)), Box(0, 5, (1,), np.float64)]), LSTM),
         ("da3c", COLORED, Discrete(4), {"history_len": 2, "subtract_mean_image": True}),
+        ("da3c", BESIDE, MultiDiscrete([2, 3]), {"normalize_observations": True}),
+        ("da3c", Tuple([IMAGE]), Discrete(9), {"history_len": 1, "network": {"activation": "tanh"}}),
+        ("n_step_q", BESIDE, Discrete(9), {"dueling": True, "subtract_mean_image": True, **LSTM}),
+        ("da3c", VECTOR, MultiBinary([2, 2]), {}),
         ("async_q", PIXELS, Discrete(4, -1), {"dueling": True, "network": {"dense": [16]}}),
         ("async_sarsa", VECTOR, Discrete(3), {"normalize_observations": True}),
         ("n_step_q", VECTOR, Discrete(3), {"dueling": True, **LSTM}),
     ],
     ids=[
         *("vector", "lstm", "two-lstms", "frames", "frames-lstm", "colors", "bools"),
-        *("parts", "real", "half", "tuple", "mean-image", "async_q", "async_sarsa", "n_step_q"),
+        *("parts", "real", "half", "tuple", "mean-image", "choices-beside", "one-part", "n_step_q-beside", "bits"),
+        *("async_q", "async_sarsa", "n_step_q"),
     ],
 )
 def test_the_model_acts_as_the_policy(

@@ -42,8 +42,8 @@ class Activations:
         self.memory: Array = np.zeros(count * sum(map(sum, sizes)), np.float32)
         """All layers, one after the other."""
         self.layers: list[list[Array]] = []
-        """Of each trunk: convolutions, dense layers, an LSTM's gates, cells and outputs, and the heads side by side,
-        float32 [count, size] each."""
+        """Of each trunk: convolutions, what joins them with numbers beside the image, dense layers, an LSTM's gates,
+        cells and outputs, and the heads side by side, float32 [count, size] each."""
         self.outputs: dict[tuple[int, int], dict[str, Array]] = {}
         """The heads' outputs of rows that were asked for before."""
         start = 0
@@ -59,6 +59,7 @@ class HostNetwork:
 
     def __init__(self, spec: NetworkSpec) -> None:
         self._cells = spec.lstm
+        self._image, self._pixels = spec.image, spec.pixels
         self._layout = spec.layout()
         self._tanh = spec.activation == "tanh"
         self._trunks = [Trunk(spec, name, heads) for name, heads in spec.trunks().items()]
@@ -198,9 +199,11 @@ class HostNetwork:
     def _features(self, trunk: Trunk, inputs: Images, layers: list[Array]) -> Array:
         """Compute the convolutions and dense layers of a trunk; return what comes out of them, float32 [B, width]."""
         if trunk.convolutions:
-            self._convolve(trunk, inputs, layers)
+            self._convolve(trunk, self._images(inputs), layers)
+        if trunk.beside:
+            trunk.beside.join(inputs, layers[trunk.first_dense - 2], layers[trunk.first_dense - 1])
         x = self._flattened(trunk, inputs, layers)
-        for index, (kernel, bias) in enumerate(trunk.dense[:-1], len(trunk.convolutions)):
+        for index, (kernel, bias) in enumerate(trunk.dense[:-1], trunk.first_dense):
             y = layers[index]
             if len(x) == 1 and index and not self._tanh:
                 product_of_relu(x[0], kernel, y[0])
@@ -213,6 +216,10 @@ class HostNetwork:
                 np.maximum(y, 0, out=y)
             x = y
         return x
+
+    def _images(self, inputs: Images) -> Images:
+        """Return the images of inputs that have numbers beside them, and others as they are."""
+        return inputs[:, : self._pixels].reshape(-1, *self._image) if self._image else inputs
 
     def _convolve(self, trunk: Trunk, inputs: Images, layers: list[Array]) -> None:
         for images in trunk.chunks(len(inputs)):
@@ -235,14 +242,14 @@ class HostNetwork:
         further: bool,
         recurrent: tuple[Array, Array, Mask],
     ) -> None:
-        count, convolutions = len(inputs), len(trunk.convolutions)
-        last = convolutions + len(trunk.dense_names)  # the layer after the dense ones
+        count, first = len(inputs), trunk.first_dense
+        last = first + len(trunk.dense_names)  # the layer after the dense ones
         gradient = self._scratch("heads", count, trunk.sizes[-1])
         for head, (_, columns) in trunk.heads.items():
             gradient[:, columns] = gradients[head]
         kernel, _ = trunk.dense[-1]
         memory = trunk.memory(layers)
-        features = layers[last - 1] if last > convolutions else self._flattened(trunk, inputs, layers)
+        features = layers[last - 1] if last > first else self._flattened(trunk, inputs, layers)
         before = memory.outputs if memory else features
         by_kernel, by_bias = self._scratch("kernel", *kernel.shape), self._by_bias(gradient)
         np.matmul(before.T, gradient, out=by_kernel)
@@ -255,11 +262,11 @@ class HostNetwork:
             h, c, restart = recurrent
             by_kernel, by_bias = out[f"{trunk.name}lstm/kernel"], out[f"{trunk.name}lstm/bias"]
             gradient = trunk.lstm.backward(features, h, c, restart, memory, gradient, by_kernel, by_bias)
-        for index in range(last - 1, convolutions - 1, -1):
+        for index in range(last - 1, first - 1, -1):
             self._before_activation(gradient, layers[index])
-            before = layers[index - 1] if index > convolutions else self._flattened(trunk, inputs, layers)
-            kernel, _ = trunk.dense[index - convolutions]
-            name = trunk.dense_names[index - convolutions]
+            before = layers[index - 1] if index > first else self._flattened(trunk, inputs, layers)
+            kernel, _ = trunk.dense[index - first]
+            name = trunk.dense_names[index - first]
             _put(self._by_bias(gradient), out[f"{name}/bias"], further)
             if further:
                 by_kernel = self._scratch("kernel", *kernel.shape)
@@ -268,8 +275,10 @@ class HostNetwork:
                 np.matmul(before.T, gradient, out=out[f"{name}/kernel"])
             if index > 0:
                 gradient = self._by_inputs(index, gradient, kernel)
-        if convolutions:
-            self._backward_convolutions(trunk, inputs, layers, gradient, out, further)
+        if trunk.beside:
+            gradient = trunk.beside.backward(inputs, layers[first - 1], gradient, out, further)
+        if trunk.convolutions:
+            self._backward_convolutions(trunk, self._images(inputs), layers, gradient, out, further)
 
     def _by_bias(self, gradient: Array) -> Array:
         """Return the sum of the rows, float32 [width]."""
@@ -334,7 +343,7 @@ class HostNetwork:
     def _flattened(self, trunk: Trunk, inputs: Images, layers: list[Array]) -> Array:
         """Return what the dense layers take in, float32 [B, width]."""
         if trunk.convolutions:
-            return layers[len(trunk.convolutions) - 1]
+            return layers[trunk.first_dense - 1]
         return self._flat(inputs)
 
     def _flat(self, inputs: Images) -> Array:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from relaax.nn.host.beside import Beside
 from relaax.nn.host.convolution import BlockConvolution
 from relaax.nn.host.lstm import Lstm, LstmActivations
 from relaax.nn.specification import NetworkSpec
@@ -32,7 +33,12 @@ class Trunk:
         for head in heads:
             self.heads[head] = spec.stream(heads, head), slice(width, width + spec.heads[head])
             width += spec.heads[head]
+        self.beside = Beside(spec, name) if spec.beside else None
         convolved = [convolution.outputs.size for convolution in self.convolutions]
+        if spec.beside:
+            convolved.append(convolved[-1] + spec.beside)
+        self.first_dense = len(convolved)
+        """Where the dense layers begin among all, behind the convolutions and what is joined to them."""
         dense = spec.dense_widths(heads)
         features = [*convolved, *dense][-1] if convolved or dense else math.prod(spec.inputs)
         cells = spec.lstm
@@ -66,6 +72,8 @@ class Trunk:
         for head, (rows, columns) in self.heads.items():
             self._head_kernel[rows, columns] = views[f"{head}/kernel"]
             self._head_bias[columns] = views[f"{head}/bias"]
+        if self.beside:
+            self.beside.set_parameters(views)
         self.dense = [(views[f"{name}/kernel"], views[f"{name}/bias"]) for name in self.dense_names]
         self.dense.append((self._head_kernel, self._head_bias))
 
@@ -74,7 +82,7 @@ def _convolutions(spec: NetworkSpec) -> list[BlockConvolution]:
     convolutions: list[BlockConvolution] = []
     if not spec.convolutions:
         return convolutions
-    height, width, channels = spec.inputs
+    height, width, channels = spec.convolved
     for layer in spec.convolutions:
         convolution = BlockConvolution(height, width, channels, layer.kernel, layer.stride, layer.filters)
         if convolutions:

@@ -43,6 +43,19 @@ class TestDoubleDuelingImages(AgentCompliance):
     action_space = Discrete(4, start=-1)
 
 
+class TestDuelingBesideAnImage(AgentCompliance):
+    algorithm = ASYNC_Q
+    config_section: ClassVar = {
+        "path": "async_q",
+        "dueling": True,
+        "normalize_observations": True,
+        "history_len": 2,
+        "network": {"dense": [8], "convolutions": CONVOLUTIONS},
+    }
+    observation_space = Tuple([IMAGE, VECTOR])
+    action_space = Discrete(3)
+
+
 class TestSarsa(AgentCompliance):
     algorithm = ASYNC_SARSA
     config_section: ClassVar = {"path": "async_sarsa", "normalize_observations": True, "network": {"dense": [8]}}
@@ -72,3 +85,13 @@ class TestNStepWithAnLstm(AgentCompliance):
     }
     observation_space = VECTOR
     action_space = Discrete(3)
+
+
+def test_several_choices_are_for_da3c() -> None:
+    for space in (MultiDiscrete([2, 3]), MultiBinary(2)):
+        refused = N_STEP_Q.refusal(N_STEP_Q.configure({"path": "n_step_q"}), VECTOR, space)
+        assert refused is not None
+        assert refused.sentence == (
+            f"n_step_q cannot handle the action space {space}: it handles one Discrete, of which the network estimates "
+            "a value for each action; da3c handles MultiDiscrete and MultiBinary"
+        )

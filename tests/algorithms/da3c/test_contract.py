@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, load_algorithm
+from relaax.algorithm_base import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple, load_algorithm
 from relaax.algorithm_base.testing import AgentCompliance
 
 DA3C = load_algorithm("da3c", Path())
@@ -18,7 +18,7 @@ class TestVectors(AgentCompliance):
     action_space = Discrete(3)
     impossible_spaces = (
         (VECTOR, CONTINUOUS),
-        (VECTOR, MultiDiscrete([2, 3])),
+        (VECTOR, Tuple([Discrete(2), Discrete(3)])),
         (MultiDiscrete([2, 3]), Discrete(2)),
         (Discrete(20_000), Discrete(2)),
         (Box(0, 255, shape=(10_000, 10_000), dtype="uint8"), Discrete(2)),
@@ -57,3 +57,25 @@ class TestStructuredObservations(AgentCompliance):
         {"where": Discrete(5, start=100), "keys": MultiBinary([2, 2]), "camera": Box(0, 1, (2, 3))}
     )
     action_space = Discrete(2)
+
+
+class TestNumbersBesideAnImage(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {
+        "path": "da3c",
+        "history_len": 2,
+        "subtract_mean_image": True,
+        "normalize_observations": True,
+        "network": {"dense": [8]},
+    }
+    observation_space = Dict(
+        {"where": Discrete(5, start=100), "camera": Tuple([Box(0, 255, (16, 17), dtype="uint8"), Box(shape=(2,))])}
+    )
+    action_space = MultiDiscrete([2, 3])
+
+
+class TestBits(AgentCompliance):
+    algorithm = DA3C
+    config_section: ClassVar = {"path": "da3c", "lstm": True, "network": {"dense": [8], "lstm_size": 4}}
+    observation_space = VECTOR
+    action_space = MultiBinary([2, 2])

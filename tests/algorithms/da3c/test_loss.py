@@ -12,7 +12,7 @@ import pytest
 
 from relaax.algorithm_base import load_algorithm
 from relaax.algorithm_base.rollout import Batch
-from relaax.nn.distributions import Categorical, Distribution, Gaussian
+from relaax.nn.distributions import Bernoulli, Categorical, Distribution, Gaussian, MultiCategorical
 from relaax.nn.engine import Engine
 from relaax.nn.host.engine import HostEngine
 from relaax.nn.initialization import orthogonal_parameters
@@ -31,14 +31,10 @@ def config(**keys: Any) -> Any:
 
 def batch(steps: int, environments: int, policy: Distribution, mask: Any = 1.0) -> Any:
     shape, rng = (steps, environments), np.random.default_rng(1)
-    actions = (
-        rng.integers(0, policy.heads["policy"], shape)
-        if isinstance(policy, Categorical)
-        else rng.normal(size=(*shape, *policy.action_shape)).astype(np.float32)
-    )
+    nothing = {head: np.zeros((steps * environments, width), np.float32) for head, width in policy.heads.items()}
     return Batch(
         inputs=rng.normal(size=(*shape, 3)).astype(np.float32),
-        actions=actions,
+        actions=policy.sample(nothing, rng).reshape(*shape, *policy.action_shape),
         advantages=rng.normal(size=shape).astype(np.float32),
         targets=rng.normal(size=shape).astype(np.float32),
         mask=np.broadcast_to(np.asarray(mask, np.float32), shape),
@@ -70,7 +66,10 @@ def test_by_hand() -> None:
     assert loss.means == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("policy", [Categorical(3), Gaussian(2), Gaussian(2, spherical=True)])
+POLICIES = [Categorical(3), Gaussian(2), Gaussian(2, spherical=True), MultiCategorical((2, 3)), Bernoulli(2)]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=["choice", "numbers", "spherical", "choices", "bits"])
 def test_the_derivative_is_the_slope_of_what_is_reported(policy: Distribution) -> None:
     given = batch(3, 2, policy, [[1, 0], [1, 1], [0, 1]])
     rng = np.random.default_rng(5)

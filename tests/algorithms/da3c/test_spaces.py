@@ -12,7 +12,8 @@ from relaax.nn.distributions import Categorical
 
 DA3C = load_algorithm("da3c", Path())
 VECTOR, ATARI = Box(shape=(4,)), Box(0, 255, shape=(84, 84), dtype=np.uint8)
-CAMERA_AND_SPEED = Dict({"camera": Box(0, 255, shape=(64, 64, 3), dtype=np.uint8), "speed": Box(shape=(2,))})
+CAMERA = Box(0, 255, shape=(64, 64, 3), dtype=np.uint8)
+CAMERA_AND_SPEED = Dict({"camera": CAMERA, "speed": Box(shape=(2,))})
 
 
 def refusal(observation_space: Space, action_space: Space, **keys: Any) -> str | None:
@@ -32,6 +33,9 @@ def refusal(observation_space: Space, action_space: Space, **keys: Any) -> str |
         Discrete(10_000),
         MultiBinary(6),
         Tuple([Discrete(3), Dict({"x": VECTOR})]),
+        CAMERA_AND_SPEED,
+        Tuple([Dict({"x": VECTOR, "y": Tuple([CAMERA])}), Discrete(3)]),
+        Tuple([CAMERA]),
     ],
     ids=str,
 )
@@ -40,17 +44,32 @@ def test_what_it_can_handle(space: Space) -> None:
 
 
 @pytest.mark.parametrize(
+    "space", [Discrete(2, start=7), MultiDiscrete([2, 9]), MultiBinary(3), MultiBinary([2, 2])], ids=str
+)
+def test_the_actions_that_it_has_a_policy_for(space: Space) -> None:
+    assert refusal(VECTOR, space) is None
+
+
+@pytest.mark.parametrize(
     ("observation_space", "action_space", "sentence"),
     [
         (
             VECTOR,
             Box(-1, 1, shape=(2,)),
-            "da3c cannot handle the action space Box(float32, [2], -1..1); it handles Discrete",
+            "da3c cannot handle the action space Box(float32, [2], -1..1); it handles Discrete, MultiDiscrete and"
+            " MultiBinary; da3c_cont handles real numbers",
         ),
         (
             VECTOR,
             Tuple([Discrete(2)]),
-            "da3c cannot handle the action space Tuple(Discrete(2)); it handles Discrete",
+            "da3c cannot handle the action space Tuple(Discrete(2)); it handles Discrete, MultiDiscrete and"
+            " MultiBinary",
+        ),
+        (
+            VECTOR,
+            MultiBinary([30_000, 30_000]),
+            "da3c cannot handle the observation space Box(float32, [4]): the network would have 58500009025"
+            " parameters, outputs included; at most 50000000 are handled",
         ),
         (
             MultiDiscrete([2, 3]),
@@ -86,15 +105,36 @@ def test_what_it_can_handle(space: Space) -> None:
             " algorithm.network.flatten_images to true to take its 21168 numbers side by side, without convolutions",
         ),
         (
-            CAMERA_AND_SPEED,
+            Tuple([CAMERA, CAMERA, VECTOR]),
             Discrete(2),
-            "da3c cannot handle the observation space Dict(camera: Box(uint8, [64, 64, 3], 0..255), speed:"
-            " Box(float32, [2])): its part Box(uint8, [64, 64, 3], 0..255) looks like an image, and convolutions are"
-            " for an image alone; send nothing else, or set algorithm.network.flatten_images to true to take its 12288"
-            " numbers side by side, without convolutions",
+            "da3c cannot handle the observation space Tuple(Box(uint8, [64, 64, 3], 0..255), Box(uint8, [64, 64, 3],"
+            " 0..255), Box(float32, [4])): 2 of its parts are images, the first two Box(uint8, [64, 64, 3], 0..255) and"
+            " Box(uint8, [64, 64, 3], 0..255), and convolutions are for one; send them as the channels of one image, or"
+            " set algorithm.network.flatten_images to true to take their 24576 numbers side by side, without"
+            " convolutions",
+        ),
+        (
+            Tuple([CAMERA, Box(0, 1, shape=(20, 20))]),
+            Discrete(2),
+            "da3c cannot handle the observation space Tuple(Box(uint8, [64, 64, 3], 0..255), Box(float32, [20, 20],"
+            " 0..1)): its part Box(float32, [20, 20], 0..1) looks like an image, and convolutions are for Boxes of"
+            " uint8, [rows, columns] or [rows, columns, channels]; send it as one, or set"
+            " algorithm.network.flatten_images to true to take its 400 numbers side by side, without convolutions",
+        ),
+        (
+            Dict({"camera": Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), "speed": VECTOR}),
+            Discrete(2),
+            "da3c cannot handle the observation space Dict(camera: Box(uint8, [3, 64, 64], 0..255), speed:"
+            " Box(float32, [4])): its part Box(uint8, [3, 64, 64], 0..255) looks like an image of [channels, rows,"
+            " columns], and images are taken as [rows, columns, channels]; transpose it to [64, 64, 3], for instance"
+            " with gymnasium.wrappers.TransformObservation, or set algorithm.network.convolutions if its axes are meant"
+            " as they stand",
         ),
     ],
-    ids=["continuous", "tuple", "multi-discrete", "large", "large image", "channels first", "floats", "part"],
+    ids=[
+        *("continuous", "tuple", "many bits", "multi-discrete", "large", "large image", "channels first", "floats"),
+        *("two images", "part of floats", "part with channels first"),
+    ],
 )
 def test_what_it_refuses_and_in_which_words(observation_space: Space, action_space: Space, sentence: str) -> None:
     assert refusal(observation_space, action_space) == sentence
@@ -112,6 +152,8 @@ FLAT, CONVOLUTIONS = {"flatten_images": True}, {"convolutions": [{"filters": 4, 
         (Box(0, 255, shape=(4, 84, 84, 3), dtype=np.uint8), {}, False),
         (Box(0, 1, shape=(84, 84), dtype=np.bool_), {}, False),
         (CAMERA_AND_SPEED, FLAT, True),
+        (CAMERA_AND_SPEED, {"convolutions": []}, False),
+        (Tuple([CAMERA, CAMERA]), FLAT, True),
         (Tuple([Box(0, 255, shape=(7, 7, 3), dtype=np.uint8), Discrete(4)]), {}, True),  # small enough
         (Box(shape=(200, 15)), {}, True),
         (Box(0, 255, shape=(3, 64, 64), dtype=np.uint8), FLAT, False),
@@ -187,6 +229,40 @@ def test_the_convolutions_follow_the_size_of_the_image(
     assert kernels == convolutions
     assert shapes["dense0/kernel"][0] == features
     assert refusal(space, Discrete(2)) is None
+
+
+SMALL_CAMERA = Dict({"camera": image(16, 16, 3), "speed": Box(shape=(2,)), "turn": Discrete(3)})
+
+
+@pytest.mark.parametrize(
+    ("space", "keys", "shapes"),
+    [
+        # 16 x 16: convolutions as for the image alone give 5 x 5 x 32. 64 more come of the five numbers beside it.
+        (SMALL_CAMERA, {}, {"conv0/kernel": (4, 4, 12, 16), "beside/kernel": (5, 64), "dense0/kernel": (864, 256)}),
+        (SMALL_CAMERA, {"history_len": 1}, {"conv0/kernel": (4, 4, 3, 16), "dense0/kernel": (864, 256)}),
+        (Tuple([image(16, 16)]), {}, {"conv0/kernel": (4, 4, 4, 16), "dense0/kernel": (800, 256)}),
+        (Tuple([image(16, 16, 2, dtype=np.bool_), VECTOR]), {}, {"conv0/kernel": (4, 4, 2, 16)}),
+        # All numbers, as they always were: no history, and the layers of vectors.
+        (SMALL_CAMERA, {"network": FLAT}, {"policy/dense0/kernel": (16 * 16 * 3 + 5, 64)}),
+        (Tuple([image(7, 7, 3), Discrete(4)]), {}, {"policy/dense0/kernel": (7 * 7 * 3 + 4, 64)}),
+        # Unless convolutions are asked for.
+        (
+            Tuple([image(7, 7, 3), Discrete(4)]),
+            {"network": CONVOLUTIONS},
+            {"conv0/kernel": (3, 3, 12, 4), "beside/kernel": (4, 64)},
+        ),
+        (Tuple([image(7, 7), image(7, 7)]), {"network": CONVOLUTIONS}, {"policy/dense0/kernel": (98, 64)}),
+    ],
+    ids=["beside", "one frame", "nothing beside", "planes", "flat", "small", "asked for", "two small"],
+)
+def test_an_image_among_several_parts_has_convolutions(
+    space: Space, keys: dict[str, Any], shapes: dict[str, tuple[int, ...]]
+) -> None:
+    network = sys.modules[DA3C.Agent.__module__.rpartition(".")[0] + ".network"]
+    found = network.actor_critic(DA3C.configure({"path": "da3c"} | keys), space, Categorical(2)).layout().shapes
+    assert {name: found.get(name) for name in shapes} == shapes
+    assert ("beside/kernel" in found) == ("conv0/kernel" in found and len(list(space.elements())) > 1)
+    assert refusal(space, Discrete(2), **keys) is None
 
 
 def test_all_actions_begin_almost_equally_likely() -> None:

@@ -42,6 +42,18 @@ class TestLstm(AgentCompliance):
     action_space = Tuple([TORQUES, Box(-1, 1, shape=(2, 2), dtype="float64")])
 
 
+class TestLstmBesideAnImage(AgentCompliance):
+    algorithm = DA3C_CONT
+    config_section: ClassVar = {
+        "path": "da3c_cont",
+        "whole_episodes": True,
+        "history_len": 2,
+        "network": SMALL | {"convolutions": [{"filters": 2, "kernel": 3, "stride": 2}]},
+    }
+    observation_space = Dict({"camera": Box(0, 255, shape=(7, 9), dtype="uint8"), "speed": VECTOR})
+    action_space = TORQUES
+
+
 class TestWholeEpisodes(AgentCompliance):
     algorithm = DA3C_CONT
     config_section: ClassVar = {

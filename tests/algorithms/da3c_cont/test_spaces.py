@@ -24,7 +24,7 @@ def server(space: Space = VECTOR, actions: Space = FORCES, **keys: Any) -> Any:
             VECTOR,
             Discrete(3),
             "da3c_cont cannot handle the action space Discrete(3); it handles Box of real numbers, and Tuple or Dict of"
-            " them",
+            " them; da3c handles Discrete, MultiDiscrete and MultiBinary",
         ),
         (
             Box(0, 255, shape=(10_000, 10_000), dtype=np.uint8),

@@ -51,6 +51,20 @@ class TestABundleOfImages(AgentCompliance):
     action_space = Discrete(4, start=-1)
 
 
+class TestABundleBesideAnImage(AgentCompliance):
+    algorithm = GORILA
+    config_section: ClassVar = SMALL | {
+        "path": "gorila",
+        "n_step": 3,
+        "errors": "squared",
+        "history_len": 2,
+        "normalize_observations": True,
+        "network": {"dense": [8], "convolutions": [{"filters": 2, "kernel": 3, "stride": 2}]},
+    }
+    observation_space = Dict({"camera": IMAGE, "speed": VECTOR})
+    action_space = Discrete(3)
+
+
 class TestALearnerOfItsOwn(AgentCompliance):
     algorithm = GORILA
     config_section: ClassVar = SMALL | {

@@ -27,6 +27,13 @@ SPECS = {
     "image tanh separate": NetworkSpec((14, 17, 3), HEADS, (9,), TWO, activation="tanh", groups=SEPARATE),
     "image without dense": NetworkSpec((9, 9, 1), HEADS, (), (Convolution(3, 2, 3),)),
     "image without convolutions": NetworkSpec((5, 6, 2), HEADS, (8,)),
+    "beside": NetworkSpec((14 * 17 * 4 + 3,), HEADS, (20,), TWO, image=(14, 17, 4), beside=6),
+    "beside, tanh, separate": NetworkSpec(
+        (14 * 17 + 1,), HEADS, (9, 4), TWO, "tanh", groups=SEPARATE, image=(14, 17, 1), beside=5
+    ),
+    "beside without dense": NetworkSpec((9 * 9 + 4,), HEADS, (), (Convolution(3, 2, 3),), image=(9, 9, 1), beside=2),
+    "nothing beside": NetworkSpec((14 * 17,), HEADS, (9,), TWO, image=(14, 17, 1)),
+    "streams, beside": NetworkSpec((14 * 17 + 2,), HEADS, (7,), TWO, streams=True, image=(14, 17, 1), beside=6),
     "streams": NetworkSpec((4,), HEADS, (6, 7), streams=True),
     "streams, separate": NetworkSpec((4,), HEADS, (6, 3), groups=SEPARATE, streams=True),
     "streams, image": NetworkSpec((14, 17, 4), HEADS, (20,), TWO, streams=True),

@@ -20,8 +20,8 @@ class World:
     """A sledge on a rail must be brought to a mark and kept there.
 
     Replace this class by your own simulator. The rest of this file uses the two spaces, `restart` and `do`. Spaces and
-    their values are as in gymnasium: Box, Discrete, MultiBinary, Tuple, Dict. For actions in a Box of real numbers, set
-    the algorithm in the YAML file to da3c_cont.
+    their values are as in gymnasium: Box, Discrete, MultiBinary, Tuple, Dict; actions may be MultiDiscrete, too. For
+    actions in a Box of real numbers, set the algorithm in the YAML file to da3c_cont.
     """
 
     observation_space = Box(-2, 2, shape=(2,))  # distance from the mark, speed

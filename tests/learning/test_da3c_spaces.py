@@ -1,0 +1,35 @@
+"""da3c learns, from a seed and in seconds, from observations in several parts, and actions that are several choices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relaax.algorithm_base import load_algorithm
+from support.signs import CameraAndRoom, CameraAndSpeed, Levers, Signs, Switches
+from support.training import judge, mean_reward, train
+
+DA3C = load_algorithm("da3c", Path())
+SECTION: dict[str, Any] = {"episode_len": 4, "rewards_gamma": 0.0, "entropy_beta": 0.05, "normalize_rewards": None}
+IMAGE = {"network": {"dense": [32]}, "history_len": 2}
+
+
+def reward_after(kind: type[Signs], updates: int, **keys: Any) -> float:
+    """The mean reward of greedy actions after so many updates; 1 is all that there is."""
+    section = SECTION | keys
+    bridge = train(DA3C, section, kind(16, seed=4), updates, learning_rate=0.01)
+    world = kind(64, seed=9)
+    return mean_reward(judge(DA3C, section, world, 64, bridge), world, 20)
+
+
+@pytest.mark.parametrize("kind", [CameraAndSpeed, CameraAndRoom])
+def test_an_image_and_what_is_beside_it_are_both_seen(kind: type[Signs]) -> None:
+    """Half of it is what either alone is worth."""
+    assert reward_after(kind, 300, **IMAGE) > 0.95
+
+
+@pytest.mark.parametrize("kind", [Levers, Switches])
+def test_each_of_several_choices_is_learned(kind: type[Signs]) -> None:
+    assert reward_after(kind, 400) > 0.95
