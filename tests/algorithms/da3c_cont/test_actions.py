@@ -41,7 +41,14 @@ def test_parts_of_a_space_share_the_numbers_of_an_action() -> None:
     assert (a.dtype, b0.dtype) == (np.float64, np.float32)
 
 
-@pytest.mark.parametrize("space", [Discrete(2), Box(0, 3, shape=(2,), dtype="int64"), Tuple([Box(), Discrete(2)])])
-def test_what_is_refused(space: Space) -> None:
-    assert action_refusal(space) == "it handles Box of real numbers, and Tuple or Dict of them"
+@pytest.mark.parametrize(
+    ("space", "more"),
+    [
+        (Discrete(2), "; da3c handles Discrete, MultiDiscrete and MultiBinary"),
+        (Box(0, 3, shape=(2,), dtype="int64"), ""),
+        (Tuple([Box(), Discrete(2)]), ""),
+    ],
+)
+def test_what_is_refused(space: Space, more: str) -> None:
+    assert action_refusal(space) == f"it handles Box of real numbers, and Tuple or Dict of them{more}"
     assert action_refusal(Box(shape=(2,))) is None
