@@ -16,7 +16,9 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
-    raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[miniworld]'") from None
+    raise SystemExit(
+        "this Python has no relaax: activate its environment, or pip install 'relaax[miniworld]'"
+    ) from None
 
 PROGRAM = "MiniWorld/main"
 PREFIX = "MiniWorld-"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Run scenarios of ViZDoom against an RLX server: `main HOST:PORT NAME [N]`.
 
-NAME is an id of the package (`VizdoomMyWayHome-v1`) or a part of it (`VizdoomMyWayHome`, `my_way_home`). Frames are gray
-and 84x84; an action is held for 4 frames. The engine of each game is a process of its own.
+NAME is an id of the package (`VizdoomMyWayHome-v1`) or a part of it (`VizdoomMyWayHome`, `my_way_home`). Frames are
+gray and 84x84; an action is held for 4 frames. The engine of each game is a process of its own.
 """
 
 from __future__ import annotations

@@ -43,16 +43,20 @@ class UsageError(Exception):
     """The arguments name something that does not exist or make no sense. The message says what does."""
 
 
-def parser(program: str, description: str, name: str) -> argparse.ArgumentParser:
-    """Return a parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
+def parser(program: str, description: str, name: str | None) -> argparse.ArgumentParser:
+    """Return a parser for `HOST:PORT NAME [N]` and the options that every environment has.
+
+    `name`: what NAME is; None if the program describes by itself what comes after the address.
+    """
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     result.add_argument(
         "address",
         metavar="HOST:PORT",
         help="where an RLX server listens; random: no server, random actions; check: make them, say their spaces, end",
     )
-    result.add_argument("name", metavar="NAME", help=name)
-    result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
+    if name is not None:
+        result.add_argument("name", metavar="NAME", help=name)
+        result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
     result.add_argument(
         "--connections",
         metavar="K",
