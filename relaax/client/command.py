@@ -255,8 +255,8 @@ def abandon(env: Any) -> None:
 
 def _whence(unknown: Sequence[str]) -> str:
     """Return where options came from that a program was given by `relaax run` and does not have."""
-    given = [word for word in ("--kwarg", "--wrapper", "--register") if word in unknown]
-    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register"}
+    given = [word for word in ("--kwarg", "--wrapper", "--register", "--import") if word in unknown]
+    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register", "--import": "import"}
     if not given:
         return ""
     return (
