@@ -55,19 +55,21 @@ def make(arguments: argparse.Namespace) -> Any:
     if arguments.protocol == command.NOOP:
         arguments.life_loss, sticky = False, 0.0
         arguments.noop_max, arguments.max_frames = command.NOOP_MAX, command.NOOP_FRAMES
-    return command.beside(__package__, "games").Games(
-        rom,
-        arguments.environments,
-        life_loss=arguments.life_loss,
-        sticky=sticky if arguments.sticky is None else arguments.sticky,
-        noop_max=arguments.noop_max,
-        frame_skip=arguments.frame_skip,
-        full_action_space=arguments.full_action_space,
-        max_frames=arguments.max_frames,
-        threads=arguments.threads,
-        fire_reset=arguments.protocol is None,
-        render=command.watching(arguments) is not None,
-    )
+    games = command.beside(__package__, "games")
+    with _quiet():
+        return games.Games(
+            rom,
+            arguments.environments,
+            life_loss=arguments.life_loss,
+            sticky=sticky if arguments.sticky is None else arguments.sticky,
+            noop_max=arguments.noop_max,
+            frame_skip=arguments.frame_skip,
+            full_action_space=arguments.full_action_space,
+            max_frames=arguments.max_frames,
+            threads=arguments.threads,
+            fire_reset=arguments.protocol is None,
+            render=command.watching(arguments) is not None,
+        )
 
 
 def find(name: str, folder: Path | None = None) -> tuple[str, float]:
@@ -104,7 +106,7 @@ def use_roms(rom: str, folder: Path | None) -> None:
         os.environ[_ROMS_OF_ALE] = str(folder)
     place = folder or "ale-py"
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # it says where it looks
+        with _quiet():
             roms.get_rom_path(rom)
     except FileNotFoundError:
         raise command.UsageError(
@@ -114,6 +116,11 @@ def use_roms(rom: str, folder: Path | None) -> None:
         raise command.UsageError(
             f"{place}: {' '.join(str(error).split())}: another rom of that name is needed"
         ) from None
+
+
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """Keep ale-py from saying where it looks for roms."""
+    return contextlib.redirect_stdout(io.StringIO())
 
 
 def _folder() -> Path | None:
