@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from relaax.client import command
 from relaax.client.failure import Failure
+from relaax.client.watchman import Watchman
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 MISSING = "install both; Debian: apt-get install chromium chromium-driver"
@@ -34,9 +35,6 @@ _OPTIONS = (
     "--no-first-run",
     "--remote-debugging-pipe",  # whose end is the end of the browser
 )
-# Waits for the end of its input, which is the end of this program or `close`; ends the driver and all its browsers.
-# The folder can be removed when nobody writes to it any more.
-_WATCHMAN = 'read -r _; kill -s KILL -- "-$1"; until rm -rf "$2"; do sleep 0.1; done'
 
 
 def binaries() -> tuple[str, str]:
@@ -75,15 +73,10 @@ class Browser:
             popen_kw={"start_new_session": True},
         )
         self._service = service
-        self._watchman: subprocess.Popen[bytes] | None = None
+        self._watchman = Watchman(self._folder)
         try:
             service.start()
-            self._watchman = subprocess.Popen(
-                ["sh", "-c", _WATCHMAN, "sh", str(service.process.pid), self._folder],
-                stdin=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._watchman.watch(-service.process.pid)
             self._driver = webdriver.Remote(service.service_url, options=options)
             self._devtools(
                 "Emulation.setDeviceMetricsOverride", {**self._size, "deviceScaleFactor": scale, "mobile": False}
@@ -120,11 +113,7 @@ class Browser:
 
     def close(self) -> None:
         """End the browser and its driver."""
-        watchman, self._watchman = self._watchman, None
-        if watchman is not None:
-            watchman.communicate()
-        else:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._watchman.close()
         process = getattr(self._service, "process", None)
         if process is not None:
             process.kill()

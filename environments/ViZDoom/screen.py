@@ -11,6 +11,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box
 
 from relaax.client.families import gray
+from relaax.client.watchman import Watchman, children
 
 
 class Screen(gymnasium.Wrapper):
@@ -22,12 +23,18 @@ class Screen(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, side: int) -> None:
         super().__init__(env)
+        self._watchman: Watchman | None = None
         self.observation_space = Box(0, 255, (side, side), np.uint8)
         self._side = side
         self._seen: npt.NDArray[np.uint8] = np.zeros((side, side), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        others = None if self._watchman else set(children())
         observation, info = self.env.reset(seed=seed, options=options)
+        if others is not None:  # the engine has begun, and would wait forever for a program that was killed
+            self._watchman = Watchman()
+            for number in set(children()) - others - {self._watchman.number}:
+                self._watchman.watch(number)
         self._seen = self._small(observation["screen"])
         return self._seen, info
 
@@ -36,6 +43,12 @@ class Screen(gymnasium.Wrapper):
         if not terminated:
             self._seen = self._small(observation["screen"])
         return self._seen, float(reward), terminated and not truncated, truncated, info
+
+    def close(self) -> None:
+        super().close()
+        watchman, self._watchman = self._watchman, None
+        if watchman is not None:
+            watchman.dismiss()
 
     def _small(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         flat = screen[..., 0] if screen.shape[-1] == 1 else gray(screen)

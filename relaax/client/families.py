@@ -81,9 +81,13 @@ def find_id(wanted: str, ids: Iterable[str], prefix: str, owner: str) -> str:
     known = sorted((name for name in ids if name.startswith(prefix)), key=_version)
     if wanted in known:
         return wanted
-    names = {letters: name for name in known for letters in (_letters(name), _letters(_bare(name)))}
-    short = {_letters(_bare(name).removeprefix(prefix)): name for name in known}
-    found = (short | names).get(_letters(wanted))
+    names = {
+        _letters(part): name
+        for name in known
+        for full in (name, _bare(name))
+        for part in (full, full.removeprefix(prefix))
+    }
+    found = names.get(_letters(wanted))
     if found is None:
         bare = {_letters(_bare(name).removeprefix(prefix)): _bare(name) for name in known}
         target = _letters(_bare(wanted)).removeprefix(_letters(prefix))

@@ -36,7 +36,7 @@ def assert_quiet(stderr):
     assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
 
 
-@pytest.mark.parametrize("family", [GYM, ALE, LAB])
+@pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB"])
 def test_main_can_be_called_by_its_name(family):
     link = ROOT / "environments" / family / "main"
     assert os.readlink(link) == "main.py"
@@ -44,7 +44,17 @@ def test_main_can_be_called_by_its_name(family):
     assert link.read_text().startswith("#!/usr/bin/env python3\n")
 
 
-@pytest.mark.parametrize(("family", "extra"), [(GYM, "gym"), (ALE, "atari"), (LAB, "gym")])
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        (GYM, "gym"),
+        (ALE, "atari"),
+        (LAB, "gym"),
+        ("ViZDoom", "vizdoom"),
+        ("MiniWorld", "miniworld"),
+        ("MiniWoB", "miniwob"),
+    ],
+)
 def test_a_python_without_relaax_is_told_the_way_out(family, extra):
     script = ROOT / "environments" / family / "main.py"
     bare = [sys.executable, "-S", "-I", str(script), "localhost:1", "any"]  # without site-packages
