@@ -118,6 +118,7 @@ class Browser:
         if process is not None:
             process.kill()
             process.wait()
+            process.stdin.close()
             self._service.process = None  # else it would be asked to end once more
 
     def _devtools(self, name: str, parameters: dict[str, Any]) -> Any:

@@ -215,6 +215,8 @@ def execute(
         if not under_way():
             raise
         code = end.code if isinstance(end.code, int) else FAILED
+    finally:
+        _disarm()
     if under_way():
         leave(code)
     sys.exit(code)
@@ -271,6 +273,12 @@ def _terminate(number: int, frame: object) -> NoReturn:
         signal.signal(signal.SIGALRM, _terminate)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     sys.exit(DONE)  # as an exception: what is open gets closed
+
+
+def _disarm() -> None:
+    """Let no signal come again while the interpreter ends, where it would kill the process."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _require_writable(path: Path) -> None:

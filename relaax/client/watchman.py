@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-# Reads numbers of processes, or of groups with a minus, until its input ends: by the end of this program, or by `close`.
+# Reads numbers of processes, or of groups with a minus, until its input ends: with this program, or by `close`.
 # The folder can be removed when nobody writes to it any more.
 _SCRIPT = """
 all=
