@@ -126,7 +126,8 @@ class Browser:
 
     def _execute(self, name: str, parameters: dict[str, Any]) -> Any:
         try:
-            return self._driver.execute(name, parameters)["value"]
+            answer: Any = self._driver.execute(name, parameters)
+            return answer["value"]
         except (WebDriverException, HTTPError, OSError) as error:
             raise Failure(f"Chromium does not answer: {_said(error)}") from error
 

@@ -109,7 +109,7 @@ class Tasks(VectorEnv):
         self.single_action_space = Discrete(grid * grid)
         self.observation_space = batch_space(self.single_observation_space, count)
         self.action_space = batch_space(self.single_action_space, count)
-        self._make = lambda: Task(open_browser(), grid, clicks)
+        self._make: Callable[[], Task] = lambda: Task(open_browser(), grid, clicks)
         self._tasks: list[Task] = []
         self._random: list[np.random.Generator] = []
         self._threads = ThreadPoolExecutor(count, "browser")

@@ -48,7 +48,7 @@ def test_two_browsers_against_a_server() -> None:
     assert ends
     assert all((step.reward[step.terminated] == 1).all() for step in ends)
     assert all(not step.reward.any() for step in steps if step.terminated is None)
-    last = steps.index(ends[0])
+    last = next(k for k, step in enumerate(steps) if step is ends[0])
     assert (steps[last].observation[0] != steps[last - 1].observation[0]).any()
 
 
