@@ -166,7 +166,10 @@ def test_every_command_names_the_extra_that_it_needs(line: str, bare: Path) -> N
     [
         ("OpenAI_Gym", "CartPole-v1", "gymnasium is not installed; pip install 'relaax[gym]'"),
         ("ALE", "boxing", "ale-py is not installed; pip install 'relaax[atari]'"),
-        ("DeepMind_Lab", "seekavoid_arena_01", "this Python has no deepmind_lab, which is built from"),
+        ("ViZDoom", "my_way_home", "gymnasium is not installed; pip install 'relaax[vizdoom]'"),
+        ("MiniWorld", "MazeS2", "gymnasium is not installed; pip install 'relaax[miniworld]'"),
+        ("MiniWoB", "click-test", "gymnasium is not installed; pip install 'relaax[miniwob]'"),
+        ("DeepMind_Lab", "nav_maze_static_01", "this Python has no deepmind_lab, which is built from"),
     ],
 )
 def test_environments_name_the_extra_that_they_need(program: str, name: str, extra: str, bare: Path) -> None:

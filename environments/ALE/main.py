@@ -4,13 +4,19 @@
 NAME is the name of a rom (`boxing`) or an id (`ALE/Boxing-v5`, `BoxingNoFrameskip-v4`). N games are stepped together
 over one connection, in threads of this process. The preprocessing is the usual one: grayscale 84x84, frame skip 4 with
 the maximum over the last two frames, up to 30 no-op starts, the game's own actions. Rewards are the raw score.
+
+Roms come with the package ale-py, or from the folder of --roms, or that of the variable RELAAX_ROMS if it exists.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
+import io
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 try:
@@ -22,6 +28,9 @@ except ModuleNotFoundError as error:
 
 PROGRAM = "ALE/main"
 STICKY_IDS = 0.25  # for ids with -v0 or -v5
+SEVERAL_PLAYERS = ("combat", "joust", "maze_craze", "warlords")  # for whose roms the emulator ends the process
+ROMS_VARIABLE = "RELAAX_ROMS"
+_ROMS_OF_ALE = "ALE_ROMS_DIR"
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
@@ -42,27 +51,32 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 
 def make(arguments: argparse.Namespace) -> Any:
     """Return the games as one vector. Raises command.UsageError if there is no such game."""
-    rom, sticky = find(arguments.name)
+    rom, sticky = find(arguments.name, arguments.roms)
     if arguments.protocol == command.NOOP:
         arguments.life_loss, sticky = False, 0.0
         arguments.noop_max, arguments.max_frames = command.NOOP_MAX, command.NOOP_FRAMES
-    return command.beside(__package__, "games").Games(
-        rom,
-        arguments.environments,
-        life_loss=arguments.life_loss,
-        sticky=sticky if arguments.sticky is None else arguments.sticky,
-        noop_max=arguments.noop_max,
-        frame_skip=arguments.frame_skip,
-        full_action_space=arguments.full_action_space,
-        max_frames=arguments.max_frames,
-        threads=arguments.threads,
-        fire_reset=arguments.protocol is None,
-        render=command.watching(arguments) is not None,
-    )
+    games = command.beside(__package__, "games")
+    with _quiet():
+        return games.Games(
+            rom,
+            arguments.environments,
+            life_loss=arguments.life_loss,
+            sticky=sticky if arguments.sticky is None else arguments.sticky,
+            noop_max=arguments.noop_max,
+            frame_skip=arguments.frame_skip,
+            full_action_space=arguments.full_action_space,
+            max_frames=arguments.max_frames,
+            threads=arguments.threads,
+            fire_reset=arguments.protocol is None,
+            render=command.watching(arguments) is not None,
+        )
 
 
-def find(name: str) -> tuple[str, float]:
-    """Return the rom's name and the id's sticky probability. Raises command.UsageError if there is no such rom."""
+def find(name: str, folder: Path | None = None) -> tuple[str, float]:
+    """Return the rom's name and the id's sticky probability. Raises command.UsageError if there is no such rom.
+
+    `folder`: where roms are; None for those of ale-py.
+    """
     try:
         from ale_py import roms
     except ImportError:
@@ -76,7 +90,43 @@ def find(name: str) -> tuple[str, float]:
         near = difflib.get_close_matches(wanted.lower(), by_letters.values(), n=1, cutoff=0.5)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         raise command.UsageError(f"the Arcade Learning Environment has no game {name!r}{hint}")
+    if rom in SEVERAL_PLAYERS:
+        raise command.UsageError(f"{rom} is for several players; the emulator plays the games for one")
+    use_roms(rom, folder)
     return rom, STICKY_IDS if match and match[2] in ("0", "5") else 0.0
+
+
+def use_roms(rom: str, folder: Path | None) -> None:
+    """Let ale-py take its roms from this folder, if one is given. Raises command.UsageError if it lacks this rom."""
+    from ale_py import roms
+
+    if folder is not None:
+        if not folder.is_dir():
+            raise command.UsageError(f"there is no folder {folder} for --roms; without it ale-py's own roms are played")
+        os.environ[_ROMS_OF_ALE] = str(folder)
+    place = folder or "ale-py"
+    try:
+        with _quiet():
+            roms.get_rom_path(rom)
+    except FileNotFoundError:
+        raise command.UsageError(
+            f"{place} has no {rom}.bin: put it there, or name a folder that has it by --roms"
+        ) from None
+    except OSError as error:  # not the rom that ale-py knows by this name
+        raise command.UsageError(
+            f"{place}: {' '.join(str(error).split())}: another rom of that name is needed"
+        ) from None
+
+
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """Keep ale-py from saying where it looks for roms."""
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+def _folder() -> Path | None:
+    """Return the folder of the variable RELAAX_ROMS if it exists, as an image may say where one can be mounted."""
+    folder = Path(os.environ.get(ROMS_VARIABLE, ""))
+    return folder if os.environ.get(ROMS_VARIABLE) and folder.is_dir() else None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,6 +149,13 @@ def parser() -> argparse.ArgumentParser:
         default=108_000,
         metavar="K",
         help="truncate games after K frames (108000)",
+    )
+    add(
+        "--roms",
+        type=Path,
+        metavar="FOLDER",
+        default=_folder(),
+        help=f"folder with roms, called as boxing.bin (the variable {ROMS_VARIABLE}, else ale-py's own)",
     )
     add("--threads", type=int, default=0, metavar="K", help="emulator threads (0: one per core or game)")
     command.add_atari_protocol(result)

@@ -12,12 +12,15 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from relaax.client import command
+from relaax.client.families import gray
 
 SIDE = 84
 FRAME = "RGB_INTERLEAVED"
 FRAMES_PER_SECOND = 60
 
-ACTIONS: tuple[tuple[str, str, int], ...] = (
+Actions = tuple[tuple[str, str, int], ...]
+
+ACTIONS: Actions = (
     ("look left", "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME", -20),
     ("look right", "LOOK_LEFT_RIGHT_PIXELS_PER_FRAME", 20),
     ("look up", "LOOK_DOWN_UP_PIXELS_PER_FRAME", 10),
@@ -32,11 +35,14 @@ ACTIONS: tuple[tuple[str, str, int], ...] = (
 )
 """The name of each action, the Lab's control that it moves, and by how much; other controls rest."""
 
-_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
+SHRUNK = tuple(a for a in ACTIONS if a[0].startswith(("look l", "look r", "strafe", "move")))
+"""Those that move and turn in the plane, which are enough for mazes."""
 
 
 class Level(gymnasium.Env):
-    """Observations are gray frames, uint8 [84, 84]; an action is an index into `ACTIONS`, held for `frame_skip` frames.
+    """Observations are gray frames, uint8 [84, 84]; an action is an index into `SHRUNK`, held for `frame_skip` frames.
+
+    Without `shrink` it is one into `ACTIONS`.
 
     `open_lab` makes the `deepmind_lab.Lab`, whose frames (RGB_INTERLEAVED) must be 84 by 84. It is called at the first
     reset: a process that only asks for the spaces starts no engine. An episode ends as terminated, because the Lab does
@@ -44,13 +50,14 @@ class Level(gymnasium.Env):
     newest frame seen.
     """
 
-    def __init__(self, open_lab: Callable[[], Any], frame_skip: int = 4) -> None:
+    def __init__(self, open_lab: Callable[[], Any], frame_skip: int = 4, shrink: bool = True) -> None:
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": FRAMES_PER_SECOND / frame_skip}
         self.render_mode = "rgb_array"
         self.observation_space = Box(0, 255, (SIDE, SIDE), np.uint8)
-        self.action_space = Discrete(len(ACTIONS))
         self._open_lab = open_lab
         self._frame_skip = frame_skip
+        self._actions = SHRUNK if shrink else ACTIONS
+        self.action_space = Discrete(len(self._actions))
         self._lab: Any = None
         self._controls: list[npt.NDArray[np.intc]] = []
         self._seen: npt.NDArray[np.uint8] = np.zeros((SIDE, SIDE), np.uint8)
@@ -62,7 +69,7 @@ class Level(gymnasium.Env):
         super().reset(seed=seed)
         if self._lab is None:
             self._lab = self._open_lab()
-            self._controls = controls(self._lab.action_spec())
+            self._controls = controls(self._lab.action_spec(), self._actions)
         self._lab.reset(seed=int(self.np_random.integers(2**31)))  # seeded per episode: episodes differ, runs do not
         self._seen = self._look()
         return self._seen, {}
@@ -97,15 +104,10 @@ def open_lab(name: str, renderer: str = "software") -> Any:
         raise command.UsageError(f"DeepMind Lab cannot open the level {name!r}: {error}") from None
 
 
-def controls(action_spec: list[dict[str, Any]]) -> list[npt.NDArray[np.intc]]:
-    """Return the vector of the Lab's controls for each of `ACTIONS`; `action_spec` names them in order."""
+def controls(action_spec: list[dict[str, Any]], actions: Actions) -> list[npt.NDArray[np.intc]]:
+    """Return the vector of the Lab's controls for each of the actions; `action_spec` names them in order."""
     names = [control["name"] for control in action_spec]
-    vectors = [np.zeros(len(names), np.intc) for _ in ACTIONS]
-    for vector, (_, control, value) in zip(vectors, ACTIONS, strict=True):
+    vectors = [np.zeros(len(names), np.intc) for _ in actions]
+    for vector, (_, control, value) in zip(vectors, actions, strict=True):
         vector[names.index(control)] = value
     return vectors
-
-
-def gray(frame: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Return the luma of a frame [H, W, 3] as uint8 [H, W]."""
-    return np.rint(frame @ _LUMA).astype(np.uint8)

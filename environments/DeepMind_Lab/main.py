@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Run levels of DeepMind Lab against an RLX server: `main HOST:PORT NAME [N]`.
+"""Run levels of DeepMind Lab against an RLX server: `main HOST:PORT [N] [MAP]`.
 
-NAME is the name of a level, such as `seekavoid_arena_01`. Frames are 84x84 and gray; an action is repeated for 4
-frames. There are eleven actions: 0 and 1 look left and right, 2 and 3 look up and down, 4 and 5 strafe left and right,
+MAP is the name of a level, `nav_maze_static_01` if none is given. Frames are 84x84 and gray; an action is repeated for
+4 frames. There are six: 0 and 1 look left and right, 2 and 3 strafe left and right, 4 and 5 move forward and back. With
+--no-shrink there are eleven: 0 and 1 look left and right, 2 and 3 look up and down, 4 and 5 strafe left and right,
 6 and 7 move forward and back, 8 fires, 9 jumps, 10 crouches. Several levels run in separate processes.
 
 The package `deepmind_lab` is not a dependency of RELAAX: it is built from source with Bazel.
@@ -12,17 +13,19 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, run
+    from relaax.client import RunSummary, command, families
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
     raise SystemExit("this Python has no relaax: activate its environment, or pip install 'relaax[gym]'") from None
 
 PROGRAM = "DeepMind_Lab/main"
+MAP = "nav_maze_static_01"
 MISSING = (
     "this Python has no deepmind_lab, which is built from https://github.com/google-deepmind/lab:"
     " bazel build -c opt //python/pip_package:build_pip_package,"
@@ -36,42 +39,53 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     if importlib.util.find_spec("deepmind_lab") is None:
         raise command.UsageError(MISSING)
     env = make(arguments)
-    try:
-        summary = run(env, environment=arguments.name, frame_skip=arguments.frame_skip, **settings)
-    except BaseException:
-        command.abandon(env)
-        raise
-    env.close()
-    return summary
+    return families.run_and_close(env, environment=arguments.name, frame_skip=arguments.frame_skip, **settings)
 
 
 def make(arguments: argparse.Namespace) -> Any:
     """Return the levels as one vector."""
-    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-
     level = command.beside(__package__, "level")
     opener = partial(level.open_lab, arguments.name, arguments.renderer)
-    quiet = command.quiet_child()
-    makers = [lambda: quiet(level.Level(opener, arguments.frame_skip))] * arguments.environments
+    one = partial(level.Level, opener, arguments.frame_skip, arguments.shrink)
     alone = arguments.environments == 1 or command.watching(arguments) is not None
-    mode = arguments.vectorization or ("sync" if alone else "async")
-    vector: Any = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[mode]
-    return vector(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    return families.vector(one, arguments.environments, arguments.vectorization or ("sync" if alone else "async"))
+
+
+class CountAndMap(argparse.Action):
+    """Take at most two words for what they are: a number is N, another word MAP, in whatever order."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        words: Sequence[str] = values
+        counts = [word for word in words if word.isdecimal()]
+        maps = [word for word in words if not word.isdecimal()]
+        if len(counts) > 1 or len(maps) > 1:
+            raise argparse.ArgumentError(self, f"{' '.join(words)!r} is no number of levels and one name")
+        for count in counts:
+            try:
+                namespace.environments = command.positive(count)
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentError(self, str(error)) from None
+        for name in maps:
+            namespace.name = name
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
-    result = command.parser(
-        PROGRAM, "Run levels of DeepMind Lab against an RLX server.", "a level, such as seekavoid_arena_01"
-    )
+    result = command.parser(PROGRAM, "Run levels of DeepMind Lab against an RLX server.", None)
+    result.set_defaults(name=MAP, environments=1)
     add: Any = result.add_argument
+    add("words", metavar="[N] [MAP]", nargs="*", action=CountAndMap, help=f"how many (1), and which level ({MAP})")
+    add(
+        "--shrink",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the six actions that move and turn instead of all eleven (on)",
+    )
     add("--frame-skip", type=command.positive, default=4, metavar="K", help="frames per step (4)")
     add("--renderer", choices=("software", "hardware"), default="software", help="renderer of the frames (software)")
-    add(
-        "--vectorization",
-        choices=("sync", "async"),
-        help="all levels in this process, or one process each (sync for one level or to be watched, otherwise async)",
-    )
+    families.add_vectorization(result, "sync for one level or to be watched, otherwise async")
     return result
 
 

@@ -64,9 +64,13 @@ def main(arguments: argparse.Namespace) -> RunSummary:
 def find(arguments: argparse.Namespace) -> Any:
     """Return gymnasium's specification of the environment. Raises command.UsageError if there is none of this name."""
     naming = command.beside(__package__, "naming")
-    if arguments.register or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper))):
+    if (
+        arguments.register
+        or arguments.imports
+        or any(":" in name for name in (arguments.name, *(name for name, _ in arguments.wrapper)))
+    ):
         naming.look_in(arguments.path)
-    return naming.find(arguments.name, arguments.register)
+    return naming.find(arguments.name, arguments.register, arguments.imports)
 
 
 def is_atari(spec: Any) -> bool:
@@ -208,11 +212,20 @@ def parser() -> argparse.ArgumentParser:
         help="call this first, for packages that register their ids by a call, such as minatar.gym:register_envs",
     )
     result.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import this first, for packages that register their ids then, such as highway_env; repeatable",
+    )
+    result.add_argument(
         "--path",
         metavar="FOLDER",
         action="append",
         default=[],
-        help="look for the modules of NAME, --wrapper and --register here, then in the working directory; repeatable",
+        help="look for the modules of NAME, --wrapper, --register and --import here, then in the working directory;"
+        " repeatable",
     )
     result.add_argument("--life-loss", action="store_true", help="Atari: end an episode with each life")
     result.add_argument(

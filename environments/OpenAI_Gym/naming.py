@@ -26,11 +26,12 @@ _log = logging.getLogger(__name__)
 _REGISTERING = threading.Lock()  # connections of one program find their environments in parallel
 
 
-def find(name: str, register: str | None = None) -> registration.EnvSpec:
+def find(name: str, register: str | None = None, imports: Sequence[str] = ()) -> registration.EnvSpec:
     """Return gymnasium's specification of an environment.
 
     `name`: an id, or MODULE:ID to import a module first. `register`: MODULE:FUNCTION of a package that registers its
-    ids by a call. Raises command.UsageError if there is none of this name.
+    ids by a call. `imports`: modules of packages that register theirs when imported. Raises command.UsageError if there
+    is none of this name.
     """
     module, _, identifier = name.rpartition(":")
     with _REGISTERING:
@@ -45,8 +46,8 @@ def find(name: str, register: str | None = None) -> registration.EnvSpec:
         before = set(gymnasium.registry)
         if register is not None:
             _call(register)
-        if module:
-            imported(module)
+        for other in (*imports, *([module] if module else [])):
+            imported(other)
     try:
         namespace, short, version = registration.parse_env_id(identifier)
         if version is None and identifier not in gymnasium.registry:  # the newest, as in gymnasium.make
@@ -54,7 +55,7 @@ def find(name: str, register: str | None = None) -> registration.EnvSpec:
         return gymnasium.spec(registration.get_env_id(namespace, short, version))
     except (gymnasium.error.Error, ImportError) as error:
         known = set(gymnasium.registry) - before
-        raise command.UsageError(_unknown(identifier, module, sorted(known))) from error
+        raise command.UsageError(_unknown(identifier, module or " and ".join(imports), sorted(known))) from error
 
 
 def look_in(folders: Iterable[str]) -> None:
@@ -123,4 +124,5 @@ def _unknown(identifier: str, module: str, new: Sequence[str]) -> str:
     if module:
         return f"{sentence}, and importing {module} registers none: use --register {module}:FUNCTION"
     near = nearest(identifier, gymnasium.registry)
-    return f"{sentence}{near}; for one of another package, write PACKAGE:ID, such as highway_env:highway-v0"
+    other = "for one of another package, write PACKAGE:ID, such as highway_env:highway-v0, or --import PACKAGE"
+    return f"{sentence}{near}; {other}"

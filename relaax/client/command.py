@@ -43,16 +43,20 @@ class UsageError(Exception):
     """The arguments name something that does not exist or make no sense. The message says what does."""
 
 
-def parser(program: str, description: str, name: str) -> argparse.ArgumentParser:
-    """Return a parser for `HOST:PORT NAME [N]` and the options that every environment has. `name`: what NAME is."""
+def parser(program: str, description: str, name: str | None) -> argparse.ArgumentParser:
+    """Return a parser for `HOST:PORT NAME [N]` and the options that every environment has.
+
+    `name`: what NAME is; None if the program describes by itself what comes after the address.
+    """
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     result.add_argument(
         "address",
         metavar="HOST:PORT",
         help="where an RLX server listens; random: no server, random actions; check: make them, say their spaces, end",
     )
-    result.add_argument("name", metavar="NAME", help=name)
-    result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
+    if name is not None:
+        result.add_argument("name", metavar="NAME", help=name)
+        result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
     result.add_argument(
         "--connections",
         metavar="K",
@@ -211,6 +215,8 @@ def execute(
         if not under_way():
             raise
         code = end.code if isinstance(end.code, int) else FAILED
+    finally:
+        _disarm()
     if under_way():
         leave(code)
     sys.exit(code)
@@ -251,8 +257,8 @@ def abandon(env: Any) -> None:
 
 def _whence(unknown: Sequence[str]) -> str:
     """Return where options came from that a program was given by `relaax run` and does not have."""
-    given = [word for word in ("--kwarg", "--wrapper", "--register") if word in unknown]
-    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register"}
+    given = [word for word in ("--kwarg", "--wrapper", "--register", "--import") if word in unknown]
+    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register", "--import": "import"}
     if not given:
         return ""
     return (
@@ -267,6 +273,12 @@ def _terminate(number: int, frame: object) -> NoReturn:
         signal.signal(signal.SIGALRM, _terminate)
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
     sys.exit(DONE)  # as an exception: what is open gets closed
+
+
+def _disarm() -> None:
+    """Let no signal come again while the interpreter ends, where it would kill the process."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _require_writable(path: Path) -> None:

@@ -328,6 +328,12 @@ class RunSection(Section):
         description="MODULE:FUNCTION to call first, for packages that register their ids by a call: "
         "minatar.gym:register_envs.",
     )
+    import_: list[str] = Field(
+        [],
+        alias="import",  # a word of Python's own
+        description="Modules to import first, of packages that register their ids when they are imported: "
+        "[highway_env].",
+    )
     arguments: list[Word] = Field([], description="Further arguments of the environment's command.")
     target_return: float | None = Field(None, description="Mean return of 100 episodes at which the run succeeds.")
     eval_every: int | None = Field(

@@ -39,6 +39,7 @@ def test_each_configuration_has_a_procfile() -> None:
         *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole", "n_step_q_gym_lunarlander"),
         *("async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"),
         *("da3c_minatar_breakout", "n_step_q_minatar_breakout"),
+        *("da3c_vizdoom_my_way_home", "da3c_miniworld_maze", "da3c_miniwob_click_test"),
         *("gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "gorila_gym_lunarlander", "gorila_ale_pong"),
         *("apex_gym_cartpole", "apex_gym_lunarlander", "apex_gym_mountaincar", "apex_ale_pong", "apex_ale_boxing"),
     }
@@ -94,7 +95,7 @@ def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> 
     algorithm = load_algorithm(plan.configuration.algorithm_path, plan.configuration.folder)
     config = validate_section(algorithm.Config, plan.configuration.algorithm, "algorithm")
     if name == LAB:
-        spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(11)
+        spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(6)
     else:
         hello = introduced(plan)
         assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)

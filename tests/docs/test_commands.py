@@ -37,6 +37,7 @@ REASONS = {
     "docker": "an engine for containers",
     "GPU": "a device",
     "time": "minutes or hours",
+    "Lab": "DeepMind Lab is built from source",
 }
 PAGES = {str(page.relative_to(ROOT)): page for page in all_pages() if "tests" not in page.relative_to(ROOT).parts}
 FOLLOWED = [

@@ -243,9 +243,19 @@ def test_ids_that_a_call_registers(package: str, tmp_path: Path) -> None:
     assert talk.hello.observation_space.shape == (10, 10, 4)
 
 
+def test_ids_that_importing_registers(package: str, tmp_path: Path) -> None:
+    options = ["--import", "json", "--import", package, "--path", str(tmp_path), "--steps", "4"]
+    for _ in range(2):
+        _, talk = run(f"RoomOf{package}-v0", "2", *options)
+        assert talk.hello.environment == f"RoomOf{package}-v0"
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
+        (["Roof-v0", "--import", "PKG"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG"),
+        (["Roof-v0", "--import", "no_such"], "there is no module 'no_such', neither installed nor in the working"),
+        (["Roof-v0", "--import", "math"], "importing math registers none: use --register math:FUNCTION"),
         (["PKG:Roof-v0"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG-v0"),
         (["PKG.room:Roof-v0"], "gymnasium has no environment 'Roof-v0'; the registered ones are RoomOfPKG-v0"),
         (["math:Roof-v0"], "importing math registers none: use --register math:FUNCTION"),

@@ -9,15 +9,17 @@ import gymnasium
 import numpy as np
 import pytest
 
-from environments.DeepMind_Lab.level import ACTIONS, Level, gray
+from environments.DeepMind_Lab.level import ACTIONS, SHRUNK, Level
+from environments.DeepMind_Lab.main import parser
 from relaax import rlx
+from relaax.client.families import gray
 from support.documented_lab.deepmind_lab import LEVEL, SPEC, Lab
 from support.programs import ROOT, program
 from support.rlx_peer import Conversation, RlxPeer, serve
 
 FAMILY = "DeepMind_Lab"
 DOCUMENTED = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "documented_lab")])
-FORWARD = 6
+FORWARD, FORWARD_OF_ALL = 4, 6
 
 
 @pytest.fixture
@@ -41,17 +43,48 @@ def test_an_episode_from_its_first_frame_to_its_end(lab):
     level.close()
 
 
-def test_every_action_moves_one_control_within_its_bounds(lab):
-    level = Level(lambda: lab, frame_skip=1)
-    assert level.action_space.n == len(ACTIONS) == 11
+@pytest.mark.parametrize(("shrink", "actions"), [(True, SHRUNK), (False, ACTIONS)])
+def test_every_action_moves_one_control_within_its_bounds(lab, shrink, actions):
+    level = Level(lambda: lab, frame_skip=1, shrink=shrink)
+    count = {True: 6, False: 11}[shrink]
+    assert level.action_space.n == len(actions) == count
     level.reset()
-    for action in range(11):
+    for action in range(count):
         if not lab.is_running():
             level.reset()
         level.step(np.int64(action))
     moved = [{SPEC[i]["name"]: value for i, value in enumerate(action) if value} for action in lab.actions]
-    assert moved == [{control: value} for _, control, value in ACTIONS]
-    assert len({(control, value > 0) for _, control, value in ACTIONS}) == 11
+    assert moved == [{control: value} for _, control, value in actions]
+    assert len({(control, value > 0) for _, control, value in actions}) == count
+
+
+def test_the_reduced_actions_are_those_of_the_original():
+    assert [name for name, _, _ in SHRUNK] == [
+        *("look left", "look right", "strafe left", "strafe right", "move forward", "move back"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "name"),
+    [
+        ([], 1, "nav_maze_static_01"),
+        (["4"], 4, "nav_maze_static_01"),
+        (["4", "seekavoid_arena_01"], 4, "seekavoid_arena_01"),
+        (["seekavoid_arena_01"], 1, "seekavoid_arena_01"),
+        (["seekavoid_arena_01", "4", "--seed", "3"], 4, "seekavoid_arena_01"),
+    ],
+)
+def test_how_many_and_which_level_may_both_be_left_out(words, count, name):
+    arguments = parser().parse_args(["localhost:7001", *words])
+    assert (arguments.environments, arguments.name, arguments.shrink) == (count, name, True)
+
+
+@pytest.mark.parametrize(("words", "sentence"), [(["4", "5"], "4 5"), (["a", "b"], "a b"), (["0"], "less than 1")])
+def test_other_words_are_refused(words, sentence, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["localhost:7001", *words])
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_seeds_differ_from_episode_to_episode_and_not_from_run_to_run(lab):
@@ -77,21 +110,25 @@ def test_gray_weighs_the_colours_as_an_eye_does():
 
 
 def forward(talk: Conversation) -> None:
-    talk.policy = lambda message, talk: [np.full(talk.hello.environments, FORWARD)]
+    forwards = {6: FORWARD, 11: FORWARD_OF_ALL}
+    talk.policy = lambda message, talk: [np.full(talk.hello.environments, forwards[talk.hello.action_space.n])]
     serve(talk)
 
 
-@pytest.mark.parametrize(("count", "options"), [(1, []), (2, []), (2, ["--vectorization", "sync"])])
-def test_levels_against_a_server(count, options):
+@pytest.mark.parametrize(
+    ("count", "options", "actions"),
+    [(1, [], 6), (2, ["--no-shrink"], 11), (2, ["--vectorization", "sync"], 6)],
+)
+def test_levels_against_a_server(count, options, actions):
     with RlxPeer(forward) as peer:
         steps = str(6 * count)
-        done = program(FAMILY, peer.address, LEVEL, str(count), "--steps", steps, *options, PYTHONPATH=DOCUMENTED)
+        done = program(FAMILY, peer.address, str(count), LEVEL, "--steps", steps, *options, PYTHONPATH=DOCUMENTED)
         hello, init, *rest = peer.talks[0].heard
     assert done.returncode == 0, done.stderr
     assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
     assert (hello.environment, hello.environments, hello.frame_skip) == (LEVEL, count, 4)
     assert hello.observation_space == rlx.Box(0, 255, (84, 84), np.uint8)
-    assert hello.action_space == rlx.Discrete(11)
+    assert hello.action_space == rlx.Discrete(actions)
     assert init.observation[0].shape == (count, 84, 84)
     heard = [message for message in rest if isinstance(message, rlx.Step)]
     assert [step.reward.tolist() for step in heard] == [[reward] * count for reward in (4.0, 4.0, 2.0) * 2]
@@ -110,7 +147,7 @@ def test_a_level_that_is_not_there_is_told_in_a_sentence():
 
 @pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is installed")
 def test_without_the_lab_a_sentence_says_how_it_is_built():
-    done = program(FAMILY, "127.0.0.1:1", "seekavoid_arena_01", "2")
+    done = program(FAMILY, "127.0.0.1:1", "2")
     assert done.returncode == 2
     assert done.stderr.startswith("DeepMind_Lab/main: this Python has no deepmind_lab")
     assert "bazel build" in done.stderr

@@ -1,6 +1,7 @@
 """environments/*/main as real processes against a scripted server."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import gymnasium
 import numpy as np
 import pytest
+from ale_py import roms
 
 from environments.ALE import main as ale
 from environments.OpenAI_Gym import naming
@@ -34,7 +36,7 @@ def assert_quiet(stderr):
     assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
 
 
-@pytest.mark.parametrize("family", [GYM, ALE, LAB])
+@pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB"])
 def test_main_can_be_called_by_its_name(family):
     link = ROOT / "environments" / family / "main"
     assert os.readlink(link) == "main.py"
@@ -42,7 +44,17 @@ def test_main_can_be_called_by_its_name(family):
     assert link.read_text().startswith("#!/usr/bin/env python3\n")
 
 
-@pytest.mark.parametrize(("family", "extra"), [(GYM, "gym"), (ALE, "atari"), (LAB, "gym")])
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        (GYM, "gym"),
+        (ALE, "atari"),
+        (LAB, "gym"),
+        ("ViZDoom", "vizdoom"),
+        ("MiniWorld", "miniworld"),
+        ("MiniWoB", "miniwob"),
+    ],
+)
 def test_a_python_without_relaax_is_told_the_way_out(family, extra):
     script = ROOT / "environments" / family / "main.py"
     bare = [sys.executable, "-S", "-I", str(script), "localhost:1", "any"]  # without site-packages
@@ -198,6 +210,8 @@ def test_an_id_and_lives_from_a_rom():
         ((GYM, "127.0.0.1:1", "ALE/Boxing-v5", "--vectorization", "vector_entry_point"), "environments/ALE"),
         ((GYM, "127.0.0.1:1", "Pendulum-v1", "--vectorization", "vector_entry_point"), "Pendulum-v1"),
         ((ALE, "127.0.0.1:1", "boxng"), "'boxing'"),
+        ((ALE, "127.0.0.1:1", "combat"), "combat is for several players"),
+        ((ALE, "127.0.0.1:1", "boxing", "--roms", "/no/such"), "there is no folder /no/such for --roms"),
         ((ALE, "127.0.0.1:1", "boxing", "--sticky", "2"), "probability"),
         ((ALE, "127.0.0.1:1", "boxing", "--retry-seconds", "-1"), "seconds"),
     ],
@@ -331,6 +345,47 @@ def test_a_signal_ends_it_while_it_waits_for_a_server():
 )
 def test_a_rom_is_found_by_its_name_or_an_id(name, expected):
     assert ale.find(name) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_game_begins():
+    """A rom that ale-py cannot play ends the process, so one process plays them all."""
+    code = (
+        "import numpy as np\n"
+        "from ale_py import roms\n"
+        "from environments.ALE.games import Games\n"
+        "from environments.ALE.main import SEVERAL_PLAYERS, find\n"
+        "for rom in sorted(set(roms.get_all_rom_ids()) - set(SEVERAL_PLAYERS)):\n"
+        "    games = Games(find(rom)[0], 1, threads=1, noop_max=0)\n"
+        "    games.reset(seed=1)\n"
+        "    observations, *_ = games.step(np.zeros(1, np.int64))\n"
+        "    assert observations.shape == (1, 84, 84)\n"
+        "    games.close()\n"
+        "    print(rom)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 104
+
+
+def test_a_rom_from_a_folder_and_one_that_is_missing_there(tmp_path):
+    shutil.copy(roms.get_rom_path("boxing"), tmp_path)
+    with RlxPeer(random_serve) as peer:
+        done = program(ALE, peer.address, "boxing", "2", "--steps", "20", "--roms", str(tmp_path))
+    assert (done.returncode, done.stdout.startswith("20 steps")) == (0, True), done.stderr
+    for options, variables in ((["--roms", str(tmp_path)], {}), ([], {"RELAAX_ROMS": str(tmp_path)})):
+        done = program(ALE, "127.0.0.1:1", "pong", *options, **variables)
+        assert done.returncode == 2
+        assert (
+            done.stderr
+            == f"ALE/main: {tmp_path} has no pong.bin: put it there, or name a folder that has it by --roms\n"
+        )
+    assert program(ALE, "check", "pong", RELAAX_ROMS="/no/such").returncode == 0  # an image names where one may be
+    (tmp_path / "pong.bin").write_bytes(b"another game")
+    done = program(ALE, "127.0.0.1:1", "pong", "--roms", str(tmp_path))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "another rom of that name is needed" in done.stderr
 
 
 def test_the_nearest_name_is_offered():

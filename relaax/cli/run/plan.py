@@ -130,7 +130,9 @@ class Plan:
         if run.register_ is not None:
             modules.append(run.register_)
             yield from ("--register", run.register_)
-        if self.environment_main == _GYMNASIUM and any(":" in name for name in modules):
+        for module in run.import_:
+            yield from ("--import", module)
+        if self.environment_main == _GYMNASIUM and (run.import_ or any(":" in name for name in modules)):
             yield from ("--path", str(self.configuration.folder))
 
 
@@ -176,7 +178,7 @@ def _require_gymnasium(run: RunSection, main: Path) -> None:
 
     The user's own program receives them as options, and must refuse those that it does not support.
     """
-    keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_}
+    keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_, "import": run.import_}
     given = [key for key, value in keys.items() if value]
     if given and main != _GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
         raise ConfigurationError(

@@ -1,0 +1,1 @@
+"""Tasks of MiniWoB++ in Chromium, by name."""

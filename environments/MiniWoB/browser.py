@@ -1,0 +1,136 @@
+"""A Chromium without a window that shows one page, and that ends with this program, however that ends."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import tempfile
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.chrome.service import Service
+from urllib3.exceptions import HTTPError
+
+from relaax.client import command
+from relaax.client.failure import Failure
+from relaax.client.watchman import Watchman
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+MISSING = "install both; Debian: apt-get install chromium chromium-driver"
+_OPTIONS = (
+    "--headless",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",  # a container's is small
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-breakpad",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--no-first-run",
+    "--remote-debugging-pipe",  # whose end is the end of the browser
+)
+
+
+def binaries() -> tuple[str, str]:
+    """Return the paths of browser and driver. Raises command.UsageError if the machine lacks one of them."""
+    browser = os.environ.get("MINIWOB_CHROME_BINARY") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    driver = os.environ.get("MINIWOB_CHROMEDRIVER") or shutil.which("chromedriver")
+    for what, path in (("chromium", browser), ("chromedriver", driver)):
+        if path is None or shutil.which(path) is None:
+            raise command.UsageError(f"there is no {path or what} on this machine: {MISSING}")
+    assert browser is not None
+    assert driver is not None
+    return browser, driver
+
+
+class Browser:
+    """Shows the upper left part of the page at `url`, drawn smaller by `scale`. Raises Failure if it does not answer.
+
+    The driver is the first of a group of processes to which its browsers belong. A watchman ends the group: when the
+    program closes the browser, and also when it was killed.
+    """
+
+    def __init__(self, url: str, width: int, height: int, scale: float) -> None:
+        self._size = {"width": width, "height": height}
+        browser, driver = binaries()
+        options = webdriver.ChromeOptions()
+        options.binary_location = browser
+        self._folder = tempfile.mkdtemp(prefix="relaax-chromium-")
+        for option in (*_OPTIONS, f"--user-data-dir={self._folder}"):
+            options.add_argument(option)
+        if os.geteuid() == 0:  # as root Chromium runs without its sandbox or not at all
+            options.add_argument("--no-sandbox")
+        service = Service(
+            driver,
+            log_output=subprocess.DEVNULL,
+            env={**os.environ, "TMPDIR": self._folder},
+            popen_kw={"start_new_session": True},
+        )
+        self._service = service
+        self._watchman = Watchman(self._folder)
+        try:
+            service.start()
+            self._watchman.watch(-service.process.pid)
+            self._driver = webdriver.Remote(service.service_url, options=options)
+            self._devtools(
+                "Emulation.setDeviceMetricsOverride", {**self._size, "deviceScaleFactor": scale, "mobile": False}
+            )
+            self._driver.get(url)
+        except (WebDriverException, HTTPError, OSError) as error:
+            self.close()
+            raise Failure(f"Chromium does not begin: {_said(error)}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Return what a script of JavaScript returns."""
+        return self._execute("w3cExecuteScript", {"script": script, "args": list(arguments)})
+
+    def click(self, x: int, y: int) -> None:
+        """Press and release the left button of the mouse at this pixel of the page."""
+        steps = [
+            {"type": "pointerMove", "duration": 0, "x": x, "y": y, "origin": "viewport"},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerUp", "button": 0},
+        ]
+        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": steps}
+        self._execute("actions", {"actions": [mouse]})
+
+    def look(self, larger: float = 1.0) -> npt.NDArray[np.uint8]:
+        """Return the page, uint8 [height * scale, width * scale, 3], or so many times larger."""
+        clip = {"clip": {"x": 0, "y": 0, **self._size, "scale": larger}} if larger != 1 else {}
+        taken = self._devtools("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True, **clip})
+        pixels = np.frombuffer(base64.b64decode(taken["data"]), np.uint8)
+        image: npt.NDArray[np.uint8] = cv2.imdecode(pixels, cv2.IMREAD_COLOR)[..., ::-1]
+        return np.ascontiguousarray(image)
+
+    def close(self) -> None:
+        """End the browser and its driver."""
+        self._watchman.close()
+        process = getattr(self._service, "process", None)
+        if process is not None:
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            self._service.process = None  # else it would be asked to end once more
+
+    def _devtools(self, name: str, parameters: dict[str, Any]) -> Any:
+        return self._execute("executeCdpCommand", {"cmd": name, "params": parameters})
+
+    def _execute(self, name: str, parameters: dict[str, Any]) -> Any:
+        try:
+            answer: Any = self._driver.execute(name, parameters)
+            return answer["value"]
+        except (WebDriverException, HTTPError, OSError) as error:
+            raise Failure(f"Chromium does not answer: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

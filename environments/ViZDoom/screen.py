@@ -1,0 +1,56 @@
+"""What is seen of Doom: a small gray frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box
+
+from relaax.client.families import gray
+from relaax.client.watchman import Watchman, children
+
+
+class Screen(gymnasium.Wrapper):
+    """Keep of ViZDoom's observations the screen: gray, uint8 [side, side].
+
+    ViZDoom has no screen where an episode has ended, and gives zeros: the last observation is the newest screen seen.
+    An episode that its time limit ended is truncated, and not terminated as well.
+    """
+
+    def __init__(self, env: gymnasium.Env, side: int) -> None:
+        super().__init__(env)
+        self._watchman: Watchman | None = None
+        self.observation_space = Box(0, 255, (side, side), np.uint8)
+        self._side = side
+        self._seen: npt.NDArray[np.uint8] = np.zeros((side, side), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        others = None if self._watchman else set(children())
+        observation, info = self.env.reset(seed=seed, options=options)
+        if others is not None:  # the engine has begun, and would wait forever for a program that was killed
+            self._watchman = Watchman()
+            for number in set(children()) - others - {self._watchman.number}:
+                self._watchman.watch(number)
+        self._seen = self._small(observation["screen"])
+        return self._seen, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not terminated:
+            self._seen = self._small(observation["screen"])
+        return self._seen, float(reward), terminated and not truncated, truncated, info
+
+    def close(self) -> None:
+        super().close()
+        watchman, self._watchman = self._watchman, None
+        if watchman is not None:
+            watchman.dismiss()
+
+    def _small(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        flat = screen[..., 0] if screen.shape[-1] == 1 else gray(screen)
+        small: npt.NDArray[np.uint8] = cv2.resize(flat, (self._side, self._side), interpolation=cv2.INTER_AREA)
+        return small

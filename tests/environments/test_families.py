@@ -1,0 +1,49 @@
+"""What the programs of environment families share."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from relaax.client import families
+from relaax.client.command import UsageError
+
+IDS = ("VizdoomMyWayHome-v0", "VizdoomMyWayHome-v1", "VizdoomBasic-v1", "VizdoomBasic-MultiBinary-v1", "CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("VizdoomMyWayHome-v0", "VizdoomMyWayHome-v0"),
+        ("VizdoomMyWayHome", "VizdoomMyWayHome-v1"),
+        ("my_way_home", "VizdoomMyWayHome-v1"),
+        ("MyWayHome-v0", "VizdoomMyWayHome-v0"),
+        ("basic-multi-binary", "VizdoomBasic-MultiBinary-v1"),
+        ("basic", "VizdoomBasic-v1"),
+    ],
+)
+def test_an_id_is_found_by_a_part_of_it(wanted: str, found: str) -> None:
+    assert families.find_id(wanted, IDS, "Vizdoom", "ViZDoom") == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "end"),
+    [("my_way_hom", "; the nearest is 'VizdoomMyWayHome'"), ("CartPole-v1", "'CartPole-v1'"), ("xyzzy", "'xyzzy'")],
+)
+def test_the_nearest_id_is_offered_if_one_is_near(wanted: str, end: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        families.find_id(wanted, IDS, "Vizdoom", "ViZDoom")
+    assert str(refused.value).startswith(f"ViZDoom has no environment {wanted!r}")
+    assert str(refused.value).endswith(end)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_vector_resets_in_the_step_that_ends_an_episode(mode: str) -> None:
+    env = families.vector(lambda: gymnasium.make("CartPole-v1", max_episode_steps=2), 2, mode)
+    env.reset(seed=1)
+    env.step(np.zeros(2, np.int64))
+    _, _, _, truncated, infos = env.step(np.zeros(2, np.int64))
+    assert truncated.tolist() == [True, True]
+    assert "final_obs" in infos
+    env.close()

@@ -1,0 +1,122 @@
+"""Tasks of MiniWoB++ in a real Chromium, where there is one."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from relaax import rlx
+from support.machine import lack_of
+from support.processes import wait_until
+from support.programs import PATIENCE, program, running
+from support.rlx_peer import Conversation, RlxPeer, serve
+from support.run import Runs
+
+FAMILY = "MiniWoB"
+LACK = lack_of(FAMILY)
+with_chromium = pytest.mark.skipif(LACK is not None, reason=str(LACK))
+
+
+def everywhere(talk: Conversation) -> None:
+    """Click at one place after another."""
+    places = iter(range(10_000))
+    talk.policy = lambda message, talk: [np.full(talk.hello.environments, next(places) % talk.hello.action_space.n)]
+    serve(talk)
+
+
+@with_chromium
+def test_two_browsers_against_a_server() -> None:
+    with RlxPeer(everywhere) as peer:
+        options = ["--clicks", "64", "--steps", "160", "--seed", "1"]
+        done = program(FAMILY, peer.address, "click-test", "2", *options)
+        (talk,) = peer.talks
+    assert done.returncode == 0, done.stderr
+    assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
+    assert (talk.hello.environment, talk.hello.environments) == ("miniwob/click-test-v1", 2)
+    assert talk.hello.observation_space == rlx.Box(0, 255, (105, 80, 3), np.uint8)
+    assert talk.hello.action_space == rlx.Discrete(64)
+    first = talk.of(rlx.Init)[0].observation[0]
+    assert (first[0] != first[1]).any()  # the button is elsewhere
+    assert first[0][2, 78].tolist() == [255, 255, 0]  # the sentence stands on yellow
+    steps = talk.of(rlx.Step)
+    ends = [step for step in steps if step.terminated is not None]
+    # Whoever clicks at every place meets the button: a success ends an episode, and the next one looks different.
+    assert ends
+    assert all((step.reward[step.terminated] == 1).all() for step in ends)
+    assert all(not step.reward.any() for step in steps if step.terminated is None)
+    last = next(k for k, step in enumerate(steps) if step is ends[0])
+    assert (steps[last].observation[0] != steps[last - 1].observation[0]).any()
+
+
+@with_chromium
+def test_the_last_click_fails() -> None:
+    def corner(talk: Conversation) -> None:
+        talk.policy = lambda message, talk: [np.full(talk.hello.environments, 63)]
+        serve(talk)
+
+    with RlxPeer(corner) as peer:
+        done = program(FAMILY, peer.address, "click_test", "1", "--clicks", "2", "--steps", "12", "--seed", "1")
+        steps = peer.talks[0].of(rlx.Step)
+    assert done.returncode == 0, done.stderr
+    rewards = [step.reward[0] for step in steps if step.terminated is not None]
+    assert -1 in rewards
+    assert set(rewards) <= {-1, 1}
+
+
+@with_chromium
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_no_browser_outlives_the_program(number: signal.Signals, code: int) -> None:
+    under_way = threading.Event()
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        while True:
+            talk.answer()
+            under_way.set()
+
+    with RlxPeer(script) as peer, running(FAMILY, peer.address, "click-test", "2") as process:
+        assert under_way.wait(PATIENCE)
+        belonging = psutil.Process(process.pid).children(recursive=True)
+        assert sum(one.name().startswith("chromedriver") for one in belonging) == 2
+        process.send_signal(number)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    wait_until(lambda: not any(map(is_alive, belonging)), "every browser and driver has ended", PATIENCE)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_without_a_browser_a_sentence_says_how_it_is_installed() -> None:
+    done = program(FAMILY, "127.0.0.1:1", "click-test", PATH="/no/such", MINIWOB_CHROMEDRIVER="/no/such/driver")
+    assert done.returncode == 2
+    assert done.stderr.startswith("MiniWoB/main: there is no chromium on this machine: install both; Debian: apt-get")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_task_that_is_not_there_is_told_in_a_sentence() -> None:
+    done = program(FAMILY, "127.0.0.1:1", "clik-test-2")
+    assert done.returncode == 2
+    assert (
+        done.stderr == "MiniWoB/main: MiniWoB has no environment 'clik-test-2'; the nearest is 'miniwob/click-test-2'\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@with_chromium
+def test_it_learns_through_the_port(runs: Runs, short: bool) -> None:
+    """A click at random meets the button in a tenth of the episodes: a mean return of -0.7."""
+    target = -0.3 if short else 0.6
+    run = runs.start("--target-return", str(target), "--seed", "5", "--no-progress", config="da3c_miniwob_click_test")
+    assert run.running.wait(800) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
+    run.expect_nothing_left()

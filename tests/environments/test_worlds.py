@@ -1,0 +1,147 @@
+"""ViZDoom and MiniWorld: real engines, alone and against a scripted server."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from environments.MiniWorld.world import World, register
+from environments.ViZDoom.main import find, make, parser
+from relaax import rlx
+from support.machine import lack_of
+from support.processes import wait_until
+from support.programs import PATIENCE, program, running
+from support.rlx_peer import Conversation, RlxPeer, serve
+from support.run import Runs
+
+LACK = lack_of("MiniWorld")
+with_graphics = pytest.mark.skipif(LACK is not None, reason=str(LACK))
+MAZE = "MiniWorld-MazeS3Fast-v0"
+
+
+def at_random(talk: Conversation) -> None:
+    rng = np.random.default_rng(3)
+    talk.policy = lambda message, talk: [rng.integers(talk.hello.action_space.n, size=talk.hello.environments)]
+    serve(talk)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "identifier", "shape", "actions", "skip"),
+    [
+        ("ViZDoom", "my_way_home", "VizdoomMyWayHome-v1", (42, 42), 6, 4),
+        pytest.param("MiniWorld", "MazeS3Fast", MAZE, (42, 42, 3), 3, 1, marks=with_graphics),
+    ],
+)
+def test_two_worlds_against_a_server(
+    family: str, name: str, identifier: str, shape: tuple[int, ...], actions: int, skip: int
+) -> None:
+    with RlxPeer(at_random) as peer:
+        done = program(family, peer.address, name, "2", "--side", "42", "--steps", "40", "--seed", "1")
+        (talk,) = peer.talks
+    assert done.returncode == 0, done.stderr
+    assert all("relaax.client:" in line for line in done.stderr.splitlines()), done.stderr
+    assert done.stdout.startswith("40 steps")
+    assert (talk.hello.environment, talk.hello.environments, talk.hello.frame_skip) == (identifier, 2, skip)
+    assert talk.hello.observation_space == rlx.Box(0, 255, shape, np.uint8)
+    assert talk.hello.action_space == rlx.Discrete(actions)
+    frames = np.stack([step.observation[0] for step in talk.of(rlx.Step)])
+    assert frames.std() > 10
+    assert (frames[0] != frames[-1]).any()
+    assert (frames[:, 0] != frames[:, 1]).any()
+
+
+def test_a_game_that_its_time_ends_is_truncated_and_its_last_screen_is_kept() -> None:
+    env = make(find("my_way_home"), parser().parse_args(["random", "any", "1", "--frame-skip", "300"]))
+    env.reset(seed=1)
+    for _ in range(8):  # 2100 frames, of which ten are over
+        _, rewards, terminated, truncated, infos = env.step(np.zeros(1, np.int64))
+        if truncated[0]:
+            break
+    env.close()
+    assert (terminated.tolist(), truncated.tolist()) == ([False], [True])
+    assert infos["final_obs"][0].std() > 10
+    assert rewards[0] < 0
+
+
+@with_graphics
+def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
+    register()
+
+    def played(worlds: list[World], first: int) -> list[np.ndarray]:
+        frames = []
+        for seed, world in enumerate(worlds, first):
+            frames.append(world.reset(seed=seed)[0].copy())
+        for action in (0, 0, 2, 2, 1, 2):
+            frames += [world.step(action)[0].copy() for world in worlds]
+        return frames
+
+    several = played([World(MAZE, 42, False) for _ in range(3)], 5)
+    alone = played([World(MAZE, 42, False)], 6)
+    np.testing.assert_array_equal(several[1::3], alone)
+    assert (several[0] != several[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "sentence"),
+    [
+        ("ViZDoom", "my_way_hom", "ViZDoom has no environment 'my_way_hom'; the nearest is 'VizdoomMyWayHome'"),
+        pytest.param(
+            "MiniWorld", "MazeS4", "MiniWorld has no environment 'MazeS4'; the nearest is", marks=with_graphics
+        ),
+    ],
+)
+def test_a_world_that_is_not_there_is_told_in_a_sentence(family: str, name: str, sentence: str) -> None:
+    done = program(family, "127.0.0.1:1", name)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{family}/main: {sentence}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> None:
+    under_way = threading.Event()
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        while True:
+            talk.answer()
+            under_way.set()
+
+    with RlxPeer(script) as peer, running("ViZDoom", peer.address, "basic", "2") as process:
+        assert under_way.wait(PATIENCE)
+        engines = psutil.Process(process.pid).children(recursive=True)
+        assert len(engines) >= 2
+        process.send_signal(number)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    wait_until(lambda: not any(engine.is_running() for engine in engines), "every engine has ended", PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("config", "options", "target", "steps"),
+    [
+        # Random play returns 0.0: turn to a monster and shoot it. An episode is short, and learning takes a minute.
+        ("da3c_vizdoom_my_way_home", ["--set", "relaax-run.name=VizdoomBasic-v1"], 0, 60_000),
+        pytest.param(
+            "da3c_miniworld_maze",
+            ["--set", "relaax-run.name=MiniWorld-OneRoomS6Fast-v0"],
+            0.9,
+            60_000,
+            marks=with_graphics,
+        ),
+    ],
+)
+def test_it_learns_through_the_port(
+    runs: Runs, short: bool, tmp_path: Path, config: str, options: list[str], target: float, steps: int
+) -> None:
+    run = runs.start("--target-return", str(target), "--seed", "5", "--no-progress", *options, config=config)
+    assert run.running.wait(500) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
+    assert run.summary["env_steps"] < steps
