@@ -19,6 +19,8 @@ export PYTEST_ARGS
 # Further options of the studies: make speed SPEED_ARGS="--only latency --rounds 1"
 SPEED_ARGS ?=
 GROWTH_ARGS ?=
+# Images to build, with those that they stand on; all of them if it is empty: make images IMAGES="relaax relaax-ale"
+IMAGES ?=
 
 STAMP := $(VENV)/setup.stamp
 GENERATED := relaax/rlx/rlx_pb2.py relaax/parameters/parameter_server_pb2.py relaax/parameters/parameter_server_pb2_grpc.py \
@@ -32,7 +34,7 @@ else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
 STALE := always
 endif
 
-.PHONY: help setup run test test-slow test-slow-short benchmarks speed growth format docs protocol-baseline images-check wheel clean always
+.PHONY: help setup run test test-slow test-slow-short benchmarks speed growth format docs protocol-baseline images wheel clean always
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -75,8 +77,8 @@ docs: setup ## write what is written from declarations: config/schema.json, the 
 protocol-baseline: setup ## at a release: what later protocol changes are compared with
 	@$(BIN)/buf build protocol --exclude-source-info --output protocol/baseline/protocol.json
 
-images-check: ## build the images and train a little in containers (ENGINE=docker or podman)
-	@docker/check.sh
+images: ## build the images, with docker, podman or buildah (ENGINE=...)
+	@docker/images $(IMAGES)
 
 wheel: setup ## build source distribution and wheel into dist/
 	@rm -rf build

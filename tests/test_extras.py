@@ -58,6 +58,6 @@ def test_a_command_ends_with_the_sentence(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as ended, named("relaax"):
         raise not_found("tensorflow")
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "relaax: tensorflow is not installed; pip install 'relaax[server]'\n"
+    assert capsys.readouterr().err == "relaax: tensorflow is not installed; pip install 'relaax[tensorflow]'\n"
     with pytest.raises(ModuleNotFoundError, match="scipy"), named("relaax"):
         raise not_found("scipy")

@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
 
 PROGRAM = "DeepMind_Lab/main"
 MAP = "nav_maze_static_01"
+HELP = f"how many (1) or display: one, with --display; and which level ({MAP})"
 MISSING = (
     "this Python has no deepmind_lab, which is built from https://github.com/google-deepmind/lab:"
     " bazel build -c opt //python/pip_package:build_pip_package,"
@@ -52,17 +53,20 @@ def make(arguments: argparse.Namespace) -> Any:
 
 
 class CountAndMap(argparse.Action):
-    """Take at most two words for what they are: a number is N, another word MAP, in whatever order."""
+    """Take at most two words for what they are: a number or `display` is how many, another word MAP, in any order."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         words: Sequence[str] = values
-        counts = [word for word in words if word.isdecimal()]
-        maps = [word for word in words if not word.isdecimal()]
+        counts = [word for word in words if word.isdecimal() or word == command.DISPLAY]
+        maps = [word for word in words if word not in counts]
         if len(counts) > 1 or len(maps) > 1:
             raise argparse.ArgumentError(self, f"{' '.join(words)!r} is no number of levels and one name")
         for count in counts:
+            if count == command.DISPLAY:
+                namespace.display = True
+                continue
             try:
                 namespace.environments = command.positive(count)
             except argparse.ArgumentTypeError as error:
@@ -76,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     result = command.parser(PROGRAM, "Run levels of DeepMind Lab against an RLX server.", None)
     result.set_defaults(name=MAP, environments=1)
     add: Any = result.add_argument
-    add("words", metavar="[N] [MAP]", nargs="*", action=CountAndMap, help=f"how many (1), and which level ({MAP})")
+    add("words", metavar="[N|display] [MAP]", nargs="*", action=CountAndMap, help=HELP)
     add(
         "--shrink",
         action=argparse.BooleanOptionalAction,

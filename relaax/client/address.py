@@ -11,18 +11,27 @@ LOCAL = "local"
 """Instead of HOST:PORT: no server. The agent is in this process, put there by `relaax eval`."""
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; an IPv6 host stands in brackets.
+PORT = 7001
+"""Where an RLX server listens unless it is told otherwise."""
+
+DISPLAY = "display"
+"""Instead of a number of environments: one, on a screen."""
+
+
+def parse_address(address: str, default: int = PORT) -> tuple[str, int]:
+    """Return host and port of `HOST[:PORT]`; an IPv6 host stands in brackets. `default`: the port if none is named.
 
     Raises ValueError with a sentence that names the address and the way out.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not host:
-        raise ValueError(f"address {address!r} does not name host and port: write HOST:PORT, such as 127.0.0.1:7001")
+    if not colon or address.endswith("]"):
+        host, port = address, str(default)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         raise ValueError(f"address {address!r}: write an IPv6 host in brackets, such as [::1]:7001")
+    if not host:
+        raise ValueError(f"address {address!r} names no host: write HOST or HOST:PORT, such as 127.0.0.1:7001")
     if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ValueError(f"address {address!r}: the port is a number from 1 to 65535, not {port!r}")
     return host, int(port)

@@ -21,6 +21,7 @@ Mode = Literal["train", "exploit"]
 Codec = Literal["protobuf", "json"]
 
 TOKEN_VARIABLE = "RELAAX_TOKEN"
+TLS_VARIABLE = "RELAAX_TLS"
 CA_VARIABLE = "RELAAX_TLS_CA"
 
 _Self = TypeVar("_Self", bound="ClientBase")
@@ -29,12 +30,14 @@ _Self = TypeVar("_Self", bound="ClientBase")
 class ClientBase:
     """A client's settings and its connection. Used by one thread.
 
-    `address`: HOST:PORT of an RLX server.
+    `address`: HOST:PORT of an RLX server, or HOST for port 7001.
     `observation_space`, `action_space`: those of one environment, of `relaax.rlx` or of gymnasium.
     `environment`: its name, for logs and metrics.
     `mode`: "train", or "exploit" to act as well as the parameters allow and teach nothing.
-    `token`: the secret that lets the client in; by default that of the environment variable RELAAX_TOKEN.
-    `tls`: connect over TLS; the server's certificate must be one that this system trusts.
+    `token`: the secret that lets the client in; by default that of the environment variable RELAAX_TOKEN, or in the
+    file that RELAAX_TOKEN_FILE names.
+    `tls`: connect over TLS; the server's certificate must be one that this system trusts. By default the environment
+    variable RELAAX_TLS says so, as 1 or 0.
     `tls_ca`: a file with the authority (PEM) that signed the server's certificate, in place of those; TLS is used. By
     default that of the environment variable RELAAX_TLS_CA.
     `frame_skip`: emulator frames per step.
@@ -58,7 +61,7 @@ class ClientBase:
         environment: str = "",
         mode: Mode = "train",
         token: str | None = None,
-        tls: bool = False,
+        tls: bool | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         frame_skip: int = 1,
         codec: Codec = "protobuf",
@@ -80,7 +83,7 @@ class ClientBase:
             environments=_environments,
             autoreset=_autoreset,
             mode=rlx.Mode.TRAIN if mode == "train" else rlx.Mode.EXPLOIT,
-            token=os.environ.get(TOKEN_VARIABLE, "") if token is None else token,
+            token=secret(TOKEN_VARIABLE) if token is None else token,
             environment=environment,
             frame_skip=frame_skip,
             reports_episodes=reports_episodes,
@@ -92,7 +95,7 @@ class ClientBase:
             codec=codec,
             patience=patience,
             latency=Latency(report_latency),
-            tls=_context(tls, tls_ca),
+            tls=tls_context(tls, tls_ca),
         )
         self._in_episode = False
         self._interrupted = False
@@ -132,11 +135,33 @@ class ClientBase:
             raise RuntimeError("no episode is under way: begin one with init()")
 
 
-def _context(tls: bool, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
+def secret(variable: str) -> str:
+    """Return the environment variable, or what the file has that VARIABLE_FILE names; "" if neither is set.
+
+    Raises ValueError if that file cannot be read.
+    """
+    path = os.environ.get(f"{variable}_FILE")
+    if variable in os.environ or not path:
+        return os.environ.get(variable, "")
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}, which {variable}_FILE names: {error}") from None
+
+
+def _asked_for_tls() -> bool:
+    """Return what the environment variable RELAAX_TLS says. Raises ValueError."""
+    text = os.environ.get(TLS_VARIABLE, "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"the environment variable {TLS_VARIABLE} is {text!r}: 1 connects over TLS, 0 does not")
+    return text == "1"
+
+
+def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
     """Return what to connect with; None for plain text. Raises ValueError."""
     ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
     if ca is None:
-        return client_context() if tls else None
+        return client_context() if (_asked_for_tls() if tls is None else tls) else None
     try:
         return client_context(Path(ca).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

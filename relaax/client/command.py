@@ -18,12 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.address import CHECK, LOCAL, RANDOM, parse_address
-from relaax.client.base import CA_VARIABLE, TOKEN_VARIABLE
-from relaax.client.failure import Failure
+from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM, parse_address
+from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
+from relaax.client.failure import CannotWrite, Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
 from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
+from relaax.client.screen import ScreenError, ScreenLost, has_screen, run_on_screen
 from relaax.client.values import UnsupportedSpace
 from relaax.client.watching import Watching
 from relaax.extras import missing, named
@@ -35,8 +36,8 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 NOOP = "noop"
 NOOP_MAX, NOOP_FRAMES = 30, 18_000  # Nair et al. 2015, section 5.1: five minutes of 60 frames a second
 _AGAIN_SECONDS = 2.0
-# That server will never take these spaces: starting again cannot help.
-_WRONG_SPACES = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH)
+# That server will never take these spaces or this token: starting again cannot help.
+_REFUSED = (ErrorCode.UNSUPPORTED_SPACE, ErrorCode.SPACE_MISMATCH, ErrorCode.UNAUTHENTICATED)
 
 
 class UsageError(Exception):
@@ -44,19 +45,27 @@ class UsageError(Exception):
 
 
 def parser(program: str, description: str, name: str | None) -> argparse.ArgumentParser:
-    """Return a parser for `HOST:PORT NAME [N]` and the options that every environment has.
+    """Return a parser for `ADDRESS NAME [N|display]` and the options of every environment.
 
     `name`: what NAME is; None if the program describes by itself what comes after the address.
     """
     result = argparse.ArgumentParser(prog=program, description=description, allow_abbrev=False)
     result.add_argument(
         "address",
-        metavar="HOST:PORT",
-        help="where an RLX server listens; random: no server, random actions; check: make them, say their spaces, end",
+        metavar="ADDRESS",
+        help=f"HOST:PORT of an RLX server, or HOST for port {PORT}; random: no server, random actions; check: make "
+        "them, say their spaces, end",
     )
     if name is not None:
         result.add_argument("name", metavar="NAME", help=name)
-        result.add_argument("environments", metavar="N", nargs="?", type=positive, default=1, help="how many (1)")
+        result.add_argument(
+            "environments",
+            metavar="N|display",
+            nargs="?",
+            action=HowMany,
+            default=1,
+            help="how many (1); display: one, with --display",
+        )
     result.add_argument(
         "--connections",
         metavar="K",
@@ -73,9 +82,16 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     )
     result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
     result.add_argument(
-        "--token-file", type=Path, help=f"file with the server's token (else the variable {TOKEN_VARIABLE})"
+        "--token-file",
+        type=Path,
+        help=f"file with the server's token (else the variable {TOKEN_VARIABLE}, or {TOKEN_VARIABLE}_FILE)",
     )
-    result.add_argument("--tls", action="store_true", help="connect over TLS, by the authorities of this system")
+    result.add_argument(
+        "--tls",
+        action="store_const",
+        const=True,
+        help=f"connect over TLS, by the authorities of this system (else if {TLS_VARIABLE} is 1)",
+    )
     result.add_argument(
         "--tls-ca",
         type=Path,
@@ -93,7 +109,9 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
         help="send this entry of the environment's infos as the metric client/NAME; repeatable",
     )
     result.add_argument(
-        "--display", action="store_true", help="show the first environment in a window, at its own pace"
+        "--display",
+        action="store_true",
+        help="show the first environment at its own pace: in a window, or over VNC where there is no screen",
     )
     result.add_argument(
         "--video", type=Path, metavar="DIR", help="write episodes of the first environment to this folder, as MP4"
@@ -104,6 +122,27 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     levels = ("debug", "info", "warning", "error")
     result.add_argument("--log-level", choices=levels, default="info", help="what to tell on stderr (info)")
     return result
+
+
+class HowMany(argparse.Action):
+    """The argument `N|display`: sets `environments`, and for the word also `display`."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Take the text, or the default. Raises argparse.ArgumentError."""
+        if values == DISPLAY:
+            namespace.display, values = True, 1
+        try:
+            setattr(namespace, self.dest, positive(str(values)))
+        except ValueError:
+            raise argparse.ArgumentError(self, f"{values!r} is neither a number nor the word {DISPLAY}") from None
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
 
 
 def positive(text: str) -> int:
@@ -145,6 +184,11 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
             parse_address(arguments.address)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    tls_ca = _readable(arguments.tls_ca)
+    try:
+        tls_context(arguments.tls, tls_ca)
+    except ValueError as error:  # of the variables
+        raise UsageError(str(error)) from None
     if arguments.measure is not None and arguments.address != CHECK:
         _require_writable(arguments.measure)
     if arguments.video_every is not None and arguments.video is None:
@@ -161,8 +205,8 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "codec": arguments.codec,
         "metrics": arguments.metric,
         "tls": arguments.tls,
-        "tls_ca": _readable(arguments.tls_ca),
-        "token": None if arguments.token_file is None else _read_token(arguments.token_file),
+        "tls_ca": tls_ca,
+        "token": _token(arguments.token_file),
     }
 
 
@@ -198,6 +242,9 @@ def execute(
         logging.basicConfig(
             stream=sys.stderr, level=arguments.log_level.upper(), format="%(asctime)s %(name)s: %(message)s"
         )
+        if arguments.display and arguments.address != CHECK and not has_screen():
+            code = run_on_screen()
+            sys.exit(code)
         with named(name):
             many = arguments.connections > 1 and arguments.address != CHECK
             summary = side_by_side(main, arguments) if many else main(arguments)
@@ -205,12 +252,15 @@ def execute(
         code = DONE
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (UsageError, UnsupportedSpace) as error:
+    except (UsageError, UnsupportedSpace, ScreenError) as error:
         print(f"{name}: {missing(error) or error}", file=sys.stderr)
         code = USAGE
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
-        code = USAGE if failure.code in _WRONG_SPACES else FAILED
+        code = USAGE if failure.code in _REFUSED or isinstance(failure, CannotWrite) else FAILED
+    except ScreenLost as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        code = FAILED
     except SystemExit as end:  # of a signal, or of a connection that lacks a library
         if not under_way():
             raise
@@ -298,11 +348,14 @@ def _readable(path: Path | None) -> Path | None:
     return path
 
 
-def _read_token(path: Path) -> str:
+def _token(path: Path | None) -> str:
+    """Return the token of a file, or else of the variables. Raises UsageError."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return secret(TOKEN_VARIABLE) if path is None else path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the token file {path}: {error}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _described(summary: RunSummary) -> str:

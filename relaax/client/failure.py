@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from relaax.rlx import ErrorCode
 
 
@@ -14,6 +16,13 @@ class Failure(Exception):
     def __init__(self, message: str, code: ErrorCode | None = None) -> None:
         super().__init__(message)
         self.code = code
+
+
+class CannotWrite(Failure):
+    """A file that was asked for cannot be written: there is no space left, or it may not be."""
+
+    def __init__(self, option: str, path: Path, error: OSError) -> None:
+        super().__init__(f"cannot write {option} {path}: {error.strerror or error}")
 
 
 class TrainingFinished(Exception):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from relaax.client.failure import CannotWrite
 
 LINE_SECONDS = 0.2
 
@@ -15,24 +18,32 @@ LINE_SECONDS = 0.2
 class Lines:
     """JSON lines in a file. One is due every 0.2 seconds: from `due` on, by `time.monotonic`.
 
-    Each has `time`: seconds of that clock, which is the same for all processes of a machine.
+    Each has `time`: seconds of that clock, which is the same for all processes of a machine. Raises CannotWrite.
     """
 
     def __init__(self, file: str | Path) -> None:
         self.due = 0.0
-        self._file = Path(file).open("w", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+        self._path = Path(file)
+        try:
+            self._file = self._path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise CannotWrite("--measure", self._path, error) from None
 
     def __enter__(self) -> Lines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that was refused before
+            self._file.close()
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one whole line."""
         now = time.monotonic()
-        self._file.write(json.dumps({"time": now, **line}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"time": now, **line}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CannotWrite("--measure", self._path, error) from None
         self.due = now + LINE_SECONDS
 
 

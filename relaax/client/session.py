@@ -12,6 +12,7 @@ from typing import TypeVar
 import relaax
 from relaax import rlx
 from relaax.client.address import parse_address
+from relaax.client.alive import Alive
 from relaax.client.backoff import Backoff
 from relaax.client.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.latency import Latency
@@ -61,6 +62,7 @@ class Session:
         self._patience = patience
         self._tls = tls
         self._backoff = Backoff(patience.retry_seconds)
+        self._alive = Alive()
         self._wire: ClientWire | None = None
         self._begun = False  # an episode, on this connection
         self._finished: TrainingFinished | None = None
@@ -95,6 +97,8 @@ class Session:
         if answer is not None:
             now = latency.clock()
             latency.add(now - before)
+            if now >= self._alive.due:
+                self._alive.answered(now)
             if ping:
                 self.scalars.own(latency.report(now))
         return answer

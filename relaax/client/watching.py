@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
 import re
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from relaax.client.failure import Failure
+from relaax.client.failure import CannotWrite, Failure
 from relaax.extras import explained
 
 logger = logging.getLogger("relaax.client")
@@ -83,7 +85,9 @@ class Watch:
             self._film = _Film(self._watching.video, f"{self._name}-{self._number:06d}", self._fps)
         self._begun = True
         if self._film is not None:
-            self._film.append(image)
+            film, self._film = self._film, None  # nothing is to be finished of one that fails
+            film.append(image)
+            self._film = film
         if self._watching.display:
             if self._window is None:
                 self._window = _Window(self._name, image, self._fps)
@@ -91,9 +95,9 @@ class Watch:
 
     def over(self) -> None:
         """End the episode, and its video."""
-        if self._film is not None:
-            self._film.close()
-            self._film = None
+        film, self._film = self._film, None
+        if film is not None:
+            film.close()
         if self._begun:
             self._number += 1
         self._begun = False
@@ -122,21 +126,51 @@ class _Film:
             folder.mkdir(parents=True, exist_ok=True)
             self._path = _free(folder, stem)
         except OSError as error:
-            raise Failure(f"cannot write --video {folder}: {error.strerror}") from None
+            raise CannotWrite("--video", folder, error) from None
         self._part = self._path.with_suffix(".part.mp4")
         self._writer: Any = imageio.get_writer(
-            self._part, fps=fps, codec="libx264", macro_block_size=2, ffmpeg_log_level="error"
+            self._part, fps=fps, codec="libx264", macro_block_size=2, ffmpeg_log_level="fatal"
         )
 
     def append(self, image: Image) -> None:
         """Add an image. Its sides become even, as the codec needs them."""
-        self._writer.append_data(np.pad(image, ((0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)), mode="edge"))
+        even = np.pad(image, ((0, image.shape[0] % 2), (0, image.shape[1] % 2), (0, 0)), mode="edge")
+        try:
+            self._writer.append_data(even)
+        except OSError:  # ffmpeg has ended
+            self._give_up()
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file. Raises CannotWrite if it is not whole."""
         self._writer.close()
+        if not _is_whole(self._part):
+            self._give_up()
         self._part.replace(self._path)
         logger.info("wrote %s", self._path)
+
+    def _give_up(self) -> NoReturn:
+        self._writer.close()
+        full = os.statvfs(self._path.parent).f_bavail == 0 if hasattr(os, "statvfs") else False
+        self._part.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        number = errno.ENOSPC if full else errno.EIO
+        raise CannotWrite("--video", self._path.parent, OSError(number, os.strerror(number)))
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether an MP4 file has its index, the box `moov`, which is written last (ISO/IEC 14496-12, section 4.2).
+
+    ffmpeg's exit code is not to be had.
+    """
+    with path.open("rb") as file:
+        while len(head := file.read(16)) == 16:
+            size, kind, long = struct.unpack(">I4sQ", head)
+            if kind == b"moov":
+                return True
+            file.seek((long if size == 1 else size) - 16, os.SEEK_CUR)
+            if size == 0:
+                break
+    return False
 
 
 def _free(folder: Path, stem: str) -> Path:

@@ -9,6 +9,9 @@ from relaax.client.address import parse_address
         ("127.0.0.1:7001", ("127.0.0.1", 7001)),
         ("server.example:65535", ("server.example", 65535)),
         ("[::1]:80", ("::1", 80)),
+        ("server.example", ("server.example", 7001)),
+        ("10.0.0.5", ("10.0.0.5", 7001)),
+        ("[::1]", ("::1", 7001)),
     ],
 )
 def test_host_and_port(address, expected):
@@ -18,10 +21,12 @@ def test_host_and_port(address, expected):
 @pytest.mark.parametrize(
     ("address", "hint"),
     [
-        ("localhost", "HOST:PORT"),
         (":7001", "HOST:PORT"),
         ("", "HOST:PORT"),
+        ("[]", "HOST:PORT"),
+        ("localhost:", "''"),
         ("::1:7001", "brackets"),
+        ("::1", "brackets"),
         ("localhost:http", "'http'"),
         ("localhost:0", "'0'"),
         ("localhost:65536", "'65536'"),

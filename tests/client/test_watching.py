@@ -12,6 +12,7 @@ import pytest
 
 from relaax.client import Failure, command, run
 from relaax.client.watching import Watch, Watching
+from support.disks import Disk, small_disk
 from support.films import film
 from support.programs import program
 
@@ -101,13 +102,40 @@ def test_a_window_shows_every_image(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not pygame.display.get_init()
 
 
-def test_a_machine_without_a_screen_gets_the_way_out() -> None:
+@pytest.mark.parametrize("arguments", [["display"], ["2", "--display"]])
+def test_a_machine_without_a_screen_gets_the_way_out(tmp_path: Path, arguments: list[str]) -> None:
     done = program(
-        *("OpenAI_Gym", "random", "CartPole-v1", "--steps", "3", "--display"),
-        **{"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": ""},
+        *("OpenAI_Gym", "random", "CartPole-v1", *arguments, "--steps", "3"),
+        **{"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": "", "PATH": str(tmp_path)},
     )
-    assert done.returncode == 1
-    assert "--display: there is no screen here (DISPLAY is not set); --video DIR writes MP4 files" in done.stderr
+    assert done.returncode == 2
+    assert "display: there is no screen here (DISPLAY is not set), and no TigerVNC for one" in done.stderr
+    assert "--video DIR writes MP4 files" in done.stderr
+
+
+def test_the_word_and_the_option_show_the_first_environment() -> None:
+    described = command.parser("program", "Runs.", "a name")
+    shown = [described.parse_args(["random", "x", *words]) for words in ([], ["3"], ["display"], ["3", "--display"])]
+    assert [(one.environments, one.display) for one in shown] == [(1, False), (3, False), (1, True), (3, True)]
+
+
+@pytest.mark.parametrize("kilobytes", [8, 64])
+def test_a_full_disk_is_named_and_nothing_half_done_is_left(tmp_path: Path, kilobytes: int) -> None:
+    with small_disk(tmp_path / "disk", f"{kilobytes}k"):
+        folder = tmp_path / "disk" / "videos"
+        done = program("OpenAI_Gym", "random", "Acrobot-v1", "--steps", "1200", "--video", str(folder))
+        assert done.returncode == 2
+        assert f"OpenAI_Gym/main: cannot write --video {folder}: No space left on device\n" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(folder.glob("*.part.mp4"))
+
+
+def test_measurements_on_a_full_disk(disk: Disk) -> None:
+    disk.fill()
+    file = disk.path / "measured"
+    done = program("OpenAI_Gym", "random", "CartPole-v1", "--steps", "100", "--measure", str(file))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith(f"main: cannot write --measure {file}: No space left on device")
 
 
 @pytest.mark.parametrize(

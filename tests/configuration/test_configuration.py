@@ -273,8 +273,8 @@ def test_each_experiment_of_the_containers_has_folders_of_its_own() -> None:
     command = yaml.safe_load(text)["services"]["parameter-server"]["command"]
     folders = [word for word in command if word.startswith(("--checkpoint-dir=", "--metrics-dir="))]
     assert folders == [
-        "--checkpoint-dir=/data/${EXPERIMENT:-da3c_ale_pong}/checkpoints",
-        "--metrics-dir=/data/${EXPERIMENT:-da3c_ale_pong}/metrics",
+        "--checkpoint-dir=/data/${EXPERIMENT:-da3c_ale_boxing}/checkpoints",
+        "--metrics-dir=/data/${EXPERIMENT:-da3c_ale_boxing}/metrics",
     ]
 
 

@@ -203,7 +203,8 @@ def test_an_id_and_lives_from_a_rom():
     [
         ((GYM, "127.0.0.1:1", "CartPol-v1"), "'CartPole-v1'"),
         ((GYM, "127.0.0.1:1", "NoSuchThingAtAll-v99"), "NoSuchThingAtAll"),
-        ((GYM, "127.0.0.1", "CartPole-v1"), "HOST:PORT"),
+        ((GYM, ":7001", "CartPole-v1"), "HOST:PORT"),
+        ((GYM, "127.0.0.1:1", "CartPole-v1", "displya"), "'displya' is neither a number nor the word display"),
         ((GYM, "127.0.0.1:1", "CartPole-v1", "0"), "less than 1"),
         ((GYM, "127.0.0.1:1", "CartPole-v1", "--life-loss"), "Atari"),
         ((GYM, "127.0.0.1:1", "CartPole-v1", "--token-file", "/no/such/file"), "/no/such/file"),
@@ -226,7 +227,7 @@ def test_what_does_not_exist_is_told_in_a_sentence(arguments, sentence):
 def test_a_failure_of_the_server_is_one_sentence():
     with RlxPeer(refuse(ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
         done = program(GYM, peer.address, "CartPole-v1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == f"OpenAI_Gym/main: {peer.address}: the token is wrong"
     assert "Traceback" not in done.stderr
 

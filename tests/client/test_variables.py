@@ -1,0 +1,62 @@
+"""What a client is told by the environment's variables, as containers are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relaax import rlx
+from relaax.client.base import tls_context
+from support.programs import program
+from support.rlx_peer import RlxPeer
+
+
+def token_heard(**variables: str) -> str:
+    with RlxPeer() as peer:
+        done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--steps", "3", **variables)
+        assert done.returncode == 0, done.stderr
+        return peer.talks[0].hello.token
+
+
+def test_a_token_is_that_of_the_variable_or_of_the_file_that_another_names(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("of the file\n")
+    file = {"RELAAX_TOKEN_FILE": str(tmp_path / "token")}
+    assert token_heard(**file) == "of the file"
+    assert token_heard(**file, RELAAX_TOKEN="of the variable") == "of the variable"
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"RELAAX_TOKEN_FILE": "/no/such"}, "cannot read /no/such, which RELAAX_TOKEN_FILE names"),
+        ({"RELAAX_TLS": "yes"}, "the environment variable RELAAX_TLS is 'yes': 1 connects over TLS, 0 does not"),
+        ({"RELAAX_TLS_CA": "/no/such"}, "/no/such: no certificate (PEM) can be read there"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_named(variables: dict[str, str], sentence: str) -> None:
+    done = program("OpenAI_Gym", "127.0.0.1:1", "CartPole-v1", **variables)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tls_is_spoken_if_the_variable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RELAAX_TLS_CA", raising=False)
+    for text, spoken in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("RELAAX_TLS", text)
+        assert (tls_context(None, None) is not None) is spoken
+    monkeypatch.setenv("RELAAX_TLS", "1")
+    assert tls_context(False, None) is None
+
+
+def test_a_file_is_touched_while_the_agent_answers(tmp_path: Path) -> None:
+    file = tmp_path / "alive"
+    with RlxPeer() as peer:
+        done = program("OpenAI_Gym", peer.address, "CartPole-v1", "--steps", "3", RELAAX_ALIVE_FILE=str(file))
+    assert done.returncode == 0
+    assert isinstance(peer.talks[0].heard[-1], rlx.Bye)
+    assert file.is_file()
+    done = program("OpenAI_Gym", "random", "CartPole-v1", "--steps", "3", RELAAX_ALIVE_FILE=str(tmp_path / "other"))
+    assert done.returncode == 0
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,138 @@
+"""The images, built as `make images` does, train from container to container."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.boxes import Box, Boxes, require_buildah, stop
+from support.processes import Processes, Running, wait_until
+from support.screens import PASSWORD, free_ports, variables, vnc_screenshot
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boxes]:
+    require_buildah()
+    made = Boxes(tmp_path_factory.mktemp("boxes"))
+    try:
+        made.build()
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder for checkpoints, which the user of the containers may write to."""
+    tmp_path.chmod(0o755)
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    return folder
+
+
+class Servers:
+    """A parameter server and an RLX server, in a container each."""
+
+    def __init__(self, processes: Processes, store: Box, door: Box, data: Path, experiment: str) -> None:
+        config = f"--config=/config/{experiment}.yaml"
+        volume = f"{data}:/data"
+        self._status = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        self.parameter_server = store.start(
+            *(processes, "relaax-parameter-server", config, "--bind=127.0.0.1:0", "--checkpoint-dir=/data/checkpoints"),
+            *("--metrics-dir=/data/metrics", f"--status-bind={self._status[0]}"),
+            volume=volume,
+        )
+        parameters = self.parameter_server.wait_for_address(600)
+        self.rlx_server = door.start(
+            *(processes, "relaax-rlx-server", config, "--bind=127.0.0.1:0", f"--parameter-server={parameters}"),
+            f"--status-bind={self._status[1]}",
+        )
+        self.address = self.rlx_server.wait_for_address(600)
+
+
+def steps_of(client: Running) -> int:
+    """Wait for a client's end, and return how many steps it took."""
+    assert client.wait(1200) == 0, client.report()
+    return int(client.lines[-1].split()[0])
+
+
+@pytest.mark.parametrize(
+    ("image", "experiment", "name", "steps"),
+    [("relaax-gym", "da3c_gym_cartpole", "CartPole-v1", 4000), ("relaax-ale", "da3c_ale_boxing", "boxing", 1600)],
+)
+def test_it_trains_from_container_to_container(
+    boxes: Boxes, processes: Processes, data: Path, image: str, experiment: str, name: str, steps: int, short: bool
+) -> None:
+    steps *= 1 if short else 10
+    with boxes.container("relaax") as store, boxes.container("relaax") as door, boxes.container(image) as games:
+        servers = Servers(processes, store, door, data, experiment)
+        trained = games.start(processes, servers.address, name, "4", "--steps", str(steps))
+        assert steps_of(trained) >= steps
+        client = games.start(processes, servers.address, name, "4")
+        wait_until(games.is_healthy, "a healthy client", 120, 0.5)
+        assert stop(client) == 0
+        assert stop(servers.rlx_server) == 0
+        assert stop(servers.parameter_server) == 0
+    assert list(data.glob("checkpoints/*/manifest.json")), "no checkpoint was written"
+    assert list(data.glob("metrics/**/events*")), "no metrics were written"
+
+
+def test_client_images_are_small_and_have_no_framework(boxes: Boxes, processes: Processes) -> None:
+    for image in ("relaax-ale", "relaax-gym"):
+        assert boxes.megabytes(image) <= 450
+        with boxes.container(image) as games:
+            code = "import importlib.util as u; print([n for n in ('tensorflow', 'grpc', 'torch') if u.find_spec(n)])"
+            looked = processes.start(*games.command("python", "-c", code))
+            assert looked.wait(120) == 0, looked.report()
+            assert looked.lines == ["[]"]
+
+
+def test_a_server_is_healthy_when_it_serves(boxes: Boxes, processes: Processes) -> None:
+    with boxes.container("relaax") as store:
+        assert not store.is_healthy()
+        arguments = ("relaax-parameter-server", "--config=/config/da3c_gym_cartpole.yaml", "--bind=127.0.0.1:0")
+        started = store.start(processes, *arguments, "--checkpoint-dir=/tmp/checkpoints", "--metrics-dir=/tmp/metrics")
+        wait_until(store.is_healthy, "a healthy server", 300, 0.5)
+        assert stop(started) == 0
+        assert not store.is_healthy()
+
+
+def test_a_container_shows_its_game(boxes: Boxes, processes: Processes, tmp_path: Path) -> None:
+    vnc, page = free_ports(2)
+    given = {name: value for name, value in variables(vnc, page).items() if value}
+    with boxes.container("relaax-ale") as games:
+        shown = games.start(processes, "random", "boxing", "display", env=given)
+
+        def green() -> bool:  # the ring of Boxing
+            seen = vnc_screenshot(vnc, PASSWORD, tmp_path)
+            return seen is not None and bool((seen == (110, 156, 66)).all(-1).sum() > 5000)
+
+        wait_until(green, "the ring of Boxing", 180, 0.5)
+        assert vnc_screenshot(vnc, "another", tmp_path) is None
+        assert stop(shown) == 0
+        refused = games.start(processes, "random", "boxing", "display")
+        assert refused.wait(120) == 2
+        assert "no password for the screen over VNC: set RELAAX_VNC_PASSWORD" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("no host", "boxing"), "'no host' cannot be the name of a host"),
+        (("localhost:x", "boxing"), "the port is a number from 1 to 65535, not 'x'"),
+        (("localhost", "boxng"), "no game 'boxng'; the nearest is 'boxing'"),
+    ],
+)
+def test_what_waiting_does_not_help_ends_with_a_sentence(
+    boxes: Boxes, processes: Processes, arguments: tuple[str, ...], sentence: str
+) -> None:
+    with boxes.container("relaax-ale") as games:
+        ended = games.start(processes, *arguments)
+        assert ended.wait(120) in (1, 2)
+        assert sentence in ended.stderr
+        assert "Traceback" not in ended.stderr

@@ -1,0 +1,132 @@
+"""Images built by buildah, and containers that run them, on the network of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from support.processes import Processes, Running, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ("relaax", "relaax-ale", "relaax-gym")
+_BUILD_SECONDS = 3000
+
+
+class Boxes:
+    """A storage of images in a folder, which goes when the tests have ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._engine = ["buildah", "--root", str(folder / "root"), "--runroot", str(folder / "run")]
+        self._engine += ["--storage-driver", _driver(folder)]
+
+    def build(self) -> None:
+        """Make the base and the images."""
+        self._do([str(ROOT / "docker" / "base-image"), *self._engine])
+        self._do([str(ROOT / "docker" / "images"), *IMAGES], ENGINE=" ".join(self._engine))
+
+    def megabytes(self, image: str) -> float:
+        """The size of an image, all layers."""
+        listed = json.loads(self._do([*self._engine, "images", "--json", image]))
+        number, unit = listed[0]["size"].split()
+        return float(number) * {"KB": 1e-3, "MB": 1, "GB": 1e3}[unit]
+
+    def configuration(self, image: str) -> dict[str, Any]:
+        """What the image says of its containers."""
+        found: dict[str, Any] = json.loads(self._do([*self._engine, "inspect", "--type", "image", image]))["Docker"]
+        return found["config"]
+
+    @contextmanager
+    def container(self, image: str) -> Iterator[Box]:
+        """A container that runs nothing yet."""
+        name = self._do([*self._engine, "from", image]).strip()
+        try:
+            yield Box(self._engine, name, self.configuration(image))
+        finally:
+            self._do([*self._engine, "rm", name])
+
+    def remove(self) -> None:
+        """Remove everything."""
+        subprocess.run([*self._engine, "rm", "--all"], capture_output=True, check=False)
+        subprocess.run([*self._engine, "rmi", "--all", "--force"], capture_output=True, check=False)
+
+    def _do(self, command: list[str], **variables: str) -> str:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env={**os.environ, **variables},
+            timeout=_BUILD_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done.stdout
+
+
+class Box:
+    """A container."""
+
+    def __init__(self, engine: list[str], name: str, configuration: dict[str, Any]) -> None:
+        self._engine, self._name = engine, name
+        self.entrypoint: list[str] = configuration["Entrypoint"]
+        self.health: list[str] = configuration["Healthcheck"]["Test"]
+
+    def command(self, *words: str, env: Mapping[str, str] | None = None, volume: str | None = None) -> list[str]:
+        """The command that runs these words in it."""
+        options = [
+            word
+            for name, value in {"TINI_SUBREAPER": "1", **(env or {})}.items()
+            for word in ("--env", f"{name}={value}")
+        ]
+        options += ["--volume", volume] if volume else []
+        return [*self._engine, "run", "--isolation", "chroot", "--network", "host", *options, self._name, "--", *words]
+
+    def start(self, processes: Processes, *arguments: str, **options: Any) -> Running:
+        """What `docker run IMAGE ARGUMENTS` does."""
+        return processes.start(*self.command(*self.entrypoint, *arguments, **options))
+
+    def is_healthy(self) -> bool:
+        """Whether its health check says so."""
+        kind, *words = self.health
+        words = words if kind == "CMD" else ["sh", "-c", *words]
+        return subprocess.run(self.command(*words), capture_output=True, timeout=120, check=False).returncode == 0
+
+
+def stop(running: Running, seconds: float = 120) -> int:
+    """What `docker stop` does: SIGTERM to the first process. Return the exit code; nothing is left then."""
+    everything = psutil.Process(running.pid).children(recursive=True)
+    first = wait_until(lambda: [one for one in everything if one.name() == "tini"], "the container's first process")[0]
+    first.terminate()
+    code = running.wait(seconds)
+    assert psutil.wait_procs(everything, 30)[1] == []
+    return code
+
+
+def _driver(folder: Path) -> str:
+    """overlay where it can be mounted, as a copy of every layer takes time and space; else vfs."""
+    parts = [folder / "try" / name for name in ("lower", "upper", "work", "merged")]
+    for part in parts:
+        part.mkdir(parents=True)
+    lower, upper, work, merged = map(str, parts)
+    mount = ["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", merged]
+    can = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    if can:
+        subprocess.run(["umount", merged], check=True)
+    return "overlay" if can else "vfs"
+
+
+def require_buildah() -> None:
+    """Install it where that is possible, or skip the test and say what this machine lacks."""
+    said = subprocess.run(
+        [ROOT / "tests/support/install-boxes"], capture_output=True, text=True, check=False, timeout=900
+    )
+    if said.returncode or shutil.which("buildah") is None:
+        pytest.skip(f"no images can be built on this machine: {said.stdout.strip() or 'no buildah'}")

@@ -1,0 +1,108 @@
+"""Screens as people see them: by a VNC client, and by noVNC in a browser."""
+
+from __future__ import annotations
+
+import base64
+import io
+import shutil
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from support.processes import project_command
+
+PASSWORD = "s3cret!"
+CARD = """
+import gymnasium, numpy as np
+from gymnasium.envs.classic_control import CartPoleEnv
+class Card(CartPoleEnv):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
+    def render(self):
+        blocks = np.random.default_rng(7).integers(0, 255, (10, 15, 3), np.uint8)
+        return blocks.repeat(40, 0).repeat(40, 1)
+gymnasium.register(id="Card-v0", entry_point=Card)
+"""
+"""A module with the environment Card-v0: a CartPole that always looks the same, unlike anything else."""
+
+
+def need(*programs: str) -> None:
+    """Skip the test if a program of TigerVNC, noVNC or Chromium is not installed."""
+    lacking = [program for program in programs if shutil.which(program) is None]
+    if lacking:
+        pytest.skip(f"this machine lacks {', '.join(lacking)} (tests/support/install-boxes installs them)")
+
+
+def card() -> npt.NDArray[np.uint8]:
+    """What Card-v0 looks like, uint8 [400, 600, 3]."""
+    blocks = np.random.default_rng(7).integers(0, 255, (10, 15, 3), np.uint8)
+    return blocks.repeat(40, 0).repeat(40, 1)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody has just now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [made.getsockname()[1] for made in sockets]
+
+
+def variables(vnc: int, page: int) -> dict[str, str]:
+    """Of a program that shows its environment at these ports, and has no screen of its own."""
+    return {
+        "RELAAX_VNC_PASSWORD": PASSWORD,
+        "RELAAX_VNC_BIND": f"127.0.0.1:{vnc}",
+        "RELAAX_NOVNC_BIND": f"127.0.0.1:{page}",
+        **{"DISPLAY": "", "WAYLAND_DISPLAY": "", "SDL_VIDEODRIVER": ""},
+    }
+
+
+def vnc_screenshot(port: int, password: str | None, folder: Path) -> npt.NDArray[np.uint8] | None:
+    """What a VNC client sees, uint8 [H, W, 3]; None if it is not let in, or nobody listens."""
+    file = folder / "seen.png"
+    file.unlink(missing_ok=True)
+    asked = [] if password is None else ["--password", password]
+    command = [project_command("vncdo"), "--server", f"127.0.0.1::{port}", "--timeout", "30", *asked, "capture", file]
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
+    return np.asarray(Image.open(file).convert("RGB")) if done.returncode == 0 and file.is_file() else None
+
+
+class Browser:
+    """Headless Chromium at the page of noVNC."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        from selenium import webdriver
+
+        options = webdriver.ChromeOptions()
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"):
+            options.add_argument(argument)
+        options.binary_location = str(shutil.which("chromium"))
+        service = webdriver.ChromeService(str(shutil.which("chromedriver")))
+        self._driver = webdriver.Chrome(options, service)
+        stack.callback(self._driver.quit)
+
+    def open(self, port: int, password: str) -> None:
+        """Go to the page, which logs in."""
+        self._driver.get(f"http://127.0.0.1:{port}/vnc.html?autoconnect=1&password={password}")
+
+    def canvas(self) -> npt.NDArray[np.uint8] | None:
+        """What noVNC has drawn, uint8 [H, W, 3]; None before it has."""
+        script = "const c = document.querySelector('#noVNC_container canvas'); return c && c.toDataURL('image/png')"
+        url = self._driver.execute_script(script)
+        if not url:
+            return None
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB"))
+
+    def status(self) -> str:
+        """What noVNC says, such as why it was not let in."""
+        return str(self._driver.execute_script("return document.querySelector('#noVNC_status').textContent"))
+
+
+def middle(seen: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+    """The middle of a screen, where a window is."""
+    top, left = (seen.shape[0] - height) // 2, (seen.shape[1] - width) // 2
+    return seen[top : top + height, left : left + width]
