@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run levels of DeepMind Lab against an RLX server: `main HOST:PORT [N] [MAP]`.
+"""Run levels of DeepMind Lab against an RLX server: `main ADDRESS [N|display] [MAP]`.
 
 MAP is the name of a level, `nav_maze_static_01` if none is given. Frames are 84x84 and gray; an action is repeated for
 4 frames. There are six: 0 and 1 look left and right, 2 and 3 strafe left and right, 4 and 5 move forward and back. With

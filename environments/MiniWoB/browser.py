@@ -64,7 +64,8 @@ class Browser:
         self._folder = tempfile.mkdtemp(prefix="relaax-chromium-")
         for option in (*_OPTIONS, f"--user-data-dir={self._folder}"):
             options.add_argument(option)
-        if os.geteuid() == 0:  # as root Chromium runs without its sandbox or not at all
+        # As root Chromium runs without its sandbox or not at all, in a container without namespaces as well.
+        if os.geteuid() == 0 or os.environ.get("MINIWOB_NO_SANDBOX") == "1":
             options.add_argument("--no-sandbox")
         service = Service(
             driver,
