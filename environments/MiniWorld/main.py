@@ -43,7 +43,7 @@ def find(name: str) -> str:
 def make(identifier: str, arguments: argparse.Namespace) -> Any:
     """Return the worlds as one vector."""
     watched = command.watching(arguments) is not None
-    one = partial(command.beside(__package__, "world").World, identifier, arguments.side, watched)
+    one = partial(command.beside(__package__, "world").DrawnWorld, identifier, arguments.side, watched)
     return families.vector(one, arguments.environments, "sync")
 
 
