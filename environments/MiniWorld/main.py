@@ -27,6 +27,7 @@ PREFIX = "MiniWorld-"
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the worlds, run them, close them."""
     settings = command.settings(arguments)
+    families.require("miniworld", "miniworld", "gymnasium")
     identifier = find(arguments.name)
     env = make(identifier, arguments)
     return families.run_and_close(env, environment=identifier, **settings)

@@ -128,7 +128,12 @@ def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> No
     ("config", "options", "target", "steps"),
     [
         # Random play returns 0.0: turn to a monster and shoot it. An episode is short, and learning takes a minute.
-        ("da3c_vizdoom_my_way_home", ["--set", "relaax-run.name=VizdoomBasic-v1"], 0, 60_000),
+        (
+            "da3c_vizdoom_my_way_home",
+            ["--set", "relaax-run.name=VizdoomBasic-v1", "--set", "algorithm.normalize_rewards=scale"],
+            0,
+            60_000,
+        ),
         pytest.param(
             "da3c_miniworld_maze",
             ["--set", "relaax-run.name=MiniWorld-OneRoomS6Fast-v0"],
