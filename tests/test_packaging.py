@@ -166,9 +166,9 @@ def test_every_command_names_the_extra_that_it_needs(line: str, bare: Path) -> N
     [
         ("OpenAI_Gym", "CartPole-v1", "gymnasium is not installed; pip install 'relaax[gym]'"),
         ("ALE", "boxing", "ale-py is not installed; pip install 'relaax[atari]'"),
-        ("ViZDoom", "my_way_home", "gymnasium is not installed; pip install 'relaax[vizdoom]'"),
-        ("MiniWorld", "MazeS2", "gymnasium is not installed; pip install 'relaax[miniworld]'"),
-        ("MiniWoB", "click-test", "gymnasium is not installed; pip install 'relaax[miniwob]'"),
+        ("ViZDoom", "my_way_home", "vizdoom is not installed; pip install 'relaax[vizdoom]'"),
+        ("MiniWorld", "MazeS2", "miniworld is not installed; pip install 'relaax[miniworld]'"),
+        ("MiniWoB", "click-test", "miniwob is not installed; pip install 'relaax[miniwob]'"),
         ("DeepMind_Lab", "nav_maze_static_01", "this Python has no deepmind_lab, which is built from"),
     ],
 )

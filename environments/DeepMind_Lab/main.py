@@ -19,6 +19,7 @@ from typing import Any
 
 try:
     from relaax.client import RunSummary, command, families
+    from relaax.client.address import DISPLAY
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -59,12 +60,12 @@ class CountAndMap(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         words: Sequence[str] = values
-        counts = [word for word in words if word.isdecimal() or word == command.DISPLAY]
+        counts = [word for word in words if word.isdecimal() or word == DISPLAY]
         maps = [word for word in words if word not in counts]
         if len(counts) > 1 or len(maps) > 1:
             raise argparse.ArgumentError(self, f"{' '.join(words)!r} is no number of levels and one name")
         for count in counts:
-            if count == command.DISPLAY:
+            if count == DISPLAY:
                 namespace.display = True
                 continue
             try:

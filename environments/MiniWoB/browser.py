@@ -109,8 +109,8 @@ class Browser:
         clip = {"clip": {"x": 0, "y": 0, **self._size, "scale": larger}} if larger != 1 else {}
         taken = self._devtools("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True, **clip})
         pixels = np.frombuffer(base64.b64decode(taken["data"]), np.uint8)
-        image: npt.NDArray[np.uint8] = cv2.imdecode(pixels, cv2.IMREAD_COLOR)[..., ::-1]
-        return np.ascontiguousarray(image)
+        image: Any = cv2.imdecode(pixels, cv2.IMREAD_COLOR_RGB)
+        return np.asarray(image, np.uint8)
 
     def close(self) -> None:
         """End the browser and its driver."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 try:
-    from relaax.client import RunSummary, command, run
+    from relaax.client import RunSummary, command, families, run
 except ModuleNotFoundError as error:
     if error.name != "relaax":
         raise
@@ -26,6 +26,7 @@ PROGRAM = "MiniWoB/main"
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Open the browsers, run the tasks, end the browsers."""
     settings = command.settings(arguments)
+    families.require("miniwob", "miniwob", "selenium", "gymnasium", "cv2")
     identifier, env = make(arguments)
     try:
         return run(env, environment=identifier, **settings)

@@ -36,8 +36,7 @@ _READY = "return WOB_TASK_READY;"
 def pages() -> dict[str, Path]:
     """Return the page of each task by its id, such as miniwob/click-test-v1."""
     found = importlib.util.find_spec("miniwob")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError("No module named 'miniwob'", name="miniwob")
+    assert found is not None and found.origin is not None, "the program requires it"
     folder = Path(found.origin).parent / "html" / "miniwob"
     return {f"miniwob/{path.stem}-v1": path for path in folder.glob("*.html")}
 

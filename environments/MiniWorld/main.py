@@ -27,6 +27,7 @@ PREFIX = "MiniWorld-"
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the worlds, run them, close them."""
     settings = command.settings(arguments)
+    families.require("miniworld", "miniworld", "gymnasium")
     identifier = find(arguments.name)
     env = make(identifier, arguments)
     return families.run_and_close(env, environment=identifier, **settings)
@@ -43,7 +44,7 @@ def find(name: str) -> str:
 def make(identifier: str, arguments: argparse.Namespace) -> Any:
     """Return the worlds as one vector."""
     watched = command.watching(arguments) is not None
-    one = partial(command.beside(__package__, "world").World, identifier, arguments.side, watched)
+    one = partial(command.beside(__package__, "world").DrawnWorld, identifier, arguments.side, watched)
     return families.vector(one, arguments.environments, "sync")
 
 

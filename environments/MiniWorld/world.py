@@ -47,7 +47,7 @@ def _separate(miniworld: Any) -> None:
     miniworld.glDeleteLists = lambda number, count: gl.glDeleteLists(_current.number, count)
 
 
-class World(gymnasium.Wrapper):
+class DrawnWorld(gymnasium.Wrapper):
     """A world whose frames are in colour, uint8 [side, side, 3]: what is to be found is told apart by its colour."""
 
     _numbers = itertools.count(1)

@@ -24,6 +24,7 @@ PREFIX = "Vizdoom"
 def main(arguments: argparse.Namespace) -> RunSummary:
     """Make the games, run them, close them."""
     settings = command.settings(arguments)
+    families.require("vizdoom", "vizdoom", "gymnasium", "cv2")
     identifier = find(arguments.name)
     env = make(identifier, arguments)
     return families.run_and_close(env, environment=identifier, frame_skip=arguments.frame_skip, **settings)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
 from typing import Any
 
 import cv2
@@ -12,6 +15,8 @@ from gymnasium.spaces import Box
 
 from relaax.client.families import gray
 from relaax.client.watchman import Watchman, children
+
+_BEGINNING = threading.Lock()  # connections of one program begin their engines in parallel
 
 
 class Screen(gymnasium.Wrapper):
@@ -29,12 +34,8 @@ class Screen(gymnasium.Wrapper):
         self._seen: npt.NDArray[np.uint8] = np.zeros((side, side), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        others = None if self._watchman else set(children())
-        observation, info = self.env.reset(seed=seed, options=options)
-        if others is not None:  # the engine has begun, and would wait forever for a program that was killed
-            self._watchman = Watchman()
-            for number in set(children()) - others - {self._watchman.number}:
-                self._watchman.watch(number)
+        begin = self.env.reset if self._watchman else self._begin
+        observation, info = begin(seed=seed, options=options)
         self._seen = self._small(observation["screen"])
         return self._seen, info
 
@@ -48,7 +49,24 @@ class Screen(gymnasium.Wrapper):
         super().close()
         watchman, self._watchman = self._watchman, None
         if watchman is not None:
-            watchman.dismiss()
+            watchman.close()
+
+    def _begin(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin the first episode, and with it the engine, which keeps its files in its working directory.
+
+        It would wait forever for a program that was killed.
+        """
+        folder, here = tempfile.mkdtemp(prefix="relaax-vizdoom-"), os.getcwd()
+        self._watchman = Watchman(folder)
+        with _BEGINNING:
+            others = set(children())
+            os.chdir(folder)
+            try:
+                return self.env.reset(**options)
+            finally:
+                os.chdir(here)
+                for engine in set(children()) - others:
+                    self._watchman.watch(engine)
 
     def _small(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         flat = screen[..., 0] if screen.shape[-1] == 1 else gray(screen)

@@ -308,7 +308,7 @@ def abandon(env: Any) -> None:
 def _whence(unknown: Sequence[str]) -> str:
     """Return where options came from that a program was given by `relaax run` and does not have."""
     given = [word for word in ("--kwarg", "--wrapper", "--register", "--import") if word in unknown]
-    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register", "--import": "import"}
+    keys = {"--kwarg": "kwargs", "--wrapper": "wrappers", "--register": "register", "--import": "modules"}
     if not given:
         return ""
     return (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.util
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,6 +60,13 @@ def vector(make: Callable[[], Any], count: int, mode: str) -> Any:
     quiet = command.quiet_child()
     makers = [lambda: quiet(make())] * count
     return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def require(extra: str, *libraries: str) -> None:
+    """Raise command.UsageError, with the extra that brings them, if one of these libraries is not installed."""
+    for library in libraries:
+        if importlib.util.find_spec(library) is None:
+            raise command.UsageError(f"{library} is not installed; pip install 'relaax[{extra}]'")
 
 
 def run_and_close(env: Any, address: str, **settings: Any) -> RunSummary:

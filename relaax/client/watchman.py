@@ -27,11 +27,6 @@ class Watchman:
             start_new_session=True,  # a signal for this program's group is none for it
         )
 
-    @property
-    def number(self) -> int:
-        """Return the number of its own process."""
-        return self._process.pid
-
     def watch(self, number: int) -> None:
         """Let a process end with this one, or a group by its negative number."""
         assert self._process.stdin is not None
@@ -40,11 +35,6 @@ class Watchman:
 
     def close(self) -> None:
         """End what is watched now, and wait until it has been told to."""
-        self._process.communicate()
-
-    def dismiss(self) -> None:
-        """Watch nothing any more: what was watched has ended."""
-        self._process.kill()
         self._process.communicate()
 
 

@@ -328,9 +328,8 @@ class RunSection(Section):
         description="MODULE:FUNCTION to call first, for packages that register their ids by a call: "
         "minatar.gym:register_envs.",
     )
-    import_: list[str] = Field(
+    modules: list[str] = Field(
         [],
-        alias="import",  # a word of Python's own
         description="Modules to import first, of packages that register their ids when they are imported: "
         "[highway_env].",
     )

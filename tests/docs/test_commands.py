@@ -147,12 +147,26 @@ def check(words: list[str]) -> None:
             importlib.import_module(arguments[1].removeprefix("relaax.")).parser().parse_args(arguments[2:])
     elif program.removeprefix(".venv/bin/") == "python":
         assert (ROOT / arguments[0]).is_file() or Path(arguments[0]).is_file(), shlex.join(words)
+    elif re.fullmatch(r"environments/\w+/main", program):
+        importlib.import_module(program.replace("/", ".")).parser().parse_args(arguments)
     elif program == "make":
         assert re.search(rf"(?m)^{arguments[0]}:", (ROOT / "Makefile").read_text("utf-8")), shlex.join(words)
     elif program == "honcho":
         assert (ROOT / arguments[1]).is_file(), shlex.join(words)
     else:
-        known = ("activate", "pip", "tensorboard", "curl", "cmp", "echo", "mv", "python3", "pytest-benchmark", "sed")
+        known = (
+            "activate",
+            "apt-get",
+            "pip",
+            "tensorboard",
+            "curl",
+            "cmp",
+            "echo",
+            "mv",
+            "python3",
+            "pytest-benchmark",
+            "sed",
+        )
         assert Path(program).name in known, shlex.join(words)
 
 
@@ -176,6 +190,7 @@ def parse(command: Any, words: list[str]) -> None:
         "python -m relaax.environments.OpenAI_Gym.main localhost:7001 CartPole-v1 --expliot",
         "python tests/gone.py",
         "make luck",
+        "environments/ALE/main localhost:7001 pong --stcky 0.1",
         "sudo rm",
     ],
 )

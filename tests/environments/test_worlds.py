@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from environments.MiniWorld.world import World, register
+from environments.MiniWorld.world import DrawnWorld, register
 from environments.ViZDoom.main import find, make, parser
 from relaax import rlx
 from support.machine import lack_of
@@ -72,7 +72,7 @@ def test_a_game_that_its_time_ends_is_truncated_and_its_last_screen_is_kept() ->
 def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
     register()
 
-    def played(worlds: list[World], first: int) -> list[np.ndarray]:
+    def played(worlds: list[DrawnWorld], first: int) -> list[np.ndarray]:
         frames = []
         for seed, world in enumerate(worlds, first):
             frames.append(world.reset(seed=seed)[0].copy())
@@ -80,8 +80,8 @@ def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
             frames += [world.step(action)[0].copy() for world in worlds]
         return frames
 
-    several = played([World(MAZE, 42, False) for _ in range(3)], 5)
-    alone = played([World(MAZE, 42, False)], 6)
+    several = played([DrawnWorld(MAZE, 42, False) for _ in range(3)], 5)
+    alone = played([DrawnWorld(MAZE, 42, False)], 6)
     np.testing.assert_array_equal(several[1::3], alone)
     assert (several[0] != several[1]).any()
 
@@ -128,7 +128,12 @@ def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> No
     ("config", "options", "target", "steps"),
     [
         # Random play returns 0.0: turn to a monster and shoot it. An episode is short, and learning takes a minute.
-        ("da3c_vizdoom_my_way_home", ["--set", "relaax-run.name=VizdoomBasic-v1"], 0, 60_000),
+        (
+            "da3c_vizdoom_my_way_home",
+            ["--set", "relaax-run.name=VizdoomBasic-v1", "--set", "algorithm.normalize_rewards=scale"],
+            0,
+            60_000,
+        ),
         pytest.param(
             "da3c_miniworld_maze",
             ["--set", "relaax-run.name=MiniWorld-OneRoomS6Fast-v0"],

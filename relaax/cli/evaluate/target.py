@@ -22,7 +22,7 @@ from relaax.policy.file import Description, PolicyError, read
 
 CONFIGURATION = "configuration.yaml"
 _SUFFIX = ".safetensors"
-_RUN_KEYS = ("environment", "name", "kwargs", "wrappers", "register", "import", "arguments")
+_RUN_KEYS = ("environment", "name", "kwargs", "wrappers", "register", "modules", "arguments")
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,9 +130,9 @@ class Plan:
         if run.register_ is not None:
             modules.append(run.register_)
             yield from ("--register", run.register_)
-        for module in run.import_:
+        for module in run.modules:
             yield from ("--import", module)
-        if self.environment_main == _GYMNASIUM and (run.import_ or any(":" in name for name in modules)):
+        if self.environment_main == _GYMNASIUM and (run.modules or any(":" in name for name in modules)):
             yield from ("--path", str(self.configuration.folder))
 
 
@@ -178,7 +178,7 @@ def _require_gymnasium(run: RunSection, main: Path) -> None:
 
     The user's own program receives them as options, and must refuse those that it does not support.
     """
-    keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_, "import": run.import_}
+    keys = {"kwargs": run.kwargs, "wrappers": run.wrappers, "register": run.register_, "modules": run.modules}
     given = [key for key, value in keys.items() if value]
     if given and main != _GYMNASIUM and main.is_relative_to(bundled_folder("environments")):
         raise ConfigurationError(
