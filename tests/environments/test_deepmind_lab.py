@@ -79,6 +79,13 @@ def test_how_many_and_which_level_may_both_be_left_out(words, count, name):
     assert (arguments.environments, arguments.name, arguments.shrink) == (count, name, True)
 
 
+@pytest.mark.parametrize("words", [["display"], ["display", "maze"], ["maze", "display"]])
+def test_display_is_one_level_that_is_watched(words):
+    arguments = parser().parse_args(["localhost", *words])
+    assert (arguments.environments, arguments.display) == (1, True)
+    assert arguments.name == ("maze" if "maze" in words else "nav_maze_static_01")
+
+
 @pytest.mark.parametrize(("words", "sentence"), [(["4", "5"], "4 5"), (["a", "b"], "a b"), (["0"], "less than 1")])
 def test_other_words_are_refused(words, sentence, capsys):
     with pytest.raises(SystemExit) as ended:
