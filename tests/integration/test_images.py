@@ -40,11 +40,11 @@ class Servers:
 
     def __init__(self, processes: Processes, store: Box, door: Box, data: Path, experiment: str) -> None:
         config = f"--config=/config/{experiment}.yaml"
-        volume = f"{data}:/data"
+        volume = f"{data}:/kept"  # at /data buildah puts the volume that the image declares, whatever it is told
         self._status = [f"127.0.0.1:{port}" for port in free_ports(2)]
         self.parameter_server = store.start(
-            *(processes, "relaax-parameter-server", config, "--bind=127.0.0.1:0", "--checkpoint-dir=/data/checkpoints"),
-            *("--metrics-dir=/data/metrics", f"--status-bind={self._status[0]}"),
+            *(processes, "relaax-parameter-server", config, "--bind=127.0.0.1:0", "--checkpoint-dir=/kept/checkpoints"),
+            *("--metrics-dir=/kept/metrics", f"--status-bind={self._status[0]}"),
             volume=volume,
         )
         parameters = self.parameter_server.wait_for_address(600)
