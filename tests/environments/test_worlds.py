@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -10,12 +13,11 @@ import numpy as np
 import psutil
 import pytest
 
-from environments.MiniWorld.world import DrawnWorld, register
 from environments.ViZDoom.main import find, make, parser
 from relaax import rlx
 from support.machine import lack_of
 from support.processes import wait_until
-from support.programs import PATIENCE, program, running
+from support.programs import PATIENCE, ROOT, program, running
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs
 
@@ -70,20 +72,12 @@ def test_a_game_that_its_time_ends_is_truncated_and_its_last_screen_is_kept() ->
 
 @with_graphics
 def test_several_worlds_of_one_process_are_those_that_each_is_alone() -> None:
-    register()
-
-    def played(worlds: list[DrawnWorld], first: int) -> list[np.ndarray]:
-        frames = []
-        for seed, world in enumerate(worlds, first):
-            frames.append(world.reset(seed=seed)[0].copy())
-        for action in (0, 0, 2, 2, 1, 2):
-            frames += [world.step(action)[0].copy() for world in worlds]
-        return frames
-
-    several = played([DrawnWorld(MAZE, 42, False) for _ in range(3)], 5)
-    alone = played([DrawnWorld(MAZE, 42, False)], 6)
-    np.testing.assert_array_equal(several[1::3], alone)
-    assert (several[0] != several[1]).any()
+    command = [sys.executable, "-m", "support.several_worlds"]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,30 @@
+"""Play three mazes of MiniWorld at once and one of them alone, in a process of its own: Mesa and numba have an LLVM each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from environments.MiniWorld.world import DrawnWorld, register
+
+MAZE = "MiniWorld-MazeS3Fast-v0"
+
+
+def played(worlds: list[DrawnWorld], first: int) -> list[np.ndarray]:
+    """The frames that each world shows, in turns; `first`: the first one's seed."""
+    frames = [world.reset(seed=seed)[0].copy() for seed, world in enumerate(worlds, first)]
+    for action in (0, 0, 2, 2, 1, 2):
+        frames += [world.step(action)[0].copy() for world in worlds]
+    return frames
+
+
+def main() -> None:
+    """Raise AssertionError if a world looks different beside others."""
+    register()
+    several = played([DrawnWorld(MAZE, 42, False) for _ in range(3)], 5)
+    alone = played([DrawnWorld(MAZE, 42, False)], 6)
+    np.testing.assert_array_equal(several[1::3], alone)
+    assert (several[0] != several[1]).any()
+
+
+if __name__ == "__main__":
+    main()
