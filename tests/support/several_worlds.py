@@ -1,4 +1,4 @@
-"""Play three mazes of MiniWorld at once and one of them alone, in a process of its own: Mesa and numba have an LLVM each."""
+"""Play three mazes of MiniWorld at once and one alone, in a process of its own: Mesa and numba each have an LLVM."""
 
 from __future__ import annotations
 
