@@ -23,6 +23,9 @@ def parse_address(address: str, default: int = PORT) -> tuple[str, int]:
 
     Raises ValueError with a sentence that names the address and the way out.
     """
+    odd = next((character for character in address if character.isspace() or character in "/@,"), None)
+    if odd is not None:  # a URL, a list, two words
+        raise ValueError(f"address {address!r} has a {odd!r} in it: write HOST or HOST:PORT, such as 127.0.0.1:7001")
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(default)

@@ -22,6 +22,9 @@ def test_host_and_port(address, expected):
     ("address", "hint"),
     [
         (":7001", "HOST:PORT"),
+        ("no host", "HOST:PORT"),
+        ("http://host:7001", "'/'"),
+        ("a:7001,b:7001", "','"),
         ("", "HOST:PORT"),
         ("[]", "HOST:PORT"),
         ("localhost:", "''"),
