@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import time
 from typing import Any
 
 import cv2
@@ -16,6 +17,7 @@ from gymnasium.spaces import Box
 from relaax.client.families import gray
 from relaax.client.watchman import Watchman, children
 
+_LOOKS, _LOOK_SECONDS = 20, 0.01
 _BEGINNING = threading.Lock()  # connections of one program begin their engines in parallel
 
 
@@ -65,10 +67,20 @@ class Screen(gymnasium.Wrapper):
                 return self.env.reset(**options)
             finally:
                 os.chdir(here)
-                for engine in set(children()) - others:
+                for engine in _begun_since(others):
                     self._watchman.watch(engine)
 
     def _small(self, screen: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         flat = screen[..., 0] if screen.shape[-1] == 1 else gray(screen)
         small: npt.NDArray[np.uint8] = cv2.resize(flat, (self._side, self._side), interpolation=cv2.INTER_AREA)
         return small
+
+
+def _begun_since(others: set[int]) -> set[int]:
+    """Return the processes that have begun. The system may not list one while the thread that began it ends."""
+    for _ in range(_LOOKS):
+        found = set(children()) - others
+        if found:
+            break
+        time.sleep(_LOOK_SECONDS)
+    return found
