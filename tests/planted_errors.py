@@ -244,8 +244,8 @@ ERRORS = (
         [
             (
                 REPLAY_LEARNER_PY,
-                "self._values(self._target, inputs), selector",
-                "self._values(self._online, inputs), selector",
+                "self._values(self._target, inputs)  # while",
+                "self._values(self._online, inputs)  # while",
             )
         ],
         REPLAY_LEARNER,

@@ -45,7 +45,7 @@ def test_each_configuration_has_a_procfile() -> None:
     }
     for name in CONFIGURATIONS:
         lines = (bundled_folder("config") / f"{name}.Procfile").read_text().splitlines()
-        assert lines == procfile(name)
+        assert lines == [*procfile(name), f"# tensorboard: relaax-tensorboard --config config/{name}.yaml"]
 
 
 def procfile(name: str) -> list[str]:

@@ -132,6 +132,6 @@ def test_their_summaries_are_one() -> None:
 def test_one_that_fails_ends_the_program() -> None:
     with RlxPeer(serve, refuse(rlx.ErrorCode.UNAUTHENTICATED, "no such token")) as peer:
         done = program(GYM, peer.address, NAME, "--connections", "2")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no such token" in done.stderr
     assert "Traceback" not in done.stderr

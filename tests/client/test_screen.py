@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,7 +31,7 @@ def shown(processes: Processes, tmp_path: Path) -> Callable[..., tuple[Running, 
         vnc, page = free_ports(2)
         main = ROOT / "environments" / "OpenAI_Gym" / "main"
         started = processes.start(
-            *("python", main, address, "card:Card-v0", "display", "--path", tmp_path),
+            *(sys.executable, main, address, "card:Card-v0", "display", "--path", tmp_path),
             env=variables(vnc, page) | {"PYTHONPATH": str(ROOT)},
         )
         return started, vnc, page

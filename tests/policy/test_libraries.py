@@ -75,5 +75,5 @@ def test_an_algorithm_of_ones_own_names_what_it_needs(tmp_path: Path) -> None:
     with (source / "__init__.py").open("a") as init:
         init.write("import tensorflow\n")
     said = without({"tensorflow"}, ACT, "[1.0, 1.0, 1.0]", path, source).stderr.splitlines()
-    assert said[-1] == "ModuleNotFoundError: tensorflow is not installed; pip install 'relaax[server]'"
+    assert said[-1] == "ModuleNotFoundError: tensorflow is not installed; pip install 'relaax[tensorflow]'"
     assert len(said) < 20
