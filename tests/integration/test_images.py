@@ -11,7 +11,8 @@ from support.boxes import Box, Boxes, require_buildah, stop
 from support.processes import Processes, Running, wait_until
 from support.screens import PASSWORD, free_ports, variables, vnc_screenshot
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+# One worker builds the images, and runs all of these.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.xdist_group("images")]
 
 
 @pytest.fixture(scope="module")
