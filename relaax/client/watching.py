@@ -9,6 +9,7 @@ import os
 import re
 import struct
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -128,6 +129,8 @@ class _Film:
         except OSError as error:
             raise CannotWrite("--video", folder, error) from None
         self._part = self._path.with_suffix(".part.mp4")
+        # imageio leaves the pipe open if ffmpeg has ended by itself, as it does on a full disk.
+        warnings.filterwarnings("ignore", "unclosed file <_io.BufferedWriter", ResourceWarning)
         self._writer: Any = imageio.get_writer(
             self._part, fps=fps, codec="libx264", macro_block_size=2, ffmpeg_log_level="fatal"
         )

@@ -92,10 +92,10 @@ class Browser:
     def canvas(self) -> npt.NDArray[np.uint8] | None:
         """What noVNC has drawn, uint8 [H, W, 3]; None before it has."""
         script = "const c = document.querySelector('#noVNC_container canvas'); return c && c.toDataURL('image/png')"
-        url = self._driver.execute_script(script)
-        if not url:
+        data = base64.b64decode((self._driver.execute_script(script) or "").partition(",")[2])
+        if not data:  # there is no canvas yet, or it has no size
             return None
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB"))
+        return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
     def status(self) -> str:
         """What noVNC says, such as why it was not let in."""
