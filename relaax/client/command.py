@@ -24,9 +24,9 @@ from relaax.client.failure import CannotWrite, Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
 from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
-from relaax.client.screen import ScreenError, ScreenLost, has_screen, run_on_screen
+from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
 from relaax.client.values import UnsupportedSpace
-from relaax.client.watching import Watching
+from relaax.client.watching import Watching, has_screen
 from relaax.extras import missing, named
 from relaax.number_format import shown
 from relaax.rlx import ErrorCode

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from relaax.client import command
 from relaax.client.loop import run
 from relaax.client.run_summary import RunSummary
+from relaax.extras import missing
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
@@ -66,7 +67,7 @@ def require(extra: str, *libraries: str) -> None:
     """Raise command.UsageError, with the extra that brings them, if one of these libraries is not installed."""
     for library in libraries:
         if importlib.util.find_spec(library) is None:
-            raise command.UsageError(f"{library} is not installed; pip install 'relaax[{extra}]'")
+            raise command.UsageError(missing(ModuleNotFoundError(name=library), extra))
 
 
 def run_and_close(env: Any, address: str, **settings: Any) -> RunSummary:

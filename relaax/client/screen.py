@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from relaax.client.address import parse_address
 from relaax.client.base import secret
+from relaax.client.watching import SCREENS
 
 logger = logging.getLogger("relaax.client")
 
@@ -35,7 +36,6 @@ PASSWORD_LENGTH = 8
 _PAGE = Path("/usr/share/novnc")
 _SIZE = "1024x768"
 _END_SECONDS = 10.0
-_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
 class ScreenError(Exception):
@@ -44,11 +44,6 @@ class ScreenError(Exception):
 
 class ScreenLost(Exception):
     """The screen ended before the program did."""
-
-
-def has_screen() -> bool:
-    """Return whether a window can be tried. Systems other than Linux have a screen."""
-    return sys.platform != "linux" or any(os.environ.get(name) for name in _SCREENS)
 
 
 def run_on_screen() -> int:
@@ -88,7 +83,7 @@ class _Screen:
             said = stack.enter_context((folder / "said").open("w+b"))
             display, server = await self._start_server(stack, folder, said)
             page = await self._start_page(stack)
-            others = {name: value for name, value in os.environ.items() if name not in (*_SCREENS, PASSWORD_VARIABLE)}
+            others = {name: value for name, value in os.environ.items() if name not in (*SCREENS, PASSWORD_VARIABLE)}
             environment = {**others, "DISPLAY": display, "XAUTHORITY": str(folder / "cookie")}
             if self._asked.done():
                 return self._asked.result()

@@ -25,6 +25,8 @@ logger = logging.getLogger("relaax.client")
 
 Image = npt.NDArray[np.uint8]
 DEFAULT_FPS = 30
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+"""Environment variables of which one is set where there is a screen, on Linux."""
 _WINDOW_SIDE = 400  # smaller images are shown larger
 
 
@@ -220,8 +222,12 @@ class _Window:
         self._pygame.display.quit()
 
 
+def has_screen() -> bool:
+    """Return whether a window can be tried. Systems other than Linux have a screen."""
+    return sys.platform != "linux" or any(os.environ.get(name) for name in SCREENS)
+
+
 def _require_screen() -> None:
     """Raise Failure if there is no screen, before anything is drawn for it."""
-    names = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    if sys.platform == "linux" and not any(os.environ.get(name) for name in names):
+    if not has_screen():
         raise Failure("--display: there is no screen here (DISPLAY is not set); --video DIR writes MP4 files")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 
 import numpy as np
 import psutil
@@ -12,7 +11,7 @@ import pytest
 from relaax import rlx
 from support.machine import lack_of
 from support.processes import wait_until
-from support.programs import PATIENCE, program, running
+from support.programs import PATIENCE, program, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs
 
@@ -70,21 +69,9 @@ def test_the_last_click_fails() -> None:
 @with_chromium
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_no_browser_outlives_the_program(number: signal.Signals, code: int) -> None:
-    under_way = threading.Event()
-
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        while True:
-            talk.answer()
-            under_way.set()
-
-    with RlxPeer(script) as peer, running(FAMILY, peer.address, "click-test", "2") as process:
-        assert under_way.wait(PATIENCE)
-        belonging = psutil.Process(process.pid).children(recursive=True)
-        assert sum(one.name().startswith("chromedriver") for one in belonging) == 2
-        process.send_signal(number)
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == code
+    ended, belonging = signalled(FAMILY, "click-test", number)
+    assert sum(name.startswith("chromedriver") for name in belonging.values()) == 2
+    assert ended == code
     wait_until(lambda: not any(map(is_alive, belonging)), "every browser and driver has ended", PATIENCE)
 
 

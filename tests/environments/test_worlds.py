@@ -6,17 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
-import psutil
 import pytest
 
 from environments.ViZDoom.main import find, make, parser
 from relaax import rlx
 from support.machine import lack_of
 from support.processes import wait_until
-from support.programs import PATIENCE, ROOT, program, running
+from support.programs import PATIENCE, ROOT, program, signalled
 from support.rlx_peer import Conversation, RlxPeer, serve
 from support.run import Runs
 
@@ -97,21 +95,9 @@ def test_a_world_that_is_not_there_is_told_in_a_sentence(family: str, name: str,
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_no_engine_outlives_the_program(number: signal.Signals, code: int) -> None:
-    under_way = threading.Event()
-
-    def script(talk: Conversation) -> None:
-        talk.welcome()
-        while True:
-            talk.answer()
-            under_way.set()
-
-    with RlxPeer(script) as peer, running("ViZDoom", peer.address, "basic", "2") as process:
-        assert under_way.wait(PATIENCE)
-        engines = psutil.Process(process.pid).children(recursive=True)
-        assert len(engines) >= 2
-        process.send_signal(number)
-        process.communicate(timeout=PATIENCE)
-    assert process.returncode == code
+    ended, engines = signalled("ViZDoom", "basic", number)
+    assert len(engines) >= 2
+    assert ended == code
     wait_until(lambda: not any(engine.is_running() for engine in engines), "every engine has ended", PATIENCE)
 
 

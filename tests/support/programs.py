@@ -6,11 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 import relaax
+from support.rlx_peer import Conversation, RlxPeer
 
 ROOT = Path(relaax.__file__).parent.parent
 PATIENCE = 120.0  # seconds for what takes a few on an idle machine
@@ -59,3 +63,21 @@ def running(family: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 def interrupt_group(process: subprocess.Popen[str]) -> None:
     """What Ctrl-C does: SIGINT to every process of the group."""
     os.killpg(process.pid, signal.SIGINT)
+
+
+def signalled(family: str, name: str, number: signal.Signals) -> tuple[int, dict[psutil.Process, str]]:
+    """Signal a program of two environments after its first step: its exit code, and its processes with their names."""
+    under_way = threading.Event()
+
+    def script(talk: Conversation) -> None:
+        talk.welcome()
+        while True:
+            talk.answer()
+            under_way.set()
+
+    with RlxPeer(script) as peer, running(family, peer.address, name, "2") as process:
+        assert under_way.wait(PATIENCE)
+        belonging = {one: one.name() for one in psutil.Process(process.pid).children(recursive=True)}
+        process.send_signal(number)
+        process.communicate(timeout=PATIENCE)
+    return process.returncode, belonging
