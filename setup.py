@@ -104,7 +104,7 @@ setup(
         "relaax": ["py.typed"],
         "relaax.protocol": ["rlx/v1/rlx.proto"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
-        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt"],
+        "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
     },
     cmdclass={"build_py": BuildPy, "sdist": Sdist},
 )
