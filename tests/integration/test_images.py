@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from support.boxes import Box, Boxes, require_buildah, stop
 from support.processes import Processes, Running, wait_until
-from support.screens import PASSWORD, free_ports, variables, vnc_screenshot
+from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
 
 # One worker builds the images, and runs all of these.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.xdist_group("images")]
@@ -39,7 +43,7 @@ def data(tmp_path: Path) -> Path:
 class Servers:
     """A parameter server and an RLX server, in a container each."""
 
-    def __init__(self, processes: Processes, store: Box, door: Box, data: Path, experiment: str) -> None:
+    def __init__(self, processes: Processes, store: Box, door: Box, data: Path, experiment: str, port: int) -> None:
         config = f"--config=/config/{experiment}.yaml"
         volume = f"{data}:/kept"  # at /data buildah puts the volume that the image declares, whatever it is told
         self._status = [f"127.0.0.1:{port}" for port in free_ports(2)]
@@ -50,10 +54,10 @@ class Servers:
         )
         parameters = self.parameter_server.wait_for_address(600)
         self.rlx_server = door.start(
-            *(processes, "relaax-rlx-server", config, "--bind=127.0.0.1:0", f"--parameter-server={parameters}"),
+            *(processes, "relaax-rlx-server", config, f"--bind=127.0.0.1:{port}", f"--parameter-server={parameters}"),
             f"--status-bind={self._status[1]}",
         )
-        self.address = self.rlx_server.wait_for_address(600)
+        self.rlx_server.wait_for_address(600)
 
 
 def steps_of(client: Running) -> int:
@@ -70,11 +74,14 @@ def test_it_trains_from_container_to_container(
     boxes: Boxes, processes: Processes, data: Path, image: str, experiment: str, name: str, steps: int, short: bool
 ) -> None:
     steps *= 1 if short else 10
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
     with boxes.container("relaax") as store, boxes.container("relaax") as door, boxes.container(image) as games:
-        servers = Servers(processes, store, door, data, experiment)
-        trained = games.start(processes, servers.address, name, "4", "--steps", str(steps))
-        assert steps_of(trained) >= steps
-        client = games.start(processes, servers.address, name, "4")
+        early = games.start(processes, address, name, "4", "--steps", str(steps))
+        wait_until(lambda: "trying again" in early.stderr, "a client that waits for its server", 300, 0.5)
+        servers = Servers(processes, store, door, data, experiment, port)
+        assert steps_of(early) >= steps
+        client = games.start(processes, address, name, "4")
         wait_until(games.is_healthy, "a healthy client", 120, 0.5)
         assert stop(client) == 0
         assert stop(servers.rlx_server) == 0
@@ -109,16 +116,22 @@ def test_a_container_shows_its_game(boxes: Boxes, processes: Processes, tmp_path
     with boxes.container("relaax-ale") as games:
         shown = games.start(processes, "random", "boxing", "display", env=given)
 
-        def green() -> bool:  # the ring of Boxing
-            seen = vnc_screenshot(vnc, PASSWORD, tmp_path)
-            return seen is not None and bool((seen == (110, 156, 66)).all(-1).sum() > 5000)
-
-        wait_until(green, "the ring of Boxing", 180, 0.5)
+        wait_until(lambda: is_ring(vnc_screenshot(vnc, PASSWORD, tmp_path)), "the ring of Boxing", 180, 0.5)
+        if shutil.which("chromium") and shutil.which("chromedriver"):
+            with ExitStack() as stack:
+                browser = Browser(stack, tmp_path / "profile")
+                browser.open(page, PASSWORD)
+                wait_until(lambda: is_ring(browser.canvas()), "the ring in the browser", 180, 0.5)
         assert vnc_screenshot(vnc, "another", tmp_path) is None
         assert stop(shown) == 0
         refused = games.start(processes, "random", "boxing", "display")
         assert refused.wait(120) == 2
         assert "no password for the screen over VNC: set RELAAX_VNC_PASSWORD" in refused.stderr
+
+
+def is_ring(seen: npt.NDArray[np.uint8] | None) -> bool:
+    """Whether a picture has the green of Boxing's ring."""
+    return seen is not None and bool((seen == (110, 156, 66)).all(-1).sum() > 5000)
 
 
 @pytest.mark.parametrize(
