@@ -15,8 +15,7 @@ from support.boxes import Box, Boxes, require_buildah, stop
 from support.processes import Processes, Running, wait_until
 from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
 
-# One worker builds the images, and runs all of these.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.xdist_group("images")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
