@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="let the slow tests do less of the same")
 
 
-class ImagesTogether(LoadScopeScheduling):  # type: ignore[misc]
+class ImagesTogether(LoadScopeScheduling):
     """Has one worker run all tests of the images, which a fixture builds in minutes; each other test goes to any.
 
     The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -116,11 +115,10 @@ def test_a_container_shows_its_game(boxes: Boxes, processes: Processes, tmp_path
         shown = games.start(processes, "random", "boxing", "display", env=given)
 
         wait_until(lambda: is_ring(vnc_screenshot(vnc, PASSWORD, tmp_path)), "the ring of Boxing", 180, 0.5)
-        if shutil.which("chromium") and shutil.which("chromedriver"):
-            with ExitStack() as stack:
-                browser = Browser(stack, tmp_path / "profile")
-                browser.open(page, PASSWORD)
-                wait_until(lambda: is_ring(browser.canvas()), "the ring in the browser", 180, 0.5)
+        with ExitStack() as stack:
+            browser = Browser(stack, tmp_path / "profile")
+            browser.open(page, PASSWORD)
+            wait_until(lambda: is_ring(browser.canvas()), "the ring in the browser", 180, 0.5)
         assert vnc_screenshot(vnc, "another", tmp_path) is None
         assert stop(shown) == 0
         refused = games.start(processes, "random", "boxing", "display")
