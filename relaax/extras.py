@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 _BY_EXTRA = {
     "server": "cryptography grpc grpc_health grpc_reflection honcho numba packaging prometheus_client psutil pydantic "
-    "rich safetensors tenacity tensorboard typer yaml",
+    "rich safetensors tenacity tensorboard typer websockets yaml",
+    "websocket": "websockets",
     "tensorflow": "tensorflow",
     "policy": "pydantic yaml",
     "gym": "gymnasium",

@@ -52,12 +52,12 @@ def test_the_protocol_core_imports_numpy_and_protobuf_only() -> None:
 
 
 def test_the_client_adds_sockets_only() -> None:
-    # The package itself is imported for its version, gymnasium when it must make an environment by its id, the others
-    # when something is to be watched.
+    # The package itself is imported for its version, gymnasium when it must make an environment by its id, websockets
+    # for an address that begins with ws, the others when something is to be watched.
     assert (
         foreign(
-            *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.tls"),
-            *("numpy", "gymnasium", "imageio", "pygame"),
+            *("relaax.client", "relaax.rlx", "relaax.number_format", "relaax.extras", "relaax.tls", "relaax.websocket"),
+            *("numpy", "gymnasium", "imageio", "pygame", "websockets"),
         )
         - {"relaax"}
         == set()

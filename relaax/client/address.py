@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 RANDOM = "random"
 """Instead of HOST:PORT: no server, random actions."""
 CHECK = "check"
@@ -16,6 +18,37 @@ PORT = 7001
 
 DISPLAY = "display"
 """Instead of a number of environments: one, on a screen."""
+
+
+class Endpoint(NamedTuple):
+    """Where an RLX server is. `path`: of the WebSocket's address; None over TCP. `tls`: the address asks for TLS."""
+
+    host: str
+    port: int
+    path: str | None = None
+    tls: bool = False
+
+
+_DEFAULT_PORTS = {"ws": 80, "wss": 443}
+
+
+def parse_endpoint(address: str) -> Endpoint:
+    """Return what `HOST[:PORT]`, `ws://HOST[:PORT][/PATH]` or `wss://...` names.
+
+    Raises ValueError with a sentence that names the address and the way out.
+    """
+    scheme, colon, rest = address.partition("://")
+    if not colon or scheme not in _DEFAULT_PORTS:
+        return Endpoint(*parse_address(address))
+    name, slash, path = rest.partition("/")
+    odd = next((character for character in path if not "!" <= character <= "~" or character == "#"), None)
+    if odd is not None:
+        raise ValueError(f"address {address!r}: a path has no {odd!r}; write it as %{ord(odd):02X} if it is needed")
+    try:
+        return Endpoint(*parse_address(name, _DEFAULT_PORTS[scheme]), slash + path or "/", scheme == "wss")
+    except ValueError as error:
+        why = str(error).partition(f"address {name!r}")[2].lstrip(": ")
+        raise ValueError(f"address {address!r}: its host {name!r} {why}") from None
 
 
 def parse_address(address: str, default: int = PORT) -> tuple[str, int]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM, parse_address
+from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM, parse_endpoint
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.failure import CannotWrite, Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
@@ -181,12 +181,12 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `relaax.client.run` from the command line, but for the environment. Raises UsageError."""
     try:
         if arguments.address not in (CHECK, LOCAL, RANDOM):
-            parse_address(arguments.address)
+            parse_endpoint(arguments.address)
     except ValueError as error:
         raise UsageError(str(error)) from None
     tls_ca = _readable(arguments.tls_ca)
     try:
-        tls_context(arguments.tls, tls_ca)
+        tls_context(arguments.tls, tls_ca, "" if arguments.address in (CHECK, LOCAL, RANDOM) else arguments.address)
     except ValueError as error:  # of the variables
         raise UsageError(str(error)) from None
     if arguments.measure is not None and arguments.address != CHECK:

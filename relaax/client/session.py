@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import relaax
 from relaax import rlx
-from relaax.client.address import parse_address
+from relaax.client.address import parse_endpoint
 from relaax.client.alive import Alive
 from relaax.client.backoff import Backoff
 from relaax.client.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.wire import ClientWire
+from relaax.extras import explained
 
 logger = logging.getLogger("relaax.client")
 
@@ -54,7 +55,10 @@ class Session:
         self.address = address
         self._latency = latency or Latency(None)
         self.scalars = Scalars(self.flush, self._latency.names)
-        self._host, self._port = parse_address(address)
+        self._endpoint = parse_endpoint(address)
+        if self._endpoint.path is not None:
+            with explained("websocket"):
+                from relaax.client import websocket  # noqa: F401  # a missing library is to be missed now
         self._hello = replace(
             hello, client_name="relaax-python", client_version=relaax.__version__, host=socket.gethostname()
         )
@@ -193,8 +197,9 @@ class Session:
         self._backoff.wait()
         patience = self._patience
         self._wire = ClientWire(
-            self._host,
-            self._port,
+            self._endpoint.host,
+            self._endpoint.port,
+            path=self._endpoint.path,
             codec=self._codec,
             connect_timeout=patience.connect_timeout,
             silence=patience.response_timeout,

@@ -8,11 +8,16 @@ import socket
 import ssl
 import struct
 import time
+from typing import TYPE_CHECKING
 
 from relaax import rlx
 from relaax.client.failure import ConnectionInterrupted, TrainingFinished
 from relaax.rlx import NEED_DATA, Actions
+from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES
 from relaax.tls import reason_of
+
+if TYPE_CHECKING:
+    from relaax.client.websocket import ClientWebSocket
 
 RECEIVE_BUFFER_BYTES = 1 << 16
 LEAVE_SECONDS = 0.5
@@ -37,7 +42,9 @@ class ClientWire:
         connect_timeout: float,
         silence: float,
         tls: ssl.SSLContext | None = None,
+        path: str | None = None,
     ) -> None:
+        """`path`: of a WebSocket; None for none."""
         self._connection = rlx.ClientConnection(codec=codec)
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._answered = False
@@ -54,6 +61,28 @@ class ClientWire:
         self._silence = silence
         _bound(self._socket, silence)
         _tune(self._socket, silence)
+        self._websocket: ClientWebSocket | None = None
+        if path is not None:
+            self._upgrade(host, port, path, tls is not None)
+
+    def _upgrade(self, host: str, port: int, path: str, secure: bool) -> None:
+        """Ask for a WebSocket. Raises ConnectionInterrupted."""
+        from relaax.client.websocket import ClientWebSocket
+
+        websocket = ClientWebSocket(host, port, path, secure)
+        try:
+            self._send(websocket.to_send())
+            while not websocket.open:
+                said = websocket.answered(self._received())
+                if said:
+                    self._connection.receive_data(said)
+        except OSError as error:
+            self.close()
+            raise ConnectionInterrupted(_broke(error)) from error
+        except ConnectionInterrupted:
+            self.close()
+            raise
+        self._websocket = websocket
 
     def tell(self, *messages: rlx.ClientMessage) -> None:
         """Send messages in one write, without waiting for an answer.
@@ -66,7 +95,7 @@ class ClientWire:
         except rlx.RemoteProtocolError as error:  # an answer that nobody asked for lies there
             raise self._broke_protocol(error) from error
         try:
-            self._send(data)
+            self._send(data if self._websocket is None else self._websocket.sealed(data))
         except OSError as error:
             self._last_words()
             raise ConnectionInterrupted(_broke(error)) from error
@@ -85,6 +114,8 @@ class ClientWire:
                 self._answered = True
                 return event
             if event is NEED_DATA:
+                if self._websocket is not None and self._websocket.broken is not None:
+                    raise self._broke_protocol(self._websocket.broken)
                 self._read()
             elif isinstance(event, rlx.EpisodeReturns | rlx.Welcome | rlx.Pong):
                 self._answered = self._answered or not isinstance(event, rlx.Welcome)
@@ -104,6 +135,8 @@ class ClientWire:
         with contextlib.suppress(OSError, rlx.ProtocolError, ConnectionInterrupted, TrainingFinished):
             self._hurry()
             self.tell(*([last] if last else []), rlx.Bye("done"))
+            if self._websocket is not None:
+                self._send(self._websocket.farewell())
             self._socket.shutdown(socket.SHUT_WR)
             until = time.monotonic() + LEAVE_SECONDS
             while self._socket.recv_into(self._buffer) and time.monotonic() < until:
@@ -115,6 +148,20 @@ class ClientWire:
         self._socket.close()
 
     def _read(self) -> None:
+        """Take in some bytes, once there are any. Raises ConnectionInterrupted as `_received`."""
+        data: bytes | memoryview = self._received()
+        if self._websocket is not None and data:
+            welcome = self._connection.welcome
+            least = rlx.HANDSHAKE_FRAME_BYTES if welcome is None else welcome.limits.max_frame_bytes
+            data = self._websocket.received(data, min(least, DEFAULT_MAX_FRAME_BYTES))
+            if own := self._websocket.to_send():
+                with contextlib.suppress(OSError):  # which the next read notices
+                    self._send(own)
+            if not data and not self._websocket.ended:
+                return
+        self._connection.receive_data(data)
+
+    def _received(self) -> memoryview:
         """Return the received bytes, once there are any. Raises ConnectionInterrupted after `silence` without any."""
         until = time.monotonic() + self._silence
         while True:
@@ -129,7 +176,7 @@ class ClientWire:
                 raise ConnectionInterrupted(f"the server said nothing for {self._silence:g} s") from error
             except OSError as error:
                 raise ConnectionInterrupted(_broke(error)) from error
-        self._connection.receive_data(self._buffer[:count])
+        return self._buffer[:count]
 
     def _send(self, data: bytes) -> None:
         """Send all of it. Raises OSError, also if nothing more of it could be sent for `silence`."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import Field
 
+_ORIGIN = r"null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+"
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -16,6 +17,15 @@ def _address(value: str) -> str:
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError("an address is HOST:PORT, such as localhost:7001")
+    return value
+
+
+def _origin(value: str) -> str:
+    if re.fullmatch(_ORIGIN, value) is None:
+        raise ValueError(
+            "an origin is scheme://host or scheme://host:port, in lower case and with nothing behind it, such as "
+            "https://games.example.org; null stands for pages without one, such as files"
+        )
     return value
 
 
@@ -69,6 +79,9 @@ def _word(value: object) -> object:
 
 Address = Annotated[
     str, pydantic.AfterValidator(_address), pydantic.WithJsonSchema({"type": "string", "pattern": r"^.+:[0-9]{1,5}$"})
+]
+Origin = Annotated[
+    str, pydantic.AfterValidator(_origin), pydantic.WithJsonSchema({"type": "string", "pattern": f"^({_ORIGIN})$"})
 ]
 Device = Annotated[
     str,

@@ -22,6 +22,7 @@ from relaax.configuration.key_types import (
     LogFormatKey,
     LogLevelKey,
     NoneOrAddresses,
+    Origin,
     OwnKey,
     ParameterServerCa,
     ParameterServers,
@@ -101,6 +102,11 @@ class RlxServerSection(Section):
     )
     tls_certificate: TlsCertificate = None
     tls_key: TlsKey = None
+    origins: list[Origin] = Field(
+        [],
+        description="Origins of web pages that may connect over WebSocket, such as https://games.example.org; pages "
+        "of the browser's own computer always may, and programs that are no browser.",
+    )
     max_failed_handshakes: int = Field(
         20, ge=1, description="Failed handshakes per minute after which an address is refused for a while."
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import relaax
 
 ROOT = Path(relaax.__file__).parent.parent
-HEAVY = ("tensorflow", "grpc", "boto3", "pydantic", "gymnasium", "ale_py", "yaml", "rich", "typer")
+HEAVY = ("tensorflow", "grpc", "boto3", "pydantic", "gymnasium", "ale_py", "yaml", "rich", "typer", "websockets")
 
 
 def python(code):

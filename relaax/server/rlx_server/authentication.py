@@ -31,11 +31,13 @@ class Authentication:
     """Required credentials: `token` is None if there is no common token, `tls` is None if the port is plain text.
 
     `names`: client names by the digests of their tokens in hex, updated with their file; None if there is no file.
+    `origins`: of the web pages that may connect, beside those that this computer shows itself.
     """
 
     token: Token | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     names: dict[str, str] | None = field(default=None, repr=False)
+    origins: tuple[str, ...] = ()
 
     @property
     def asks(self) -> bool:
@@ -62,4 +64,5 @@ def read_authentication(settings: RlxServerSection, names: dict[str, str] | None
     """Return what the configuration requires; `names`: the known named clients. Raises ConfigurationError."""
     secret = rlx_server_token(settings)
     known = None if settings.clients_file is None else names or {}
-    return Authentication(None if secret is None else Token(secret), rlx_server_context(settings), known)
+    token = None if secret is None else Token(secret)
+    return Authentication(token, rlx_server_context(settings), known, tuple(settings.origins))

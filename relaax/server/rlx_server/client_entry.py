@@ -1,4 +1,4 @@
-"""Admission of a client: TLS, its hello, its token, and its claim."""
+"""Admission of a client: TLS, WebSocket, its hello, its token, and its claim."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from relaax.server.rlx_server.authentication import SPEAKS_TLS, Authentication, 
 from relaax.server.rlx_server.disconnects import PeerGone, PeerSilent, ServerStopping
 from relaax.server.rlx_server.peer import Peer
 from relaax.server.rlx_server.tls_layer import TlsFailed
+from relaax.server.rlx_server.websocket_layer import HttpRefused
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant, NoAnswer, WorkerReports
 
 _log = logging.getLogger(__name__)
@@ -45,11 +46,18 @@ class ClientEntrance:
 
         The client has `timeout` seconds.
         """
-        began = time.monotonic()
-        if self._authentication.tls is not None and not self._secure(self._authentication.tls, timeout):
+        began, tls = time.monotonic(), self._authentication.tls
+        stalls = tls is not None or self._peer.begins_with_http()
+        if stalls:  # it has more to send before its hello, and does not delay others
+            self._reports.waits()
+        if tls is not None and not self._secure(tls, timeout):
             return None
-        hello = self._peer.receive(max(0.0, began + timeout - time.monotonic()))
-        if self._authentication.tls is not None:
+        try:
+            hello = self._peer.receive(max(0.0, began + timeout - time.monotonic()))
+        except HttpRefused as refused:
+            self._failed(str(refused))
+            return None
+        if stalls:
             self._no_room = self._reports.resumes(self._lifeline)
         if not isinstance(hello, Hello):  # the state machine also allows a bye
             return None
@@ -85,21 +93,23 @@ class ClientEntrance:
         return decision
 
     def _secure(self, context: ssl.SSLContext, timeout: float) -> bool:
-        """Return whether the TLS handshake succeeded. It does not delay other clients."""
-        self._reports.waits()
+        """Return whether the TLS handshake succeeded."""
         try:
             if self._peer.secure(context, timeout):
                 return True
         except (PeerGone, PeerSilent, TlsFailed) as error:
-            self._reports.failed()
-            _log.warning("refused a client: %s", str(error) or "it disconnected or timed out during the TLS handshake")
+            self._failed(str(error) or "it disconnected or timed out during the TLS handshake")
             return False
-        self._reports.failed()
-        _log.warning("refused a client: %s", SPEAKS_TLS)
-        with contextlib.suppress(RemoteProtocolError):  # the message determines the codec of the answer
+        self._failed(SPEAKS_TLS)
+        self._peer.channel.http_refusal = f"T{SPEAKS_TLS[1:]}, wss:// in a browser."
+        with contextlib.suppress(RemoteProtocolError, HttpRefused):  # the message determines the codec of the answer
             self._peer.receive(timeout)
         self._peer.refuse(ErrorCode.MALFORMED, SPEAKS_TLS)
         return False
+
+    def _failed(self, why: str) -> None:
+        self._reports.failed()
+        _log.warning("refused a client: %s", why)
 
 
 def called(hello: Hello, who: Identity) -> str:

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 
 from relaax.rlx import (
     NEED_DATA,
@@ -30,10 +30,11 @@ from relaax.rlx import (
 )
 from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server import disconnects
+from relaax.server.rlx_server.channel import Channel
 from relaax.server.rlx_server.dead_peers import notice_vanishing
 from relaax.server.rlx_server.disconnects import PeerGone, PeerLeft, PeerSilent, Revoked, ServerStopping, SlotTaken
 from relaax.server.rlx_server.meters import READING, WRITING, Meter
-from relaax.server.rlx_server.tls_layer import RECORDS_BYTES, TlsFailed, TlsLayer
+from relaax.server.rlx_server.websocket_layer import begins_with_http
 from relaax.server.rlx_server.worker_reports import REVOKED
 
 _log = logging.getLogger(__name__)
@@ -63,8 +64,10 @@ class Peer:
     `receive`, and notices what ends the connection.
     """
 
-    def __init__(self, sock: socket.socket, connection: ServerConnection, lifeline: int) -> None:
-        """`lifeline` is a descriptor that becomes readable when the worker must end."""
+    def __init__(
+        self, sock: socket.socket, connection: ServerConnection, lifeline: int, origins: Sequence[str] = ()
+    ) -> None:
+        """`lifeline` is a descriptor that becomes readable when the worker must end. `origins`: see `Channel`."""
         # Python's own timeout would add a system call before each read and write.
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", 0, int(1e6 * LOOK_SECONDS)))
@@ -73,6 +76,7 @@ class Peer:
         notice_vanishing(sock)
         self._sock = sock
         self.connection = connection
+        self.channel = Channel(connection, origins)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._poll.register(lifeline, select.POLLIN)
@@ -94,7 +98,6 @@ class Peer:
         self.interrupt: Callable[[], None] | None = None
         """Called by the heartbeat when it notices that a busy worker must end: `raise_end` raises the reason."""
         self._waits_since: float | None = None
-        self._tls: TlsLayer | None = None
         self.begins_with_tls = False
         """Whether the client's first bytes are those of TLS."""
         self.read_at = 0.0
@@ -136,8 +139,8 @@ class Peer:
             raise PeerGone from error
         if not first or first != _TLS[: len(first)]:
             return False
-        self._tls = TlsLayer(context)
-        while not self._tls.agreed:
+        self.channel.use_tls(context)
+        while not self.channel.agreed:
             data = self._read(deadline)
             if data is not None:
                 with self._lock:
@@ -146,10 +149,16 @@ class Peer:
                 raise PeerGone
         return True
 
+    def begins_with_http(self) -> bool:
+        """Return whether the client's first byte, if it has arrived, is one of HTTP. Reads nothing."""
+        with contextlib.suppress(OSError):  # it has disconnected
+            return begins_with_http(self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return False
+
     def receive(self, timeout: float) -> Message:
         """Return the next message.
 
-        Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, and the errors of `_wait`.
+        Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, HttpRefused and the errors of `_wait`.
         """
         deadline = time.monotonic() + timeout
         fills = not self.connection.buffered  # as when the last message used all bytes
@@ -160,8 +169,8 @@ class Peer:
                 if data is not None:
                     self._waits_since = self.read_at
                     self._take_in(data)
-                event = self._heard.popleft() if self._heard else self.connection.next_event()
-                if event is NEED_DATA and self._tls is not None and self._tls.ended:
+                event = self._heard.popleft() if self._heard else self.channel.next_event()
+                if event is NEED_DATA and self.channel.ended:
                     self.connection.receive_data(b"")
                     event = self.connection.next_event()
             if event is not NEED_DATA:
@@ -218,27 +227,21 @@ class Peer:
         return data
 
     def _take_in(self, data: memoryview) -> None:
-        """Process data that was read; empty data is the end of the stream. Call with the lock held. Raises PeerGone."""
-        if self._tls is None or not data:
+        """Process data that was read; empty data is the end of the stream. Call with the lock held.
+
+        Raises PeerGone, TlsFailed and HttpRefused.
+        """
+        if not data or self.channel.direct:
             self.connection.receive_data(data)
             return
         try:
-            said = self._opened(self._tls, data)
-        except TlsFailed as error:
-            if not self._tls.agreed:
-                raise
-            raise PeerGone from error
+            said = self.channel.received(data)
+        finally:
+            self._write(self.channel.to_send())
         if said:
             self.connection.receive_data(said)
-        if self._tls.ended:
+        if self.channel.ended:
             self._stream_ended = True
-
-    def _opened(self, tls: TlsLayer, data: memoryview) -> bytes:
-        """Return the plain text of TLS data. Raises TlsFailed and PeerGone."""
-        try:
-            return tls.received(data)
-        finally:
-            self._write(tls.to_send())
 
     def _write(self, data: bytes) -> None:
         """Write data. Call with the lock held. Raises PeerGone, also if the client does not read for too long."""
@@ -262,17 +265,12 @@ class Peer:
             self.meter.goes_on()
 
     def _send(self, data: bytes) -> None:
-        """Write data, over TLS if in use. Call with the lock held. Raises PeerGone."""
-        if self._tls is None:
+        """Write frames of RLX, in the layers in use. Call with the lock held. Raises PeerGone."""
+        if self.channel.direct:
             self._write(data)
             return
-        if not self._tls.agreed:
-            raise PeerGone  # nothing can be sent to it
-        try:
-            for begin in range(0, len(data), RECORDS_BYTES):
-                self._write(self._tls.sealed(data[begin : begin + RECORDS_BYTES]))
-        except TlsFailed as error:
-            raise PeerGone from error
+        for piece in self.channel.sealed(data):
+            self._write(piece)
 
     def send(self, message: ServerMessage) -> None:
         """Send a message. Raises PeerGone."""
@@ -315,7 +313,7 @@ class Peer:
         self._hear()
 
     def _hear(self) -> None:
-        while (event := self.connection.next_event()) is not NEED_DATA:
+        while (event := self.channel.next_event()) is not NEED_DATA:
             if isinstance(event, Bye):
                 raise PeerLeft
             if isinstance(event, ConnectionClosed):
@@ -390,9 +388,9 @@ class Peer:
         """
         self._stop_heartbeat.set()
         with contextlib.suppress(OSError, PeerGone):
-            if self._tls is not None:
+            if not self.channel.direct:
                 with self._lock:
-                    self._write(self._tls.farewell())
+                    self._write(self.channel.farewell())
             more = self.connection.welcome is not None or self._sock.fileno() in dict(self._poll.poll(0))
             self._sock.shutdown(socket.SHUT_WR)
             disconnects.drain(self._sock, self._buffer, DRAIN_SECONDS if more else GOODBYE_SECONDS)

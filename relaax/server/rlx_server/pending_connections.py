@@ -5,8 +5,11 @@ length, at most 64 KiB, so the kernel is asked (SO_RCVLOWAT) to wake the server 
 client that sends a byte per second wakes nobody. A connection whose length no hello can have is handed on at once, to
 be refused. The first four bytes of a TLS connection (0x16, a version) are such a length, so it is handed on as well.
 
+An HTTP request, with which WebSocket begins, is awaited to the end of its header, at most `MAX_REQUEST_BYTES`. Where
+that will be is not known, so a connection whose request comes in pieces is looked at again at intervals.
+
 If clients must use TLS, the first TLS record (a ClientHello, at most `RECORD_BYTES`) is awaited in the same way, and a
-plain-text hello is as wrong as an impossible length.
+plain-text hello or request is as wrong as an impossible length.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from dataclasses import dataclass
 
 from relaax.rlx import HANDSHAKE_FRAME_BYTES
 from relaax.rlx.framing import HEADER_BYTES
+from relaax.server.rlx_server.websocket_layer import END_OF_REQUEST, MAX_REQUEST_BYTES, begins_with_http
 
 CRUMB_SECONDS = 0.25
 RECORD_BYTES = 2**14
@@ -40,7 +44,7 @@ class PendingConnection(enum.Enum):
 
     WAITING = "waiting"  # for the rest of its hello
     GONE = "gone"  # ended before its whole hello arrived, and closed
-    WHOLE = "whole"  # a frame of a hello's size has arrived, or the first TLS record
+    WHOLE = "whole"  # a frame of a hello's size has arrived, or the first TLS record, or an HTTP request
     WRONG = "wrong"  # the length of its first frame is no hello's, or it is not what this port expects
 
 
@@ -95,7 +99,7 @@ class PendingConnections:
         if not head:
             self._drop(sock)
             return PendingConnection.GONE
-        needed, becomes = self._judged(head)
+        needed, becomes = self._judged_request(sock) if self._is_request(head) else self._judged(head)
         if there >= needed and becomes is not PendingConnection.WAITING:
             self._release(sock)
             return becomes
@@ -112,6 +116,16 @@ class PendingConnections:
             wait.watched = False
             self._crumbs.add(sock)
         return PendingConnection.WAITING
+
+    def _is_request(self, head: bytes) -> bool:
+        return not self._tls and begins_with_http(head)
+
+    def _judged_request(self, sock: socket.socket) -> tuple[int, PendingConnection]:
+        """Return as `_judged` for a connection that begins with an HTTP request."""
+        there = sock.recv(MAX_REQUEST_BYTES, socket.MSG_PEEK)
+        if END_OF_REQUEST in there:
+            return 0, PendingConnection.WHOLE
+        return 0, PendingConnection.WRONG if len(there) == MAX_REQUEST_BYTES else PendingConnection.WAITING
 
     def _judged(self, head: bytes) -> tuple[int, PendingConnection]:
         """Return the number of bytes to wait for, and the state of the connection once they arrive."""

@@ -116,7 +116,7 @@ class Worker:
             heartbeat_seconds=settings.heartbeat,
             max_environments=min(settings.max_environments, MAX_ENVIRONMENTS),
         )
-        self._peer = Peer(sock, ServerConnection(self._limits), lifeline)
+        self._peer = Peer(sock, ServerConnection(self._limits), lifeline, authentication.origins)
         self._reports = reports
         self._entrance = ClientEntrance(self._peer, authentication, reports, lifeline, settings.only_acts)
         self._server = served_at(sock)

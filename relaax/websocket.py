@@ -1,0 +1,125 @@
+"""RLX over a WebSocket, without the socket: a binary message for each frame, and back.
+
+A message has a length of its own, so the four bytes before a frame's payload are left out on the wire, and put back for
+the protocol core, which knows nothing of all this. It judges lengths as over TCP: of a message that is too long it is
+told the length alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import OPEN, Protocol
+
+from relaax.rlx import ErrorCode, RemoteProtocolError
+from relaax.rlx.framing import HEADER_BYTES
+
+NOT_BINARY = "a text message: RLX has binary messages only, in JSON too (the bytes of its UTF-8)"
+_LENGTH = struct.Struct(">I")
+_LONGEST = 2**32 - 1
+
+QUIET = logging.getLogger("relaax.websocket.library")
+"""The library's logger: at the level DEBUG it would write tokens, which are in the frames."""
+QUIET.setLevel(logging.WARNING)
+
+
+class WebSocketOver(ConnectionError):
+    """Nothing can be sent: the WebSocket is not open, or no longer."""
+
+
+class HeldFailure(Protocol):
+    """A part of the library's protocols: a failure does not close at once, so that RLX's last word can come before."""
+
+    failure: tuple[int, str] | None = None
+
+    def fail(self, code: CloseCode | int, reason: str = "") -> None:
+        """Note a failure, instead of sending a Close frame. Nothing more may be received."""
+        self.failure = self.failure or (code, reason)
+
+    def fail_now(self) -> None:
+        """Send the Close frame that was held back."""
+        assert self.failure is not None
+        super().fail(*self.failure)
+
+
+class MessageStream:
+    """One end of an open WebSocket. `protocol` is the library's; what it has to send is for the caller."""
+
+    def __init__(self, protocol: HeldFailure) -> None:
+        self._protocol = protocol
+        self._parts = bytearray()  # of a message in fragments
+        self.ended = False
+        """Whether the peer has sent a Close frame."""
+        self.broken: RemoteProtocolError | None = None
+        """The peer's mistake, which comes after all the frames that were received."""
+
+    def received(self, data: bytes | bytearray | memoryview, limit: int) -> bytes:
+        """Return the frames of messages that these bytes complete. `limit`: the longest message, in bytes."""
+        protocol = self._protocol
+        if self.ended or self.broken is not None:
+            return b""
+        protocol.max_message_size = limit
+        protocol.receive_data(data)  # type: ignore[arg-type]  # a memoryview is as good
+        events = protocol.events_received()
+        if len(events) == 1 and protocol.failure is None:
+            frame = events[0]
+            if isinstance(frame, Frame) and frame.opcode is Opcode.BINARY and frame.fin:  # what comes most
+                return b"".join((_LENGTH.pack(len(frame.data)), frame.data))
+        frames = bytearray()
+        for event in events:
+            if isinstance(event, Frame) and self.broken is None:
+                frames += self._taken(event)
+        if protocol.failure is not None and self.broken is None:
+            frames += self._mistake(protocol.failure[1])
+        return bytes(frames)
+
+    def _taken(self, frame: Frame) -> bytes:
+        """Return the RLX frame that this WebSocket frame completes, if it does."""
+        if frame.opcode is Opcode.TEXT:
+            self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "binary messages only")
+            self.broken = RemoteProtocolError(ErrorCode.MALFORMED, NOT_BINARY)
+        elif frame.opcode is Opcode.CLOSE:
+            self.ended = True
+        elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
+            self._parts += frame.data
+            if frame.fin:
+                whole, self._parts = self._parts, bytearray()
+                return _LENGTH.pack(len(whole)) + whole
+        return b""
+
+    def _mistake(self, reason: str) -> bytes:
+        """Return the length of a message that is too long, on which the core stumbles; note any other mistake."""
+        error = self._protocol.parser_exc
+        if isinstance(error, PayloadTooBig):
+            return _LENGTH.pack(min((error.size or 0) + (error.current_size or 0), _LONGEST))
+        self.broken = RemoteProtocolError(ErrorCode.MALFORMED, f"no WebSocket: {reason}")
+        return b""
+
+    def sealed(self, data: bytes | memoryview) -> bytes:
+        """Return the messages that carry whole RLX frames. Raises WebSocketOver."""
+        protocol = self._protocol
+        if protocol.state is not OPEN:
+            raise WebSocketOver("the WebSocket is closed")
+        view, at = memoryview(data), 0
+        while at < len(view):
+            (length,) = _LENGTH.unpack_from(view, at)
+            at += HEADER_BYTES
+            protocol.send_binary(view[at : at + length])
+            at += length
+        return self.to_send()
+
+    def to_send(self) -> bytes:
+        """Return the library's own bytes for the peer: answers to pings and to a Close frame."""
+        return b"".join(self._protocol.data_to_send())
+
+    def farewell(self) -> bytes:
+        """Return a Close frame, unless the peer's has been answered."""
+        if self._protocol.state is OPEN:
+            if self._protocol.failure is not None:
+                self._protocol.fail_now()
+            else:
+                self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+        return self.to_send()
