@@ -114,8 +114,6 @@ class ClientWire:
                 self._answered = True
                 return event
             if event is NEED_DATA:
-                if self._websocket is not None and self._websocket.broken is not None:
-                    raise self._broke_protocol(self._websocket.broken)
                 self._read()
             elif isinstance(event, rlx.EpisodeReturns | rlx.Welcome | rlx.Pong):
                 self._answered = self._answered or not isinstance(event, rlx.Welcome)
@@ -149,17 +147,26 @@ class ClientWire:
 
     def _read(self) -> None:
         """Take in some bytes, once there are any. Raises ConnectionInterrupted as `_received`."""
-        data: bytes | memoryview = self._received()
-        if self._websocket is not None and data:
-            welcome = self._connection.welcome
-            least = rlx.HANDSHAKE_FRAME_BYTES if welcome is None else welcome.limits.max_frame_bytes
-            data = self._websocket.received(data, min(least, DEFAULT_MAX_FRAME_BYTES))
-            if own := self._websocket.to_send():
-                with contextlib.suppress(OSError):  # which the next read notices
-                    self._send(own)
-            if not data and not self._websocket.ended:
-                return
-        self._connection.receive_data(data)
+        if self._websocket is None:
+            self._connection.receive_data(self._received())
+        elif self._websocket.broken is not None:
+            raise self._broke_protocol(self._websocket.broken)
+        else:
+            self._take_in(self._websocket)
+
+    def _take_in(self, websocket: ClientWebSocket) -> None:
+        data = b"" if websocket.ended else self._received()
+        if not data:
+            self._connection.receive_data(b"")
+            return
+        welcome = self._connection.welcome
+        limit = rlx.HANDSHAKE_FRAME_BYTES if welcome is None else welcome.limits.max_frame_bytes
+        said = websocket.received(data, min(limit, DEFAULT_MAX_FRAME_BYTES))
+        if own := websocket.to_send():
+            with contextlib.suppress(OSError):  # which the next read notices
+                self._send(own)
+        if said:
+            self._connection.receive_data(said)
 
     def _received(self) -> memoryview:
         """Return the received bytes, once there are any. Raises ConnectionInterrupted after `silence` without any."""

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="another one gives other cases (%(default)s)")
     parser.add_argument("--first", type=int, default=0, metavar="CASE", help="where to begin (%(default)s)")
     parser.add_argument("--threads", type=int, default=8, help="connections at a time (%(default)s)")
+    parser.add_argument("--websocket", action="store_true", help="send them as messages of WebSocket")
     options = parser.parse_args()
     console = Console()
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[read]:,} read"))

@@ -33,13 +33,15 @@ def test_a_thousand_frames_in_memory() -> None:
     assert 0 < errors < number, "some cases are legal, and some are not"
 
 
-def test_a_thousand_frames_at_a_server(processes: Processes, tmp_path: Path) -> None:
-    report, _ = fuzz(processes, tmp_path, frames=1000, seed=SEED)
+@pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
+def test_a_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, websocket: bool) -> None:
+    report, _ = fuzz(processes, tmp_path, frames=1000, seed=SEED, websocket=websocket)
     assert report.read > 300, "most of what is sent is read"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_twenty_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, short: bool) -> None:
-    report, _ = fuzz(processes, tmp_path, frames=5_000 if short else 20_000, seed=SEED + 1)
+@pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
+def test_twenty_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, short: bool, websocket: bool) -> None:
+    report, _ = fuzz(processes, tmp_path, frames=5_000 if short else 20_000, seed=SEED + 1, websocket=websocket)
     assert len(report.ends) >= 4, "several kinds of mistakes were found"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from support.fuzz_wire import Report, bombard, guests
 from support.leftovers import expect_clean_log, expect_no_more, holdings
 from support.offline import start_offline_server
 from support.processes import Processes
+from support.websocket_relay import WebSocketRelay
 
 ALGORITHM = Path(__file__).with_name("fuzz_algorithm.py")
 WARM = 200  # connections after which a server has taken what it keeps
@@ -24,9 +26,13 @@ def fuzz(
     seed: int,
     first: int = 0,
     threads: int = 8,
+    websocket: bool = False,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> tuple[Report, str]:
-    """Send so many frames. Returns what came of them, and a table of it; raises AssertionError if it went wrong."""
+    """Send so many frames, over WebSocket if asked. Returns what came of them, and a table of it.
+
+    Raises AssertionError if it went wrong.
+    """
     server, address = start_offline_server(
         processes,
         folder,
@@ -35,20 +41,23 @@ def fuzz(
         log_level="WARNING",
         memory_reserve=0,
     )
+    relay = WebSocketRelay(address) if websocket else None
+    target = relay.address if relay is not None else address
     with guests(address):
         bombard(
-            address,
+            target,
             seed,
             first=10**9,
             frames=10**9,
             report=Report(),
             threads=threads,
             connections=min(WARM, 10 + frames // 200),
+            websocket=websocket,
         )
     before = holdings(server)
     report, began = Report(), time.monotonic()
-    with guests(address) as served:
-        bombard(address, seed, first, frames, report, threads, progress)
+    with relay or contextlib.nullcontext(), guests(address) as served:
+        bombard(target, seed, first, frames, report, threads, progress, websocket=websocket)
     seconds = time.monotonic() - began
     failures = "\n\n".join(report.failures)
     assert not report.failures, f"{len(report.failures)} cases have failed\n{failures}"

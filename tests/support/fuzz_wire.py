@@ -17,6 +17,7 @@ import numpy as np
 from relaax import rlx
 from relaax.rlx import Error, ErrorCode, Message, Ping, Sender, Welcome
 from relaax.rlx.codecs import codec_of
+from relaax.server.rlx_server.websocket_layer import begins_with_http
 from support.crowd import connected
 from support.fuzz_cases import Case, case
 from support.fuzz_memory import at_a_client, expected
@@ -50,6 +51,7 @@ class Heard:
 
     answers: list[Message]
     reset: bool
+    http: str = ""
 
 
 def converse(address: str, spoken: Case, turns: list[int]) -> Heard:
@@ -95,6 +97,8 @@ def converse(address: str, spoken: Case, turns: list[int]) -> Heard:
                     break
                 reset, saying = True, False  # what it said before may still be there to be read
                 poll.modify(sock, select.POLLIN)
+    if heard.startswith(b"HTTP/1.1 "):
+        return Heard([], reset, heard.decode())
     return Heard(_messages(heard), reset)
 
 
@@ -130,8 +134,11 @@ def alike(said: Any, wanted: Any) -> bool:
     return same(said, wanted)
 
 
-def run_case(address: str, seed: int, number: int, report: Report) -> None:
-    """One case at the server and in memory, and one of a server's at a client in memory. Failures are reported."""
+def run_case(address: str, seed: int, number: int, report: Report, websocket: bool = False) -> None:
+    """One case at the server and in memory, and one of a server's at a client in memory. Failures are reported.
+
+    `websocket`: `address` is that of a relay, where no first byte means TLS or HTTP.
+    """
     client, server = case(seed, number), case(seed, number, Sender.SERVER)
     what, frames = "at a client in memory", server
     try:
@@ -140,7 +147,12 @@ def run_case(address: str, seed: int, number: int, report: Report) -> None:
         wanted = expected(client)
         what = "at the server"
         heard = converse(address, client, wanted.turns)
-        if client.data.startswith(TLS):  # to the state machine it is a long frame; the server says what it is
+        if not websocket and begins_with_http(client.data):  # it is answered, unless it ends before its header does
+            assert heard.http.startswith("HTTP/1.1 4") or not (heard.http or heard.answers), heard
+            wanted.answers[:], wanted.early = [], False
+        elif not websocket and client.data.startswith(
+            TLS
+        ):  # to the state machine it is a long frame; the server says what it is
             wanted.answers[:] = [Error(ErrorCode.MALFORMED, "this port does not speak TLS")]
         answers = wanted.answers[: len(heard.answers)] if heard.reset else wanted.answers
         if wanted.early and not heard.reset and isinstance(heard.answers[-1], Error):
@@ -173,6 +185,7 @@ def bombard(
     threads: int = 8,
     progress: Callable[[Report], None] = lambda _: None,
     connections: int = 2**62,
+    websocket: bool = False,
 ) -> None:
     """Cases from number `first` on, until so many frames or connections were had, or ten cases have failed."""
     numbers = iter(range(first, 2**62))
@@ -181,7 +194,7 @@ def bombard(
         while report.frames < frames and report.connections < connections and len(report.failures) < 10:
             with report.lock:
                 number = next(numbers)
-            run_case(address, seed, number, report)
+            run_case(address, seed, number, report, websocket)
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
     for worker in workers:

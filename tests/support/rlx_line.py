@@ -9,6 +9,7 @@ from typing import Any
 
 from relaax import rlx
 from support.rlx_pair import batch, make_hello, make_step
+from support.websocket_relay import Upgraded
 
 PATIENCE = 60.0  # seconds; a test that waits longer has failed
 
@@ -23,7 +24,13 @@ class Line:
     """
 
     def __init__(
-        self, address: str, codec: str = "protobuf", *, tls: ssl.SSLContext | None = None, source: str | None = None
+        self,
+        address: str,
+        codec: str = "protobuf",
+        *,
+        tls: ssl.SSLContext | None = None,
+        source: str | None = None,
+        websocket: bool = False,
     ) -> None:
         """`source`: the address that it comes from, such as 127.0.0.2."""
         host, _, port = address.rpartition(":")
@@ -32,6 +39,9 @@ class Line:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
+        self.websocket = Upgraded(self.socket) if websocket else None
+        if self.websocket is not None:
+            self.socket = self.websocket  # type: ignore[assignment]  # what is used of it
         self.connection = rlx.ClientConnection(codec)
         self.pings = 0
 

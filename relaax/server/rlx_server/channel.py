@@ -42,6 +42,14 @@ class Channel:
         layers = (self._tls, self._websocket)
         return any(layer.ended for layer in layers if layer is not None)
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was received that belongs to no event yet."""
+        websocket = self._websocket
+        return self._connection.buffered > 0 or (
+            websocket is not None and (websocket.ended or websocket.broken is not None)
+        )
+
     def next_event(self) -> Event:
         """Return RLX's next event. Raises RemoteProtocolError, also for a mistake below RLX, once all else is read."""
         event = self._connection.next_event()

@@ -161,7 +161,7 @@ class Peer:
         Raises PeerGone, PeerSilent after `timeout` seconds, RemoteProtocolError, HttpRefused and the errors of `_wait`.
         """
         deadline = time.monotonic() + timeout
-        fills = not self.connection.buffered  # as when the last message used all bytes
+        fills = not self.channel.pending  # as when the last message used all bytes
         half = False
         while True:
             data = self._read(deadline) if fills else None
@@ -297,7 +297,7 @@ class Peer:
 
         Raises PeerGone, PeerLeft and RemoteProtocolError. The end of the stream is no error: the client may still read.
         """
-        if self.connection.buffered:
+        if self.channel.pending:
             self._hear()
         if (self.throttled and self._heard) or not self._readable.poll(0):
             return

@@ -21,7 +21,9 @@ from support.offline_algorithm import SLOW
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello
+from support.websocket_relay import request
 
+both_ways = pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 Server = tuple[Running, str]
 Guarded = tuple[Running, str, Keys]
 
@@ -41,10 +43,11 @@ def guarded(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         )
 
 
+@both_ways
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys, codec: str) -> None:
+def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys, codec: str, websocket: bool) -> None:
     _, address = guarded
-    with Line(address, codec, tls=keys.context()) as line:
+    with Line(address, codec, tls=keys.context(), websocket=websocket) as line:
         line.open(token=keys.token, environments=2)
         assert line.init() == 0
         assert line.step() == 0
@@ -54,9 +57,10 @@ def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys,
         line.expect_end()
 
 
-def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys) -> None:
+@both_ways
+def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys, websocket: bool) -> None:
     _, address = guarded
-    with Line(address, tls=keys.context()) as line:
+    with Line(address, tls=keys.context(), websocket=websocket) as line:
         line.open(token=keys.token, observation_space=rlx.Box(-np.inf, np.inf, (300_000,), "float32"))
         assert line.init(SLOW) == 0
         assert line.pings >= 2
@@ -66,9 +70,10 @@ def test_long_messages_and_heartbeats_go_over_tls(guarded: Server, keys: Keys) -
 
 @pytest.mark.parametrize(("token", "says"), [("", "none was shown"), (OTHER_TOKEN, "is not this server's")])
 @pytest.mark.parametrize("codec", ["protobuf", "json"])
-def test_nobody_else_is(guarded: Server, keys: Keys, token: str, says: str, codec: str) -> None:
+@both_ways
+def test_nobody_else_is(guarded: Server, keys: Keys, token: str, says: str, codec: str, websocket: bool) -> None:
     server, address = guarded
-    with Line(address, codec, tls=keys.context()) as line:
+    with Line(address, codec, tls=keys.context(), websocket=websocket) as line:
         line.say(make_hello(token=token))
         error = line.expect(rlx.Error)
         assert error.code is ErrorCode.UNAUTHENTICATED
@@ -93,11 +98,20 @@ def test_plain_text_gets_a_clear_answer_in_plain_text(guarded: Server, keys: Key
     assert keys.token not in server.stderr
 
 
-def test_what_is_neither_gets_one_too(guarded: Server) -> None:
+@pytest.mark.parametrize(
+    ("said", "begins"),
+    [(b"\xff\xff\xff\xff", b"\0\0"), (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 400 "), (request(), b"HTTP/1.1 400 ")],
+)
+def test_what_is_neither_gets_one_too(guarded: Server, said: bytes, begins: bytes) -> None:
+    """HTTP in HTTP: nobody is to send a token in plain text behind it."""
     _, address = guarded
     with Line(address) as line:
-        line.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert "this port speaks TLS" in line.expect(rlx.Error).message
+        line.socket.sendall(said)
+        answer = b""
+        while piece := line.socket.recv(1 << 16):
+            answer += piece
+        assert answer.startswith(begins)
+        assert b"his port speaks TLS" in answer
 
 
 def test_tls_on_a_plain_port_ends_with_its_reason(shared: Server, keys: Keys) -> None:
@@ -140,10 +154,13 @@ def test_those_who_do_not_go_on_keep_nobody_waiting(guarded: Server, keys: Keys)
 
 
 @pytest.mark.parametrize("worker_start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+@both_ways
+def test_who_agreed_on_tls_long_before_its_hello_finds_no_more_room_than_others(  # type: ignore[no-untyped-def]
+    serve, keys: Keys, websocket: bool
+) -> None:
     _, address = serve(max_workers=1, handshake_timeout=100.0, **keys.rlx_port())
     with contextlib.ExitStack() as held:
-        lines = [held.enter_context(Line(address, tls=keys.context())) for _ in range(3)]
+        lines = [held.enter_context(Line(address, tls=keys.context(), websocket=websocket)) for _ in range(3)]
         first, *others = lines
         first.open(token=keys.token)
         for line in others:
@@ -188,9 +205,10 @@ def test_an_address_that_fails_again_and_again_is_turned_away_alone(serve, keys:
 
 @pytest.mark.parametrize("worker_start", ["spawn"])
 @pytest.mark.slow
-def test_spawned_workers_ask_for_the_same(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
+@both_ways
+def test_spawned_workers_ask_for_the_same(serve, keys: Keys, websocket: bool) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(**keys.rlx_port())
-    with Line(address, tls=keys.context()) as line:
+    with Line(address, tls=keys.context(), websocket=websocket) as line:
         line.open(token=keys.token)
         assert line.init() == 0
     with Line(address, tls=keys.context()) as line:

@@ -1,0 +1,298 @@
+"""RLX over WebSocket on the same port: what is served, what is refused, and how that is said."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from relaax import rlx
+from relaax.client import Client, VectorClient
+from relaax.rlx import ErrorCode
+from relaax.server.rlx_server.children import MAX_STALLED
+from relaax.server.rlx_server.websocket_layer import MAX_REQUEST_BYTES, NO_PAGES
+from support.offline_algorithm import SLOW
+from support.processes import Running, wait_until
+from support.rlx_line import PATIENCE, Line
+from support.rlx_pair import make_hello
+from support.websocket_relay import CLOSE, PING, Upgraded, message, request
+
+TOKEN = "a-token-of-the-test"
+Server = tuple[Running, str]
+SPACES = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3)}
+
+
+def connected(address: str, source: str | None = None) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), PATIENCE, (source, 0) if source else None)
+
+
+def answer_to(address: str, said: bytes, source: str | None = None) -> str:
+    """All that the server says to this, as text."""
+    with connected(address, source) as sock:
+        sock.sendall(said)
+        heard = b""
+        with contextlib.suppress(ConnectionError):
+            while data := sock.recv(1 << 16):
+                heard += data
+    return heard.decode()
+
+
+@pytest.fixture
+def line(shared: Server) -> Iterator[Line]:
+    with Line(shared[1], websocket=True) as connection:
+        yield connection
+
+
+def expect_error(line: Line, code: ErrorCode, words: str, close_code: int) -> None:
+    error = line.expect(rlx.Error)
+    assert error.code is code
+    assert words in error.message
+    line.expect_end()
+    assert line.websocket is not None
+    assert line.websocket.unframer.close_code == close_code
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_a_conversation(shared: Server, codec: str) -> None:
+    with Line(shared[1], codec, websocket=True) as line:
+        line.open(environments=2)
+        assert line.init() == 0
+        assert line.step() == 0
+        line.say(rlx.Reset(np.array([3.0, 4.0])))
+        assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
+        line.say(rlx.Bye("done"))
+        line.expect_end()
+        assert line.websocket is not None
+        assert line.websocket.unframer.close_code == 1000
+
+
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_the_client_takes_an_address_of_a_websocket(shared: Server, codec: str) -> None:
+    with Client(f"ws://{shared[1]}/any/path?at=all", codec=codec, **SPACES) as client:  # type: ignore[arg-type]
+        assert client.init([0.0, 0.0]) == 0
+        assert client.send(1.0, [0.0, 0.0]) == 0
+        assert client.ping() < PATIENCE
+        assert client.reset(1.0) == 2.0
+    with VectorClient(f"ws://{shared[1]}", environments=3, codec=codec, **SPACES) as many:  # type: ignore[arg-type]
+        assert many.init(np.zeros((3, 2), np.float32)).tolist() == [0, 0, 0]
+
+
+def test_long_messages_and_heartbeats(shared: Server) -> None:
+    with Line(shared[1], websocket=True) as line:
+        line.open(observation_space=rlx.Box(-np.inf, np.inf, (200_000,), "float32"))
+        assert line.init(SLOW) == 0
+        assert line.pings >= 2
+        for _ in range(5):
+            line.step(0)
+
+
+def test_a_request_byte_by_byte_is_an_hour_of_nothing_and_then_served(shared: Server) -> None:
+    with connected(shared[1]) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        asked = request()
+        for at in range(len(asked) - 1):
+            sock.sendall(asked[at : at + 1])
+        upgraded = Upgraded(sock, asked[-1:])
+        upgraded.sendall(rlx.ClientConnection().send(make_hello()))
+        assert upgraded.recv(4)
+
+
+@pytest.mark.parametrize("origin", [None, "http://localhost", "https://localhost:8443", "http://127.0.0.1:3000",
+                                    "http://127.9.9.9", "http://[::1]:8000"])  # fmt: skip
+def test_programs_and_pages_of_this_computer_are_let_in(shared: Server, origin: str | None) -> None:
+    more = b"" if origin is None else f"\r\nOrigin: {origin}".encode()
+    with connected(shared[1]) as sock:
+        upgraded = Upgraded(sock, request().replace(b"\r\nUpgrade", more + b"\r\nUpgrade", 1))
+        assert upgraded.unframer.is_open
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "http://localhost.evil.example", "http://127.0.0.1.evil.example", "null", "",
+     "http://localhost@evil.example", "HTTP://LOCALHOST.", "http://localhost:8000/path", "file://", "\xff" * 3,
+     "http://localhost\thttps://evil.example"],
+)  # fmt: skip
+def test_pages_of_others_are_not(shared: Server, origin: str) -> None:
+    asked = request().replace(b"\r\nUpgrade", b"\r\nOrigin: " + origin.encode("latin-1") + b"\r\nUpgrade", 1)
+    answer = answer_to(shared[1], asked)
+    assert answer.startswith("HTTP/1.1 403 ")
+    assert "relaax-rlx-server.origins" in answer
+    wait_until(lambda: "HTTP 403: Pages of the origin" in shared[0].stderr, "the log says so")
+
+
+def test_two_origins_are_none(shared: Server) -> None:
+    twice = b"\r\nOrigin: http://localhost\r\nOrigin: https://evil.example\r\nUpgrade"
+    assert answer_to(shared[1], request().replace(b"\r\nUpgrade", twice, 1)).startswith("HTTP/1.1 400 ")
+
+
+def test_pages_of_an_origin_that_is_listed_are_let_in(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(origins=["https://games.example.org", "null"])
+    for origin, status in (
+        ("https://games.example.org", "101"),
+        ("null", "101"),
+        ("https://games.example.org:444", "403"),
+        ("http://games.example.org", "403"),
+    ):
+        asked = request().replace(b"\r\nUpgrade", f"\r\nOrigin: {origin}\r\nUpgrade".encode(), 1)
+        with connected(address) as sock:
+            sock.sendall(asked)
+            assert sock.recv(1 << 16).startswith(f"HTTP/1.1 {status} ".encode()), origin
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "426 ", NO_PAGES),
+        (b"GET /metrics HTTP/1.1\r\n\r\n", "426 ", NO_PAGES),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "4", "RLX"),
+        (b"CONNECT x:443 HTTP/1.1\r\n\r\n", "4", ""),
+        (request().replace(b"GET", b"PUT"), "4", ""),
+        (request().replace(b"HTTP/1.1", b"HTTP/1.0"), "", ""),
+        (request().replace(b"Version: 13", b"Version: 8"), "400 ", "Sec-WebSocket-Version"),
+        (request().replace(b"-Key: ", b"-Key: 0"), "400 ", "Sec-WebSocket-Key"),
+        (b"GET / HTTP/1.1\r\nno header\r\n\r\n", "400 ", "no HTTP request"),
+        (b"A\r\n\r\n", "400 ", "no HTTP request"),
+        (b"HELLO, WORLD\r\n\r\n", "400 ", "no HTTP request"),
+        (b"GET /" + b"x" * MAX_REQUEST_BYTES + b" HTTP/1.1\r\n\r\n", "431 ", "longer than"),
+        (b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 3000, "431 ", "longer than"),
+    ],
+)
+def test_what_is_no_request_for_a_websocket(shared: Server, said: bytes, status: str, words: str) -> None:
+    answer = answer_to(shared[1], said)
+    assert answer.startswith(f"HTTP/1.1 {status}")
+    assert words in answer
+    assert "101 " not in answer.partition("\r\n")[0]
+
+
+def test_half_a_request_costs_no_process(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(handshake_timeout=1.0)
+    assert answer_to(address, request()[:-1]) == ""
+    assert "refused" not in server.stderr
+
+
+def test_text_is_refused(line: Line) -> None:
+    line.open()
+    line.socket.raw.sendall(message(b'{"init":{}}', 1))  # type: ignore[attr-defined]
+    expect_error(line, ErrorCode.MALFORMED, "binary messages only", 1003)
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        b"\x82\x01x",  # not masked
+        b"\xc2\x81\0\0\0\0x",  # a reserved bit
+        b"\x83\x81\0\0\0\0x",  # an unknown opcode
+        message(b"x", 0),  # the rest of nothing
+        message(b"x", 2, fin=False) + message(b"x", 2),  # two beginnings
+        message(b"x" * 126, PING),
+        message(b"x", PING, fin=False),
+        message(b"\x03", CLOSE),
+        message(struct.pack(">H", 1005), CLOSE),
+    ],
+)
+def test_what_is_no_websocket(line: Line, spoiled: bytes) -> None:
+    line.open()
+    line.socket.raw.sendall(spoiled)  # type: ignore[attr-defined]
+    expect_error(line, ErrorCode.MALFORMED, "no WebSocket", 1002)
+
+
+def test_a_close_with_a_reason_that_is_no_text(line: Line) -> None:
+    line.open()
+    line.socket.raw.sendall(message(b"\x03\xe8\xff", CLOSE))  # type: ignore[attr-defined]
+    expect_error(line, ErrorCode.MALFORMED, "no WebSocket", 1007)
+
+
+@pytest.mark.parametrize("length", [65_537, 2**20, 2**40, 2**63 - 1])
+def test_a_message_that_is_too_long_is_refused_by_its_length(line: Line, length: int) -> None:
+    """Before the welcome. The body is never sent."""
+    line.socket.raw.sendall(message(b"", length=length))  # type: ignore[attr-defined]
+    expect_error(line, ErrorCode.FRAME_TOO_LARGE, "the limit is 65536", 1009)
+
+
+def test_fragments_count_together(line: Line) -> None:
+    line.open()
+    part = bytes(2**19)
+    line.socket.raw.sendall(message(part, fin=False) + message(part, 0, fin=False))  # type: ignore[attr-defined]
+    line.socket.raw.sendall(message(b"x", 0))  # type: ignore[attr-defined]
+    expect_error(line, ErrorCode.FRAME_TOO_LARGE, f"{2**20 + 1} bytes", 1009)
+
+
+def test_an_empty_message_is_no_message(line: Line) -> None:
+    line.socket.raw.sendall(message(b""))  # type: ignore[attr-defined]
+    expect_error(line, ErrorCode.MALFORMED, "length 0", 1000)
+
+
+def test_what_comes_before_a_mistake_is_answered(line: Line) -> None:
+    line.open()
+    init = line.connection.send(rlx.Init(line.observation(0)))
+    line.socket.raw.sendall(message(init[4:]) + message(b"text", 1))  # type: ignore[attr-defined]
+    event = line.hear()
+    if isinstance(event, rlx.Actions):  # or the mistake was noticed while the answer was made
+        event = line.hear()
+    assert isinstance(event, rlx.Error)
+    assert "binary messages only" in event.message
+
+
+def test_a_closed_websocket_is_a_client_that_has_gone(shared: Server, line: Line) -> None:
+    line.open()
+    line.init()
+    line.socket.raw.sendall(message(struct.pack(">H", 1001), CLOSE))  # type: ignore[attr-defined]
+    line.expect_end()
+    assert line.websocket is not None
+    assert line.websocket.unframer.close_code == 1001
+    wait_until(lambda: not shared[0].children(), "its worker ends")
+
+
+def test_silence_is_ended_with_a_sentence(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(handshake_timeout=1.0, idle_timeout=1.0)
+    with Line(address, websocket=True) as line:
+        expect_error(line, ErrorCode.TIMEOUT, "nothing was received", 1000)
+    with Line(address, websocket=True) as line:
+        line.open()
+        line.init()
+        line.socket.raw.sendall(message(b"are you there?", PING))  # type: ignore[attr-defined]  # no word of RLX
+        expect_error(line, ErrorCode.TIMEOUT, "nothing was received", 1000)
+
+
+def test_those_who_ask_and_say_nothing_keep_nobody_waiting(shared: Server) -> None:
+    server, address = shared
+    with contextlib.ExitStack() as held:
+        for _ in range(MAX_STALLED + 16):
+            sock = held.enter_context(contextlib.closing(connected(address)))
+            sock.sendall(request())
+        for websocket in (False, True):
+            with Line(address, websocket=websocket) as line:
+                line.open()
+                assert line.init() == 0
+        assert len(server.children()) <= MAX_STALLED + 16 + 2
+    wait_until(lambda: not server.children(), "nobody is left")
+
+
+def test_there_is_no_more_room_than_over_tcp(serve) -> None:  # type: ignore[no-untyped-def]
+    _, address = serve(max_workers=1)
+    with Line(address, websocket=True) as first, Line(address, websocket=True) as second:
+        first.open()
+        second.say(make_hello())
+        error = second.expect(rlx.Error)
+        assert error.code is ErrorCode.OVERLOADED
+        assert "has no room for another" in error.message
+        assert first.init() == 0
+
+
+def test_requests_that_are_refused_count_as_failed_handshakes(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("RELAAX_TOKEN", TOKEN)  # on loopback they count only beside a token
+    server, address = serve(max_failed_handshakes=3)
+    evil = request().replace(b"\r\nUpgrade", b"\r\nOrigin: https://evil.example\r\nUpgrade", 1)
+    for _ in range(3):
+        assert answer_to(address, evil, "127.0.0.2").startswith("HTTP/1.1 403 ")
+    wait_until(lambda: "from 127.0.0.2 failed in a minute" in server.stderr, "it is turned away")
+    with contextlib.suppress(ConnectionError), connected(address, "127.0.0.2") as sock:
+        assert b"HTTP" not in sock.recv(1 << 16)
+    with Line(address, websocket=True) as line:
+        line.open(token=TOKEN)
+        assert line.init() == 0
