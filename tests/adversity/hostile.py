@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the result there, as JSON")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write every second there")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw it there: .png, .svg or .pdf")
+    parser.add_argument("--websocket", action="store_true", help="hostile clients come over WebSocket")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="hostile-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,6 +47,7 @@ def main() -> int:
         honest=options.honest,
         rate=options.rate,
         hostile=options.hostile,
+        websocket=options.websocket,
     )
     begun = time.monotonic()
 

@@ -29,6 +29,7 @@ from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.service import started_service
 from support.trainee import Training
+from support.websocket_relay import Masker, request
 
 PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
 HANDSHAKE_TIMEOUT = 300  # seconds: longer than any crowd stays
@@ -92,6 +93,7 @@ CROWDS: dict[str, Callable[[], bytes]] = {
     "a length and no more": lambda: b"\0\0\1\0",
     "a long length and a part": lambda: b"\0\0\xff\xff" + bytes(3000),
     "all but a byte of a hello": lambda: hello()[:-1],
+    "all but a byte of a request": lambda: request()[:-1],
 }
 
 
@@ -161,7 +163,8 @@ def test_a_crowd_that_says_hello_and_never_reads(server: Served) -> None:
     wait_until(lambda: not server.running.children(), "nobody serves those that have left", 60)
 
 
-def test_clients_that_never_read_their_answers(server: Served) -> None:
+@pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
+def test_clients_that_never_read_their_answers(server: Served, websocket: bool) -> None:
     """A worker whose answers nobody takes waits, alone; its memory does not grow with what it is sent."""
     ping = rlx.ClientConnection()
     ping.send(make_hello())
@@ -170,7 +173,8 @@ def test_clients_that_never_read_their_answers(server: Served) -> None:
         deaf = [stack.enter_context(connected(server.address)) for _ in range(4)]
         for sock in deaf:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.sendall(hello())
+            sock.sendall(request() + Masker().masked(hello()) if websocket else hello())
+        pings = Masker().masked(pings) if websocket else pings
         for sock in deaf:
             sock.settimeout(0.5)
             with contextlib.suppress(TimeoutError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from relaax.rlx import Sender
 from support.fuzz_cases import case
 from support.fuzz_memory import at_a_client, expected
-from support.fuzz_run import fuzz
+from support.fuzz_run import fuzz, start_fuzzed_server
+from support.fuzz_websocket import run_spoiled
+from support.fuzz_wire import guests
+from support.leftovers import expect_clean_log
 from support.processes import Processes
 
 SEED = 20
@@ -37,6 +41,17 @@ def test_a_thousand_frames_in_memory() -> None:
 def test_a_thousand_frames_at_a_server(processes: Processes, tmp_path: Path, websocket: bool) -> None:
     report, _ = fuzz(processes, tmp_path, frames=1000, seed=SEED, websocket=websocket)
     assert report.read > 300, "most of what is sent is read"
+
+
+def test_spoiled_websocket_at_a_server(processes: Processes, tmp_path: Path) -> None:
+    """Requests and frames that are none, beside honest clients."""
+    server, address = start_fuzzed_server(processes, tmp_path)
+    ends: Counter[str] = Counter()
+    with guests(address):
+        for number in range(400):
+            run_spoiled(address, SEED, number, ends)
+    assert {"HTTP 400", "MALFORMED, 1002", "MALFORMED, 1003", "FRAME_TOO_LARGE, 1009"} < set(ends), ends
+    expect_clean_log(server)
 
 
 @pytest.mark.slow

@@ -13,8 +13,10 @@ from support.processes import Processes
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_honest_clients_train_on_among_hostile_ones(processes: Processes, tmp_path: Path) -> None:
-    summary = run_hostile(processes, tmp_path, Plan(seconds=55.0, seed=7, window=10.0, share=0.4))
+@pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
+def test_honest_clients_train_on_among_hostile_ones(processes: Processes, tmp_path: Path, websocket: bool) -> None:
+    plan = Plan(seconds=55.0, seed=7, window=10.0, share=0.4, websocket=websocket)
+    summary = run_hostile(processes, tmp_path, plan)
     write_csv(summary, tmp_path / "hostile.csv")
     draw(summary, tmp_path / "hostile.png")
     assert (tmp_path / "hostile.png").stat().st_size > 0

@@ -27,9 +27,9 @@ def wire(service: Service) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.fixture
-def training(wire: Proxy) -> Iterator[Training]:
-    started = Training(wire.address)
+@pytest.fixture(params=["", "ws://"], ids=["tcp", "websocket"])
+def training(wire: Proxy, request: pytest.FixtureRequest) -> Iterator[Training]:
+    started = Training(f"{request.param}{wire.address}")
     started.expect_more()
     yield started
     wire.heal()
@@ -69,6 +69,7 @@ def test_a_byte_that_is_wrong_is_told_to_that_client_alone(service: Service, off
     assert "Traceback" not in service.rlx_server.stderr
 
 
+@pytest.mark.parametrize("training", [""], indirect=True)
 def test_a_length_that_promises_more_than_comes_is_waited_for_in_vain(wire: Proxy, training: Training) -> None:
     wire.corrupt(3)
     wait_until(lambda: wire.connections >= 2, "the client has given the connection up", 60)

@@ -11,11 +11,23 @@ from support.fuzz_memory import MAX_FRAME_MEGABYTES
 from support.fuzz_wire import Report, bombard, guests
 from support.leftovers import expect_clean_log, expect_no_more, holdings
 from support.offline import start_offline_server
-from support.processes import Processes
+from support.processes import Processes, Running
 from support.websocket_relay import WebSocketRelay
 
 ALGORITHM = Path(__file__).with_name("fuzz_algorithm.py")
 WARM = 200  # connections after which a server has taken what it keeps
+
+
+def start_fuzzed_server(processes: Processes, folder: Path) -> tuple[Running, str]:
+    """The server and its address."""
+    return start_offline_server(
+        processes,
+        folder,
+        algorithm={"path": str(ALGORITHM)},
+        max_frame_megabytes=MAX_FRAME_MEGABYTES,
+        log_level="WARNING",
+        memory_reserve=0,
+    )
 
 
 def fuzz(
@@ -33,14 +45,7 @@ def fuzz(
 
     Raises AssertionError if it went wrong.
     """
-    server, address = start_offline_server(
-        processes,
-        folder,
-        algorithm={"path": str(ALGORITHM)},
-        max_frame_megabytes=MAX_FRAME_MEGABYTES,
-        log_level="WARNING",
-        memory_reserve=0,
-    )
+    server, address = start_fuzzed_server(processes, folder)
     relay = WebSocketRelay(address) if websocket else None
     target = relay.address if relay is not None else address
     with guests(address):

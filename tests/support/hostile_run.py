@@ -21,6 +21,7 @@ from support.leftovers import expect_clean_log
 from support.processes import Processes, Running, wait_until
 from support.scrape import health, status_url
 from support.service import PARAMETER_SERVER, RLX_SERVER, status_of, write_service_config
+from support.websocket_relay import WebSocketRelay
 
 HERE = Path(__file__).resolve().parent
 MEGABYTE = 2**20
@@ -33,7 +34,8 @@ ANSWER_SECONDS = 20.0  # that a status may take on a busy machine
 @dataclass(frozen=True)
 class Plan:
     """`seconds` in all, in windows of `window`; so many honest clients at `rate` steps a second each,
-    of which they must keep `share`. What else runs on the machine takes its part of that.
+    of which they must keep `share`. What else runs on the machine takes its part of that. `websocket`: hostile clients
+    come over WebSocket, and every other honest one.
     """
 
     seconds: float = 180.0
@@ -43,6 +45,7 @@ class Plan:
     rate: float = 15.0
     hostile: int = 3
     share: float = 0.85
+    websocket: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,10 @@ def run_hostile(
     parameter_server, shard = processes.start_server(*PARAMETER_SERVER, "--config", config)
     rlx_server, address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", shard)
     files = [folder / f"honest-{number}.jsonl" for number in range(plan.honest)]
+    others = f"ws://{address}" if plan.websocket else address
     guests = [
-        processes.start(sys.executable, HERE / "hostile_guest.py", address, str(plan.rate), file) for file in files
+        processes.start(sys.executable, HERE / "hostile_guest.py", (address, others)[number % 2], str(plan.rate), file)
+        for number, file in enumerate(files)
     ]
     watch = Watch(
         {"parameter-server": parameter_server, "rlx-server": rlx_server}, shard, LocalStore(folder / "checkpoints")
@@ -132,10 +137,12 @@ def run_hostile(
     began = time.monotonic()
     windows: list[dict[str, Any]] = []
     talks: Counter[str] = Counter()
+    relay = WebSocketRelay(address) if plan.websocket else None
+    target = relay.address if relay is not None else address
     try:
         while time.monotonic() - began < plan.seconds:
             for hostile in (False, True):
-                crowd = _crowd(processes, address, plan, len(windows)) if hostile else None
+                crowd = _crowd(processes, target, plan, len(windows)) if hostile else None
                 start = time.monotonic()
                 _until(start + plan.window, guests)
                 window = {
@@ -152,6 +159,8 @@ def run_hostile(
                 say(f"{'hostile' if hostile else 'quiet':8} {window['rate']:7.1f} steps/s, {watch.samples[-1]}")
     finally:
         watch.close()
+        if relay is not None:
+            relay.close()
     for guest in guests:
         assert guest.returncode is None, f"an honest client has ended\n{guest.report()}"
         guest.end()

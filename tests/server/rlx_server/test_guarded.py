@@ -100,7 +100,7 @@ def test_plain_text_gets_a_clear_answer_in_plain_text(guarded: Server, keys: Key
 
 @pytest.mark.parametrize(
     ("said", "begins"),
-    [(b"\xff\xff\xff\xff", b"\0\0"), (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 400 "), (request(), b"HTTP/1.1 400 ")],
+    [(b"\xff" * 5, b"\0\0"), (b"GET / HTTP/1.1\r\n", b"HTTP/1.1 400 "), (request(), b"HTTP/1.1 400 ")],
 )
 def test_what_is_neither_gets_one_too(guarded: Server, said: bytes, begins: bytes) -> None:
     """HTTP in HTTP: nobody is to send a token in plain text behind it."""

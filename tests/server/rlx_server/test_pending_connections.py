@@ -11,6 +11,7 @@ import pytest
 
 from relaax.server.rlx_server import pending_connections as module
 from relaax.server.rlx_server.pending_connections import PendingConnection, PendingConnections
+from relaax.server.rlx_server.websocket_layer import MAX_REQUEST_BYTES
 
 
 def test_when_to_look_again_at_those_that_say_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,13 +89,34 @@ RECORD = b"\x16\x03\x01\x00\x05hello"
     ],
 )
 def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, becomes: PendingConnection) -> None:
+    expect_after(said, becomes, tls=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "becomes"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", PendingConnection.WHOLE),
+        (b"POST / HTTP/1.1\r\n\r\nmore", PendingConnection.WHOLE),
+        (b"GET / HTTP/1.1\r\n", PendingConnection.WAITING),
+        (b"GET / HTTP/1.1\r\n\r", PendingConnection.WAITING),
+        (b"GET", PendingConnection.WAITING),
+        (b"G" * (MAX_REQUEST_BYTES - 1), PendingConnection.WAITING),
+        (b"G" * MAX_REQUEST_BYTES, PendingConnection.WRONG),
+        (b"get / HTTP/1.1\r\n\r\n", PendingConnection.WRONG),
+    ],
+)
+def test_a_request_is_waited_for_to_the_end_of_its_header(said: bytes, becomes: PendingConnection) -> None:
+    expect_after(said, becomes)
+
+
+def expect_after(said: bytes, becomes: PendingConnection, tls: bool = False) -> None:
     with (
         selectors.DefaultSelector() as selector,
         socket.create_server(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.getsockname()) as client,
     ):
         near, _ = listener.accept()
-        arrivals = PendingConnections(selector, 60, tls=True)
+        arrivals = PendingConnections(selector, 60, tls)
         arrivals.add(near)
         client.sendall(said)
         near.setblocking(True)

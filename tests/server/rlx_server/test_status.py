@@ -49,7 +49,7 @@ def test_a_server_in_numbers(serve) -> None:  # type: ignore[no-untyped-def]
             second.say(line.hello)
             assert "no room" in str(second.hear())
         with Line(address) as stranger:
-            stranger.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            stranger.socket.sendall(b"\xff\xff\xff\xff")
             assert stranger.socket.recv(1), "it is told"
         wait_until(lambda: scraped(url)[f'{PREFIX}refusals_total{{reason="malformed"}}'] == 1, "all is counted")
         values = scraped(url)

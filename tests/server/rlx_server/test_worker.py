@@ -354,7 +354,7 @@ def test_the_end_of_training_is_noticed_though_the_client_leaves_before_it_hears
 
 
 BROKEN = {
-    "not a frame": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", None),
+    "not a frame": (b"hello, world\r\n", None),
     "a length without end": (b"\xff\xff\xff\xff" + b"\x0a" * 64, ErrorCode.FRAME_TOO_LARGE),
     "no message": (struct.pack(">I", 3) + b"\x0a\x7f\x00", ErrorCode.MALFORMED),
     "json that is none": (struct.pack(">I", 9) + b'{"hello":', ErrorCode.MALFORMED),
