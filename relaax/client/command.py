@@ -172,9 +172,10 @@ def probability(text: str) -> float:
 def metric(text: str) -> str:
     """Return the name of a metric, for argparse."""
     try:
-        return check_name(text)
+        check_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:

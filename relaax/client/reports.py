@@ -24,7 +24,7 @@ def reporter(reports: Reports | None, scalars: Scalars | None) -> Callable[[dict
         return lambda infos: None
     if isinstance(reports, str):
         raise ValueError(f"metrics is {reports!r}: give a list of names, or a function of the infos")
-    find = reports if callable(reports) else _named([check_name(name) for name in reports])
+    find = reports if callable(reports) else _named([name for name in reports if check_name(name)])
     if scalars is None:
         return lambda infos: None
 

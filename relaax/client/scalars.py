@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Callable, Collection, Mapping
 
 from relaax import rlx
 from relaax.client import latency
 from relaax.rlx.messages import MAX_NUMBER
+from relaax.rlx.metric_names import formed
 
 GATHERED_AT_MOST = 256
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-./]*")
+NO_X = "x= of metrics().scalar is not used: metrics are drawn over the global step, which the server knows"
+
+logger = logging.getLogger("relaax.client")
 
 
 class Scalars:
@@ -26,15 +29,26 @@ class Scalars:
         self._own = frozenset(own_names)
         self._limits = rlx.Limits()
         self._names: set[str] = set()
+        self._formed: dict[str, str] = {}  # by the name as it was written
+        self._told_of_x = False
         self._gathered: list[tuple[str, float]] = []
 
-    def scalar(self, name: str, value: float) -> None:
-        """Note a number of -10^30 to 10^30. Raises ValueError for what the protocol does not carry."""
+    def scalar(self, name: str, value: float, x: float | None = None) -> None:
+        """Note a number of -10^30 to 10^30. Raises ValueError for what the protocol does not carry.
+
+        `name`: as people write it; `act latency on client` appears as `client/act_latency_on_client` (see
+        `relaax.rlx.metric_names`). `x`: the horizontal axis in RELAAX 0.1, taken and not used, of which the log warns
+        once. The global step is the axis.
+        """
+        if x is not None and not self._told_of_x:
+            self._told_of_x = True
+            logger.warning("%s", NO_X)
         value = float(value)
         if not abs(value) <= MAX_NUMBER:
             raise ValueError(
                 f"metric {name!r} is {value}: only numbers from {-MAX_NUMBER:g} to {MAX_NUMBER:g} can be sent"
             )
+        name = self._formed.get(name) or self._noted(name)
         if name not in self._names:
             self._check(name)
         if len(self._gathered) >= GATHERED_AT_MOST:
@@ -73,8 +87,14 @@ class Scalars:
     def _fits(self, name: str) -> bool:
         return len(name) <= self._limits.max_metric_name_bytes
 
+    def _noted(self, name: str) -> str:
+        """Return a name in form, and keep it for the next time if there is room. Raises ValueError."""
+        made = check_name(name)
+        if len(self._formed) < self._limits.max_metric_names:
+            self._formed[name] = made
+        return made
+
     def _check(self, name: str) -> None:
-        check_name(name)
         if not self._fits(name):
             raise ValueError(f"metric name {name!r} is longer than {self._limits.max_metric_name_bytes} characters")
         if len(self._names) >= self._limits.max_metric_names - self._kept:
@@ -87,9 +107,10 @@ class Scalars:
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it is valid for a metric. Raises ValueError."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"metric name {name!r}: letters, digits and _ - . / are allowed, a letter first")
-    if name in latency.NAMES:
+    """Return the form of `name`, which is valid for a metric. Raises ValueError."""
+    if not name:
+        raise ValueError("metric name '': a name is needed")
+    made = formed(name)
+    if made in latency.NAMES:
         raise ValueError(f"metric name {name!r} is the client's own: choose another one")
-    return name
+    return made

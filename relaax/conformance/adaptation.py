@@ -136,7 +136,7 @@ class AdaptedConversation:
         """Turn a mistake about the vectors' limits into one about the server's."""
         theirs = self.conversation.limits
         scalars = [(scalar.name, scalar.value) for scalar in metrics.scalars]
-        if any(len(name) > theirs.max_metric_name_bytes for name, _ in scalars):
+        if any(len(name.encode()) > theirs.max_metric_name_bytes for name, _ in scalars):
             scalars = [("a" * (limits.max_metric_name_bytes + 1), 1.0)]
         elif len(scalars) > theirs.max_metric_names:
             scalars = [(f"m{i}", 1.0) for i in range(limits.max_metric_names + 1)]

@@ -6,7 +6,6 @@ ProtocolError; whose mistake it was, the connection knows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +31,7 @@ from relaax.rlx.messages import (
     Reset,
     Step,
 )
-
-_METRIC_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
+from relaax.rlx.metric_names import formed
 
 
 class Checker:
@@ -140,13 +138,14 @@ class Checker:
     def _metrics(self, message: Metrics) -> None:
         most = self.limits.max_metric_name_bytes
         for name, value in message.scalars:
-            if len(name) > most:
-                raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a metric name of {len(name)} bytes; {most} is the most")
-            if _METRIC_NAME.fullmatch(name) is None:
-                raise _invalid(f"the metric name {name!r}; letters, digits and _ - . / may be used, a letter first")
+            size = len(name.encode("utf-8", "surrogatepass"))
+            if size > most:
+                raise ProtocolError(ErrorCode.LIMIT_EXCEEDED, f"a metric name of {size} bytes; {most} is the most")
+            if not name:
+                raise _invalid("a metric has no name")
             if not abs(value) <= MAX_NUMBER:
-                raise _invalid(f"the metric {name} is {value}; {_range(MAX_NUMBER)} is allowed")
-        names = self._metric_names.union(name for name, _ in message.scalars)
+                raise _invalid(f"the metric {formed(name)} is {value}; {_range(MAX_NUMBER)} is allowed")
+        names = self._metric_names.union(formed(name) for name, _ in message.scalars)
         if len(names) > self.limits.max_metric_names:
             raise ProtocolError(
                 ErrorCode.LIMIT_EXCEEDED,

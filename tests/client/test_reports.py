@@ -48,9 +48,9 @@ def test_a_function_may_name_and_count_as_it_likes():
     assert noted(lambda infos: {"a/b": infos["n"] * 2}, {"n": 3}) == [("a/b", 6.0)]
 
 
-@pytest.mark.parametrize("reports", [["fine", "not fine"], ["latency/act_ms"], "lives"])
+@pytest.mark.parametrize("reports", [["fine", ""], ["latency/act_ms"], "lives"])
 def test_bad_names_are_refused_at_once(reports):
-    with pytest.raises(ValueError, match=r"not fine|own|lives"):
+    with pytest.raises(ValueError, match=r"needed|own|lives"):
         reporter(reports, None)
 
 

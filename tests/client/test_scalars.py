@@ -2,7 +2,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client
-from relaax.client.scalars import GATHERED_AT_MOST, Scalars
+from relaax.client.scalars import GATHERED_AT_MOST, NO_X, Scalars
 from support.rlx_peer import RlxPeer
 
 SPACES = {"observation_space": rlx.Box(shape=(1,)), "action_space": rlx.Discrete(2)}
@@ -52,10 +52,34 @@ def test_the_newest_are_kept_while_there_is_no_connection():
     assert scalars.take() is None
 
 
-@pytest.mark.parametrize("name", ["", "1x", "a b", "ä", "x\n", "_x"])
-def test_a_name_outside_the_character_set_is_refused(name):
-    with pytest.raises(ValueError, match="metric name"):
-        Scalars(lambda: None).scalar(name, 1.0)
+def test_names_are_those_that_people_write():
+    scalars = Scalars(lambda: None)
+    for name in ("act latency on client", "act_latency_on_client", "1st", "é", "/a", "x\n"):
+        scalars.scalar(name, 1.0)
+    names = [name for name, _ in scalars.take().scalars]
+    assert names == ["act_latency_on_client", "act_latency_on_client", "1st", "_", "_a", "x_"]
+
+
+def test_a_name_is_needed():
+    with pytest.raises(ValueError, match="a name is needed"):
+        Scalars(lambda: None).scalar("", 1.0)
+
+
+def test_two_spellings_take_one_of_the_servers_places():
+    scalars = Scalars(lambda: None, own_names=())
+    scalars.limit(rlx.Limits(max_metric_names=1))
+    for name in ("a b", "a_b", "a\tb", "a b"):
+        scalars.scalar(name, 1.0)
+    with pytest.raises(ValueError, match="1 names"):
+        scalars.scalar("a c", 1.0)
+
+
+def test_an_x_is_taken_and_said_to_mean_nothing_once(caplog):
+    scalars = Scalars(lambda: None)
+    for x in (None, 7, 8):
+        scalars.scalar("act latency on client", 0.5, x=x)
+    assert len(scalars.take().scalars) == 3
+    assert [record.message for record in caplog.records] == [NO_X]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2e30])

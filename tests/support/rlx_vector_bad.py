@@ -287,7 +287,7 @@ def _bad_steps() -> Iterator[Talk]:
         ),
         ("reset_nan_reward", "A reward that is NaN.", {}, Reset(rewards(-np.inf))),
         ("reset_large_reward", "A reward of under -10^15.", {}, Reset(rewards(-1.7e308))),
-        ("metrics_name", "A metric's name with a space.", {}, Metrics((("a b", 1.0),))),
+        ("metrics_no_name", "A metric without a name.", {}, Metrics((("", 1.0),))),
         ("metrics_value", "A metric that is infinite.", {}, Metrics((("a", np.inf),))),
         ("metrics_large_value", "A metric of over 10^30.", {}, Metrics((("a", 2e30),))),
     ):

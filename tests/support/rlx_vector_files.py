@@ -49,16 +49,6 @@ def with_generated_parts(text: str) -> str:
     return text
 
 
-def main() -> None:
-    for name, text in vector_files().items():
-        (FOLDER / name).write_text(text, "utf-8")
-    SPECIFICATION.write_text(with_generated_parts(SPECIFICATION.read_text("utf-8")), "utf-8")
-
-
-if __name__ == "__main__":
-    main()
-
-
 def state_diagram() -> str:
     """The table as a Mermaid state diagram, for protocol/RLX.md. Messages that change nothing are left out.
 
@@ -89,3 +79,13 @@ def state_table() -> str:
             cells.append(", ".join(k if a is state else f"{k} → `{a.value}`" for k, a in after.items()) or "nothing")
         lines.append(f"| `{state.value}` | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)
+
+
+def main() -> None:
+    for name, text in vector_files().items():
+        (FOLDER / name).write_text(text, "utf-8")
+    SPECIFICATION.write_text(with_generated_parts(SPECIFICATION.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -258,6 +258,17 @@ def control() -> Iterator[Talk]:
             s(Actions(choices(1))),
             s(Bye("the server is stopping")),
         )
+        yield Talk(
+            f"metrics_names_{codec}", "Names of metrics as people write them; two come to be one (section 7).", codec
+        ).says(
+            c(HELLO),
+            s(WELCOME),
+            c(Metrics((("act latency on client", 0.5), ("act_latency_on_client", 0.25)))),
+            c(Metrics((("1er étage", 3.0),))),
+            c(Init(points((0, 0)))),
+            s(Actions(choices(1))),
+            c(Bye("done")),
+        )
         yield Talk(f"training_finished_{codec}", "Training ends while the client awaits actions.", codec).says(
             c(HELLO),
             s(WELCOME),

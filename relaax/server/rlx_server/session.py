@@ -23,6 +23,7 @@ from relaax.rlx import (
     ServerConnection,
     Step,
 )
+from relaax.rlx.metric_names import formed
 from relaax.server.rlx_server.episodes import EpisodeCounter
 
 Mask = npt.NDArray[np.bool_]
@@ -173,6 +174,6 @@ class AgentSession:
 
 
 def tell_metrics(message: Metrics, metrics: MetricsRecorder) -> None:
-    """Add a client's scalars, with names in the clients' namespace."""
+    """Add a client's scalars, with names in form and in the clients' namespace."""
     for name, value in message.scalars:
-        metrics.scalar(f"{CLIENTS}{name}", value)
+        metrics.scalar(f"{CLIENTS}{formed(name)}", value)
