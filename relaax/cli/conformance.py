@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from relaax.client.address import parse_address
+from relaax.client.address import Endpoint, parse_endpoint
 from relaax.tls import client_context, reason_of
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 HELP = """Check a client or a server, in any language, against RLX, rule by rule. `relaax docs RLX` shows the rules.
 
---server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors. What a server
-may choose is not compared: session id, limits, actions within their space, the text of an error. Use a
-disposable server: the conversations train its agent on nonsense, unless --exploit requests an agent that does not
-learn.
+--server HOST:PORT takes the role of the client and plays the golden conversations of protocol/vectors; over WebSocket,
+if it is ws://HOST:PORT/PATH or wss://.... What a server may choose is not compared: session id, limits, actions within
+their space, the text of an error. Use a disposable server: the conversations train its agent on nonsense, unless
+--exploit requests an agent that does not learn.
 
 A server may support some spaces only, or fix them with its first client. Rules that need no spaces are checked first;
 then conversations in a Box of two numbers and a Discrete of 3, or in the spaces that --observation-space and
@@ -75,6 +75,7 @@ def conformance(
     from relaax.conformance.report import WIDTH
     from relaax.conformance.server import check_server, server_checks
 
+    endpoint = None if server is None else _endpoint(server)
     console, status = Console(), Console(stderr=True).status("")
     if not console.is_terminal:
         console.width = WIDTH
@@ -82,7 +83,7 @@ def conformance(
         observation_space=_space("--observation-space", observation_space),
         action_space=_space("--action-space", action_space),
         token="" if token_file is None else _token(token_file),
-        tls=None if tls_ca is None else _context(tls_ca),
+        tls=_context(tls_ca) if tls_ca is not None else client_context() if endpoint and endpoint.tls else None,
         exploit=exploit,
         codec=codec,
         deadline=deadline,
@@ -100,7 +101,9 @@ def conformance(
         return
     with status:
         if server is not None:
-            report = check_server(_reachable(server, settings), settings, checks, status.update)
+            assert endpoint is not None
+            _reachable(endpoint, server, settings)
+            report = check_server(endpoint, settings, checks, status.update)
         else:
             command = _command(client or "")
             try:
@@ -140,6 +143,13 @@ def _space(option: str, text: str | None) -> Any:
         _refuse(f'{option} {text}: {error}; such as \'{{"box":{{"dtype":"DTYPE_FLOAT32","shape":[4]}}}}\'')
 
 
+def _endpoint(text: str) -> Endpoint:
+    try:
+        return parse_endpoint(text)
+    except ValueError as error:
+        _refuse(str(error))
+
+
 def _token(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
@@ -154,19 +164,18 @@ def _context(path: Path) -> ssl.SSLContext:
         _refuse(f"--tls-ca {path}: cannot read a certificate (PEM): {error}")
 
 
-def _reachable(text: str, settings: Settings) -> tuple[str, int]:
+def _reachable(address: Endpoint, text: str, settings: Settings) -> None:
     from relaax.conformance.server_talk import connected
+    from relaax.conformance.wire import Wrong
 
     try:
-        address = parse_address(text)
         connected(address, settings).close()
-    except ValueError as error:
-        _refuse(str(error))
+    except Wrong as wrong:
+        _refuse(f"no WebSocket with {text}: {wrong}")
     except ssl.SSLError as error:
         _refuse(f"no TLS connection to {text}: {reason_of(error) or error}")
     except OSError as error:
         _refuse(f"cannot connect to {text}: {error.strerror or error}")
-    return address
 
 
 def _command(text: str) -> list[str]:

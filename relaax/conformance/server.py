@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from relaax.client.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, Settings, Untranslatable
 from relaax.conformance.report import Report, RuleResult, Verdict
 from relaax.conformance.server_rules import SERVER_RULES
@@ -60,7 +61,7 @@ def _all(settings: Settings) -> Iterator[RuleCheck]:
 
 
 def check_server(
-    address: tuple[str, int],
+    address: Endpoint,
     settings: Settings,
     checks: list[RuleCheck],
     progress: Callable[[str], None] = lambda name: None,
@@ -70,10 +71,11 @@ def check_server(
     for check in checks:
         progress(check.name)
         findings.append(_finding(address, settings, check))
-    return Report(f"the server at {address[0]}:{address[1]}", findings)
+    over = " over WebSocket" if address.path is not None else ""
+    return Report(f"the server at {address.host}:{address.port}{over}", findings)
 
 
-def _finding(address: tuple[str, int], settings: Settings, check: RuleCheck) -> RuleResult:
+def _finding(address: Endpoint, settings: Settings, check: RuleCheck) -> RuleResult:
     verdict, sentence = Verdict.PASSED, check.description
     for one_by_one in (False, True) if check.byte_by_byte else (False,):
         how = " (bytes one by one)" if one_by_one else ""
@@ -90,7 +92,7 @@ def _finding(address: tuple[str, int], settings: Settings, check: RuleCheck) -> 
     return RuleResult(check.name, check.section, verdict, sentence)
 
 
-def _patiently(address: tuple[str, int], settings: Settings, check: RuleCheck, one_by_one: bool) -> None:
+def _patiently(address: Endpoint, settings: Settings, check: RuleCheck, one_by_one: bool) -> None:
     """A server that has no room is asked again until the deadline."""
     until = time.monotonic() + settings.deadline
     while True:

@@ -7,14 +7,18 @@ import math
 import re
 import socket
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from relaax.client.address import Endpoint
 from relaax.conformance.adaptation import AdaptedConversation, Settings
 from relaax.conformance.wire import Line, Over, Silent, Wrong, code_name, decoded, encoded, kind_of
 from relaax.rlx import Actions, Space, rlx_pb2
 from relaax.rlx.decoding import from_wire
 from relaax.rlx.errors import ProtocolError
 from relaax.rlx.leaf_checks import LeavesCheck
+
+if TYPE_CHECKING:
+    from relaax.conformance.websocket import WebSocketWire
 
 # What a server may say instead of what the conversation says, for a reason of its own.
 _OWN_REASONS = {"UNAUTHENTICATED", "UNSUPPORTED_SPACE", "SPACE_MISMATCH", "OVERLOADED", "UNAVAILABLE", "REBALANCING"}
@@ -30,14 +34,19 @@ class ConversationRefused(Exception):
         self.wait = wait
 
 
-def connected(address: tuple[str, int], settings: Settings) -> socket.socket:
-    """Return a connection to the server under test. Raises OSError."""
-    sock = socket.create_connection(address, timeout=settings.deadline)
-    if settings.tls is None:
-        return sock
+def connected(address: Endpoint, settings: Settings) -> socket.socket | WebSocketWire:
+    """Return a connection to the server under test. Raises OSError, and Wrong if it takes no WebSocket."""
+    sock = socket.create_connection(address[:2], timeout=settings.deadline)
     try:
-        return settings.tls.wrap_socket(sock, server_hostname=address[0])
-    except (OSError, ValueError):
+        if settings.tls is not None:
+            sock = settings.tls.wrap_socket(sock, server_hostname=address.host)
+        if address.path is None:
+            return sock
+        from relaax.conformance.websocket import WebSocketWire, request
+
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return WebSocketWire(sock, request(f"{host}:{address.port}", address.path))
+    except (OSError, ValueError, Wrong):
         sock.close()
         raise
 
@@ -45,7 +54,7 @@ def connected(address: tuple[str, int], settings: Settings) -> socket.socket:
 class ServerTalk:
     """A connection to the server under test."""
 
-    def __init__(self, address: tuple[str, int], settings: Settings, codec: str, one_by_one: bool = False) -> None:
+    def __init__(self, address: Endpoint, settings: Settings, codec: str, one_by_one: bool = False) -> None:
         self.line = Line(connected(address, settings), settings.deadline, one_by_one)
         self.codec = codec
         self.limits: rlx_pb2.Limits | None = None

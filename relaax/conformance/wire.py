@@ -10,12 +10,15 @@ import json
 import socket
 import struct
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 
 from relaax.rlx import rlx_pb2
+
+if TYPE_CHECKING:
+    from relaax.conformance.websocket import WebSocketWire
 
 HANDSHAKE_BYTES = 65_536
 
@@ -80,8 +83,9 @@ def code_name(code: int) -> str:
 class Line:
     """One connection. Every wait ends after `deadline` seconds."""
 
-    def __init__(self, sock: socket.socket, deadline: float, one_by_one: bool = False) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, sock: socket.socket | WebSocketWire, deadline: float, one_by_one: bool = False) -> None:
+        self._raw = sock if isinstance(sock, socket.socket) else sock.raw
+        self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = sock
         self.deadline = deadline
         self.one_by_one = one_by_one
@@ -119,7 +123,7 @@ class Line:
         """End this direction of the stream."""
         with contextlib.suppress(OSError):
             # Not that of a socket over TLS, which would make it a plain one in both directions.
-            socket.socket.shutdown(self.socket, socket.SHUT_WR)
+            socket.socket.shutdown(self._raw, socket.SHUT_WR)
 
     def close(self) -> None:
         """Close at once."""

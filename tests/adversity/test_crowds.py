@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from relaax import rlx
+from relaax.conformance.websocket import Masker, request
 from relaax.server.rlx_server.children import MAX_LEAVING
 from relaax.server.rlx_server.unproven_clients import FREE, MORE
 from support.crowd import Crowd, Deaf, Loiterers, Unteachable, connected
@@ -29,7 +30,6 @@ from support.rlx_line import Line
 from support.rlx_pair import make_hello
 from support.service import started_service
 from support.trainee import Training
-from support.websocket_relay import Masker, request
 
 PATIENCE = 30.0  # seconds to an answer, beside a crowd and on a busy machine
 HANDSHAKE_TIMEOUT = 300  # seconds: longer than any crowd stays

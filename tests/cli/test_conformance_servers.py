@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax.client.address import parse_address
+from relaax.client.address import parse_endpoint
 from relaax.conformance.adaptation import Settings
 from relaax.conformance.report import Report, Verdict
 from relaax.conformance.server import check_server, server_checks
@@ -28,7 +28,7 @@ OWN = Settings(
 def check(address: str, settings: Settings, only: str = "*") -> Report:
     checks = server_checks(settings, only)
     assert checks
-    return check_server(parse_address(address), settings, checks)
+    return check_server(parse_endpoint(address), settings, checks)
 
 
 DECIDED_BY_THE_SERVER = {"training_finished_protobuf", "training_finished_json", "refused_token", "overloaded"}
@@ -122,16 +122,28 @@ def test_a_server_with_tls(processes: Processes, tmp_path: Path) -> None:
     algorithm = {"path": str(HERE / "fuzz_algorithm.py")}
     config = write_config(tmp_path, algorithm, max_failed_handshakes=1000, **keys.rlx_port())
     _, address = processes.start_server(sys.executable, SERVER, "--config", config)
-    report = check(address, Settings(tls=keys.context(), token=keys.token), "m*bye_json")
-    assert not_passed(report) == {}
+    for where in (address, f"wss://{address}/rlx"):
+        report = check(where, Settings(tls=keys.context(), token=keys.token), "m*bye_json")
+        assert not_passed(report) == {}
     plain = check(address, Settings(token=keys.token, deadline=5), "metrics_ping_bye_json")
     assert plain.failed, "it does not speak with whoever does not speak TLS"
 
 
+def test_a_server_over_websocket(processes: Processes, tmp_path: Path) -> None:
+    """Every conversation without spaces, byte by byte too: a length that lies is one of a message."""
+    config = write_config(tmp_path, {"path": str(HERE / "fuzz_algorithm.py")})
+    _, address = processes.start_server(sys.executable, SERVER, "--config", config)
+    report = check(f"ws://{address}", Settings(deadline=60), "[fmtu]*")
+    assert not report.failed, not_passed(report)
+    assert report.totals["passed"] > 15
+    assert "over WebSocket" in report.peer
+
+
 @pytest.mark.slow
-def test_the_real_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "ws://"], ids=["tcp", "websocket"])
+def test_the_real_server(tmp_path: Path, scheme: str) -> None:
     with started_service(tmp_path) as service:
-        report = check(service.address, Settings(deadline=60))
+        report = check(f"{scheme}{service.address}", Settings(deadline=60))
     assert not report.failed, not_passed(report)
     other_spaces = {"nested_spaces_protobuf", "nested_spaces_json", "every_dtype", "idle_timeout"}
     other_spaces |= {"key_order_protobuf", "key_order_json"}

@@ -16,6 +16,7 @@ import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 
+from relaax.metrics.names import CLIENTS, check_name
 from relaax.rlx import (
     HANDSHAKE_FRAME_BYTES,
     NEED_DATA,
@@ -48,6 +49,7 @@ from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
 from relaax.rlx.json_decoding import MAX_NESTING
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
+from relaax.rlx.metric_names import formed
 from relaax.rlx.space_encoding import MAX_DEPTH, MAX_LEAVES
 from support.rlx_vector_files import SPECIFICATION, with_generated_parts
 from support.rlx_vectors import message_to_json
@@ -65,6 +67,13 @@ def examples(kind: str) -> list[str]:
 
 def test_generated_parts_are_current() -> None:
     assert with_generated_parts(TEXT) == TEXT
+
+
+def test_names_of_metrics() -> None:
+    (block,) = examples("names of metrics")
+    for name, form in json.loads(block).items():
+        assert formed(name) == formed(form) == form
+        check_name(f"{CLIENTS}{form}")
 
 
 def test_the_table_of_dtypes() -> None:

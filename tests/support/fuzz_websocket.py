@@ -8,12 +8,13 @@ import struct
 from collections import Counter
 
 from relaax import rlx
+from relaax.conformance.websocket import BINARY, CLOSE, PING, PONG, Unframer, message, request
+from relaax.conformance.wire import Wrong
 from relaax.rlx import Sender
 from relaax.rlx.codecs import codec_of
 from relaax.server.rlx_server.websocket_layer import begins_with_http
 from support.crowd import connected
 from support.fuzz_cases import case
-from support.websocket_relay import BINARY, CLOSE, PING, PONG, Unframer, message, request
 
 DEADLINE = 60.0
 LENGTHS = (0, 1, 125, 126, 127, 65_535, 65_536, 65_537, 2**20, 2**20 + 1, 2**31, 2**32, 2**63 - 1)
@@ -106,7 +107,7 @@ def run_spoiled(address: str, seed: int, number: int, ends: Counter[str]) -> Non
                 heard += data
     try:
         ends[_judged(bytes(heard)) if begins_with_http(asked) else "no HTTP"] += 1
-    except (AssertionError, rlx.ProtocolError, UnicodeDecodeError) as error:
+    except (AssertionError, Wrong, rlx.ProtocolError, UnicodeDecodeError) as error:
         raise AssertionError(f"{where}: {error}\n{bytes(heard)!r}") from error
 
 
@@ -120,7 +121,7 @@ def _judged(heard: bytes) -> str:
         assert f"Content-Length: {len(body)}".encode() in head
         assert body.decode().endswith(".\n")
         return f"HTTP {head[9:12].decode()}"
-    strict, last = Unframer(strange=True), "no word"
+    strict, last = Unframer(), "no word"
     frames = strict.taken(heard)
     while frames:
         end = 4 + int.from_bytes(frames[:4], "big")

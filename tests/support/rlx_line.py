@@ -9,7 +9,7 @@ from typing import Any
 
 from relaax import rlx
 from support.rlx_pair import batch, make_hello, make_step
-from support.websocket_relay import Upgraded
+from support.websocket_relay import upgraded
 
 PATIENCE = 60.0  # seconds; a test that waits longer has failed
 
@@ -39,7 +39,7 @@ class Line:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname=host)
-        self.websocket = Upgraded(self.socket) if websocket else None
+        self.websocket = upgraded(self.socket) if websocket else None
         if self.websocket is not None:
             self.socket = self.websocket  # type: ignore[assignment]  # what is used of it
         self.connection = rlx.ClientConnection(codec)

@@ -106,8 +106,8 @@ def _bad_frames() -> Iterator[Talk]:
     yield Talk("frame_too_large_hello", "Over 64 KiB before the welcome: refused by its length alone.").errs(
         "client", struct.pack(">I", 65537), large
     )
-    yield Talk("frame_too_large_http", "What a web browser would say: a length of over 1 GB.").errs(
-        "client", b"GET / HTTP/1.1\r\n", large
+    yield Talk("frame_too_large_text", "What somebody might type: a length of over 1 GB.").errs(
+        "client", b"hello, is anybody there?\r\n", large
     )
     yield (
         Talk("frame_too_large_later", "Over the welcome's limit.")

@@ -6,9 +6,7 @@ and not with the library that the server uses.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import os
 import random
 import selectors
 import socket
@@ -16,73 +14,28 @@ import struct
 import threading
 from types import TracebackType
 
-from websockets.utils import apply_mask
+from relaax.conformance.websocket import BINARY, PING, Masker, Unframer, WebSocketWire, message, request
+from relaax.conformance.wire import Wrong
 
 PIECE = 1 << 16
 MOST_HELD = 1 << 20  # bytes on their way, per direction, beyond which nothing more is read
 SHORT = 65_536  # of a message that may be sent in fragments: it is no longer than any limit
-REQUEST = (
-    "GET /rlx HTTP/1.1\r\nHost: relay\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
-    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {}\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
-)
-PING, PONG, CLOSE, BINARY = 9, 10, 8, 2
 
 
-def request() -> bytes:
-    """What a client asks for a WebSocket with."""
-    return REQUEST.format(base64.b64encode(os.urandom(16)).decode()).encode()
-
-
-def message(payload: bytes, opcode: int = BINARY, *, fin: bool = True, length: int | None = None) -> bytes:
-    """A masked WebSocket frame of a client. `length`: what it announces; by default the truth."""
-    count = len(payload) if length is None else length
-    key = os.urandom(4)
-    head = bytes([opcode | (0x80 if fin else 0)])
-    if count < 126:
-        head += bytes([0x80 | count])
-    elif count < 65_536:
-        head += bytes([0x80 | 126]) + struct.pack(">H", count)
-    else:
-        head += bytes([0x80 | 127]) + struct.pack(">Q", count)
-    return head + key + apply_mask(payload, key)
-
-
-class Masker:
-    """A client's stream of RLX as one of WebSocket, piece by piece."""
+class Fragmenter(Masker):
+    """Says short frames that are whole in fragments now and then."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
-        self._left = 0  # of the frame under way
-        self._key, self._at = b"", 0
+        super().__init__()
         self._frames = 0
 
-    def masked(self, data: bytes) -> bytes:
-        """The bytes of WebSocket that these of RLX make. Short frames that are whole come in fragments now and then."""
-        self._held += data
-        out = bytearray()
-        while self._held:
-            if not self._left:
-                if len(self._held) < 4:
-                    break
-                length = int.from_bytes(self._held[:4], "big")
-                rng = random.Random(f"{self._frames} {length}")
-                self._frames += 1
-                if len(self._held) >= 4 + length and 0 < length <= SHORT and rng.random() < 0.2:
-                    out += _fragments(bytes(self._held[4 : 4 + length]), rng)
-                    del self._held[: 4 + length]
-                    continue
-                begun = message(b"", length=length)
-                self._key, self._at, self._left = begun[-4:], 0, length
-                out += begun
-                del self._held[:4]
-                continue
-            piece = bytes(self._held[: self._left])
-            key = self._key[self._at % 4 :] + self._key[: self._at % 4]
-            out += apply_mask(piece, key)
-            self._at += len(piece)
-            self._left -= len(piece)
-            del self._held[: len(piece)]
-        return bytes(out)
+    def whole(self, held: bytearray) -> tuple[bytes, int] | None:
+        length = int.from_bytes(held[:4], "big")
+        rng = random.Random(f"{self._frames} {length}")
+        self._frames += 1
+        if len(held) >= 4 + length and 0 < length <= SHORT and rng.random() < 0.2:
+            return _fragments(bytes(held[4 : 4 + length]), rng), 4 + length
+        return None
 
 
 def _fragments(payload: bytes, rng: random.Random) -> bytes:
@@ -97,60 +50,9 @@ def _fragments(payload: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-class Unframer:
-    """A server's stream of WebSocket as one of RLX, piece by piece. Raises AssertionError for what is none."""
-
-    def __init__(self, strange: bool = False) -> None:
-        """`strange`: the server may have been pinged with anything."""
-        self._strange = strange
-        self._held = bytearray()
-        self._asked = True
-        self.close_code: int | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the request has been answered."""
-        return not self._asked
-
-    def taken(self, data: bytes) -> bytes:
-        """The frames of RLX that these bytes complete."""
-        self._held += data
-        if self._asked:
-            head, end, rest = bytes(self._held).partition(b"\r\n\r\n")
-            if not end:
-                return b""
-            assert head.startswith(b"HTTP/1.1 101 "), head
-            assert b"Extensions" not in head, "nothing is compressed"
-            self._held, self._asked = bytearray(rest), False
-        out = bytearray()
-        while (frame := self._frame()) is not None:
-            opcode, payload = frame
-            assert self.close_code is None, "nothing follows a Close frame"
-            if opcode == BINARY:
-                out += struct.pack(">I", len(payload)) + payload
-            elif opcode == CLOSE:
-                self.close_code = int.from_bytes(payload[:2], "big") if payload else 1005
-                payload[2:].decode("utf-8")
-            else:
-                assert opcode == PONG and (self._strange or payload == b"are you there?"), (opcode, payload)
-        return bytes(out)
-
-    def _frame(self) -> tuple[int, bytes] | None:
-        held = self._held
-        if len(held) < 2:
-            return None
-        assert held[0] & 0xF0 == 0x80, "whole frames, no reserved bits"
-        count, at = held[1], 2
-        assert count < 128, "a server does not mask"
-        if count >= 126:
-            size = 2 if count == 126 else 8
-            count, at = int.from_bytes(held[2 : 2 + size], "big"), 2 + size
-        if len(held) < at + count:
-            return None
-        payload = bytes(held[at : at + count])
-        opcode = held[0] & 15
-        del held[: at + count]
-        return opcode, payload
+def upgraded(sock: socket.socket, asked: bytes | None = None) -> WebSocketWire:
+    """The same connection over WebSocket. `asked`: another request than the usual one."""
+    return WebSocketWire(sock, request() if asked is None else asked, Fragmenter())
 
 
 class _Way:
@@ -167,7 +69,7 @@ class _Pair:
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.up, self.down = _Way(near, far), _Way(far, near)
-        self.masker, self.unframer = Masker(), Unframer()
+        self.masker, self.unframer = Fragmenter(), Unframer()
         self.up.held += request()
 
     def ways(self) -> tuple[_Way, _Way]:
@@ -240,8 +142,8 @@ class WebSocketRelay:
         try:
             for way in pair.ways():
                 self._move(pair, way)
-        except (OSError, AssertionError) as error:
-            if isinstance(error, AssertionError):
+        except (OSError, Wrong) as error:
+            if isinstance(error, Wrong):
                 self.failures.append(str(error))
             self._close(selector, pair)
             return
@@ -280,36 +182,3 @@ class WebSocketRelay:
                     way.sink.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for way in pair.ways():
             way.source.close()
-
-
-class Upgraded:
-    """A blocking socket that speaks RLX over WebSocket: what of a socket a `Line` uses."""
-
-    def __init__(self, sock: socket.socket, asked: bytes | None = None) -> None:
-        """`asked`: another request than the usual one."""
-        self.raw = sock
-        self._masker, self.unframer = Masker(), Unframer()
-        sock.sendall(request() if asked is None else asked)
-        self._heard = b""
-        while not self.unframer.is_open:
-            data = sock.recv(PIECE)
-            assert data, "the server closed before it answered the request"
-            self._heard += self.unframer.taken(data)
-
-    def sendall(self, data: bytes) -> None:
-        self.raw.sendall(self._masker.masked(data))
-
-    def recv(self, count: int) -> bytes:
-        while not self._heard:
-            data = self.raw.recv(PIECE)
-            if not data:
-                return b""
-            self._heard = self.unframer.taken(data)
-        said, self._heard = self._heard[:count], self._heard[count:]
-        return said
-
-    def settimeout(self, seconds: float | None) -> None:
-        self.raw.settimeout(seconds)
-
-    def close(self) -> None:
-        self.raw.close()

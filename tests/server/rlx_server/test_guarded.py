@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from relaax import rlx
+from relaax.conformance.websocket import request
 from relaax.rlx import ErrorCode
 from relaax.server.rlx_server.children import MAX_STALLED
 from relaax.tls import client_context
@@ -21,7 +22,6 @@ from support.offline_algorithm import SLOW
 from support.processes import Processes, Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello
-from support.websocket_relay import request
 
 both_ways = pytest.mark.parametrize("websocket", [False, True], ids=["tcp", "websocket"])
 Server = tuple[Running, str]

@@ -12,6 +12,7 @@ import pytest
 
 from relaax import rlx
 from relaax.client import Client, VectorClient
+from relaax.conformance.websocket import CLOSE, PING, message, request
 from relaax.rlx import ErrorCode
 from relaax.server.rlx_server.children import MAX_STALLED
 from relaax.server.rlx_server.websocket_layer import MAX_REQUEST_BYTES, NO_PAGES
@@ -19,7 +20,7 @@ from support.offline_algorithm import SLOW
 from support.processes import Running, wait_until
 from support.rlx_line import PATIENCE, Line
 from support.rlx_pair import make_hello
-from support.websocket_relay import CLOSE, PING, Upgraded, message, request
+from support.websocket_relay import upgraded
 
 TOKEN = "a-token-of-the-test"
 Server = tuple[Running, str]
@@ -97,9 +98,9 @@ def test_a_request_byte_by_byte_is_an_hour_of_nothing_and_then_served(shared: Se
         asked = request()
         for at in range(len(asked) - 1):
             sock.sendall(asked[at : at + 1])
-        upgraded = Upgraded(sock, asked[-1:])
-        upgraded.sendall(rlx.ClientConnection().send(make_hello()))
-        assert upgraded.recv(4)
+        wire = upgraded(sock, asked[-1:])
+        wire.sendall(rlx.ClientConnection().send(make_hello()))
+        assert wire.recv(4)
 
 
 @pytest.mark.parametrize("origin", [None, "http://localhost", "https://localhost:8443", "http://127.0.0.1:3000",
@@ -107,8 +108,7 @@ def test_a_request_byte_by_byte_is_an_hour_of_nothing_and_then_served(shared: Se
 def test_programs_and_pages_of_this_computer_are_let_in(shared: Server, origin: str | None) -> None:
     more = b"" if origin is None else f"\r\nOrigin: {origin}".encode()
     with connected(shared[1]) as sock:
-        upgraded = Upgraded(sock, request().replace(b"\r\nUpgrade", more + b"\r\nUpgrade", 1))
-        assert upgraded.unframer.is_open
+        assert upgraded(sock, request().replace(b"\r\nUpgrade", more + b"\r\nUpgrade", 1)).unframer.is_open
 
 
 @pytest.mark.parametrize(
