@@ -16,7 +16,7 @@ _MAY_PASS = (429, 500, 502, 503, 504)
 _SHOWN = 300
 
 
-class _Protocol(HeldFailure, ClientProtocol):
+class _ClientEnd(HeldFailure, ClientProtocol):
     """The library's end of a client."""
 
 
@@ -26,7 +26,7 @@ class ClientWebSocket(MessageStream):
     def __init__(self, host: str, port: int, path: str, secure: bool) -> None:
         """`secure`: whether TLS lies below."""
         path, _, query = path.partition("?")
-        self._protocol: _Protocol = _Protocol(
+        self._protocol: _ClientEnd = _ClientEnd(
             WebSocketURI(secure, host, port, path, query), max_size=HANDSHAKE_FRAME_BYTES, logger=QUIET
         )
         super().__init__(self._protocol)

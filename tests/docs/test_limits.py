@@ -32,7 +32,16 @@ from relaax.server.parameter_server import core, requests
 from relaax.server.parameter_server.coordination import barrier, follower, introduction, leader
 from relaax.server.replay_server import held_table, keeping
 from relaax.server.replay_server import service as replay_service
-from relaax.server.rlx_server import children, claims, client_accounts, dead_peers, listener, meters, peer
+from relaax.server.rlx_server import (
+    children,
+    claims,
+    client_accounts,
+    dead_peers,
+    listener,
+    meters,
+    peer,
+    websocket_layer,
+)
 from support.pages import DOCS
 
 PAGE = (DOCS / "limits.md").read_text("utf-8")
@@ -77,6 +86,7 @@ CONSTANTS: dict[str, float] = {
     "BURST_SECONDS": meters.BURST_SECONDS,
     "STUCK_SECONDS": claims.STUCK_SECONDS,
     "MAX_STALLED": children.MAX_STALLED,
+    "MAX_REQUEST_BYTES": websocket_layer.MAX_REQUEST_BYTES,
     "LOGGED": guard.LOGGED,
     "MAX_TOKEN_BYTES": handshake.MAX_TOKEN_BYTES,
     "MAX_TEXT_BYTES": handshake.MAX_TEXT_BYTES,
@@ -125,6 +135,7 @@ SPELLED = {
     "MAX_PUT_BYTES": f"{s3.MAX_PUT_BYTES / 2**30:g} GiB",
     "table_copy.PIECE_BYTES": f"{table_copy.PIECE_BYTES / 2**20:g} MiB",
     "MAX_MESSAGE": f"{wire.MAX_MESSAGE / 2**20:g} MiB",
+    "MAX_REQUEST_BYTES": f"{websocket_layer.MAX_REQUEST_BYTES / 1024:g} KiB",
     "HANDSHAKE_FRAME_BYTES": f"{framing.HANDSHAKE_FRAME_BYTES / 1024:g} KiB",
 }
 

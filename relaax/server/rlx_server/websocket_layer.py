@@ -39,7 +39,7 @@ def begins_with_http(first: bytes) -> bool:
     return first[:1].isalpha() and first[:1].isupper()
 
 
-class _Protocol(HeldFailure, ServerProtocol):
+class _ServerEnd(HeldFailure, ServerProtocol):
     """The library's end of a server that lets RLX have the last word."""
 
 
@@ -49,7 +49,7 @@ class WebSocketLayer:
     def __init__(self, origins: Sequence[str], refusal: str = "") -> None:
         """`refusal`: why every request is refused; empty if none is for that."""
         self._refusal = refusal
-        self._protocol = _Protocol(
+        self._protocol = _ServerEnd(
             origins=[None, LOOPBACK_ORIGIN, *origins],  # type: ignore[list-item]  # Origin is a str
             max_size=HANDSHAKE_FRAME_BYTES,
             logger=QUIET,
