@@ -95,6 +95,9 @@ METERS_PY = "relaax/server/rlx_server/meters.py"
 CHILDREN_PY = "relaax/server/rlx_server/children.py"
 MEASURES_PY = "relaax/server/rlx_server/worker_metrics.py"
 PEER_PY = "relaax/server/rlx_server/peer.py"
+CLIENT_ENTRY_PY = "relaax/server/rlx_server/client_entry.py"
+CHANNEL_PY = "relaax/server/rlx_server/channel.py"
+WEBSOCKET_PY = "relaax/server/rlx_server/websocket_layer.py"
 PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
 SESSION_PY = "relaax/server/rlx_server/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
@@ -1594,6 +1597,36 @@ ERRORS = (
         "what the heartbeat hears while the worker is busy is dropped",
         [(PEER_PY, "                self._heard.append(event)\n", "                pass\n")],
         f"{RLX_SERVER_TESTS}/test_peer.py",
+    ),
+    planted(
+        "every-origin",
+        "pages from anywhere may connect",
+        [(WEBSOCKET_PY, "origins=[None, LOOPBACK_ORIGIN, *origins]", "origins=None")],
+        f"{RLX_SERVER_TESTS}/test_websocket.py",
+    ),
+    planted(
+        "origins-like-loopback",
+        "an origin that begins like one of this computer is one",
+        [(WEBSOCKET_PY, '(:[0-9]{1,5})?")', '(:[0-9]{1,5})?.*")')],
+        f"{RLX_SERVER_TESTS}/test_websocket.py",
+    ),
+    planted(
+        "mistake-behind-a-message",
+        "a mistake of WebSocket that came with a good message waits for more to come",
+        [(CHANNEL_PY, "websocket.ended or websocket.broken is not None", "websocket.ended")],
+        f"{RLX_SERVER_TESTS}/test_websocket.py",
+    ),
+    planted(
+        "websocket-takes-a-place",
+        "who asked for a WebSocket and says nothing takes a place from others",
+        [(CLIENT_ENTRY_PY, "tls is not None or self._peer.begins_with_http()", "tls is not None")],
+        f"{RLX_SERVER_TESTS}/test_websocket.py",
+    ),
+    planted(
+        "plain-http-at-tls",
+        "a port with TLS takes a WebSocket in plain text",
+        [(WEBSOCKET_PY, "if self._refusal:", "if False:")],
+        f"{RLX_SERVER_TESTS}/test_guarded.py",
     ),
     planted(
         "swap-as-memory",

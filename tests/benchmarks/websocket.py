@@ -2,7 +2,7 @@
 """What WebSocket costs: the p50 of an action over WebSocket and over TCP, from one client program, by turns.
 
 One environment on each connection of `relaax.client.Client`; what is timed is a call of `send`. The agent is da3c's, as
-in `config/da3c_gym_cartpole.yaml`, which also learns meanwhile; and one that computes nothing, of which the wire is all.
+in `config/da3c_gym_cartpole.yaml`, which also learns meanwhile; then one that computes nothing: the wire is all of it.
 The ratio is the median of the rounds'. Exit code 1 if da3c's is over the bar.
 
     python tests/benchmarks/websocket.py

@@ -24,7 +24,7 @@ NO_PAGES = (
     "(binary messages). It has no pages."
 )
 TOO_LONG = f"The request is longer than {MAX_REQUEST_BYTES} bytes."
-NO_REQUEST = "This is no HTTP request that can be understood."
+NO_REQUEST = f"This is no HTTP request that can be understood. {NO_PAGES}"
 
 
 class HttpRefused(Exception):
@@ -96,7 +96,10 @@ class WebSocketLayer:
         if not events or not isinstance(events[0], Request):
             protocol.data_to_send()
             raise self._refused(HTTPStatus.BAD_REQUEST, NO_REQUEST)
-        response = protocol.accept(events[0])
+        try:
+            response = protocol.accept(events[0])
+        except UnicodeEncodeError:  # websockets 16 stumbles over its own sentence, with bytes of the client in it
+            raise self._refused(HTTPStatus.BAD_REQUEST, NO_REQUEST) from None
         status = HTTPStatus(response.status_code)
         if status is HTTPStatus.SWITCHING_PROTOCOLS:
             protocol.send_response(response)

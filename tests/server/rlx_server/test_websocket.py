@@ -120,8 +120,11 @@ def test_programs_and_pages_of_this_computer_are_let_in(shared: Server, origin: 
 def test_pages_of_others_are_not(shared: Server, origin: str) -> None:
     asked = request().replace(b"\r\nUpgrade", b"\r\nOrigin: " + origin.encode("latin-1") + b"\r\nUpgrade", 1)
     answer = answer_to(shared[1], asked)
-    assert answer.startswith("HTTP/1.1 403 ")
-    assert "relaax-rlx-server.origins" in answer
+    if origin.isascii():
+        assert answer.startswith("HTTP/1.1 403 ")
+        assert "relaax-rlx-server.origins" in answer
+    else:  # which the library's older versions take for no request
+        assert answer.startswith(("HTTP/1.1 400 ", "HTTP/1.1 403 "))
     wait_until(lambda: "HTTP 403: Pages of the origin" in shared[0].stderr, "the log says so")
 
 
@@ -259,8 +262,8 @@ def test_silence_is_ended_with_a_sentence(serve) -> None:  # type: ignore[no-unt
         expect_error(line, ErrorCode.TIMEOUT, "nothing was received", 1000)
 
 
-def test_those_who_ask_and_say_nothing_keep_nobody_waiting(shared: Server) -> None:
-    server, address = shared
+def test_those_who_ask_and_say_nothing_keep_nobody_waiting(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(handshake_timeout=300.0)
     with contextlib.ExitStack() as held:
         for _ in range(MAX_STALLED + 16):
             sock = held.enter_context(contextlib.closing(connected(address)))
