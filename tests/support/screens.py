@@ -72,7 +72,7 @@ def vnc_screenshot(port: int, password: str | None, folder: Path) -> npt.NDArray
 
 
 class Browser:
-    """Headless Chromium at the page of noVNC."""
+    """Headless Chromium, at the page of noVNC or another one."""
 
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         from selenium import webdriver
@@ -85,8 +85,17 @@ class Browser:
         self._driver = webdriver.Chrome(options, service)
         stack.callback(self._driver.quit)
 
+    def go(self, url: str) -> None:
+        """Go to any page."""
+        self._driver.get(url)
+
+    @property
+    def title(self) -> str:
+        """That of the page."""
+        return str(self._driver.title)
+
     def open(self, port: int, password: str) -> None:
-        """Go to the page, which logs in."""
+        """Go to the page of noVNC, which logs in."""
         self._driver.get(f"http://127.0.0.1:{port}/vnc.html?autoconnect=1&password={password}")
 
     def canvas(self) -> npt.NDArray[np.uint8] | None:
