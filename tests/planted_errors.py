@@ -1629,6 +1629,12 @@ ERRORS = (
         f"{RLX_SERVER_TESTS}/test_guarded.py",
     ),
     planted(
+        "names-as-sent",
+        "names of metrics are kept as clients send them",
+        [("relaax/server/rlx_server/session.py", "{CLIENTS}{formed(name)}", "{CLIENTS}{name}")],
+        f"{RLX_SERVER_TESTS}/test_session.py",
+    ),
+    planted(
         "swap-as-memory",
         "swap counts as memory",
         [

@@ -76,11 +76,10 @@ class Channel:
         return self._websocket.received(said, limit)
 
     def _opened(self, tls: TlsLayer, data: bytes | memoryview) -> bytes:
-        before = tls.agreed
         try:
             return tls.received(data)
         except TlsFailed as error:
-            if not before and not tls.agreed:
+            if not tls.agreed:
                 raise
             raise PeerGone from error
 

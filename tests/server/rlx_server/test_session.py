@@ -335,12 +335,19 @@ def test_scalars_of_the_environment_live_under_client() -> None:
     assert played.metrics.scalars == [("client/height", 1.5), ("client/fuel/left", 2.0)]
 
 
-@pytest.mark.parametrize("name", ["x" * 128, "a//b", "a/", "a.b-c_d/9"])
-def test_whatever_name_the_protocol_allows_is_one_for_metrics(name: str) -> None:
-    connection = Pair()
-    connection.open()
-    connection.client_says(Metrics([(name, 1.0)]))
-    assert check_name(f"client/{name}") == f"client/{name}"
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *[(name, name) for name in ("x" * 128, "a//b", "a/", "a.b-c_d/9", "1st", "-", "../x")],
+        *[("act latency on client", "act_latency_on_client"), ("/a", "_a"), ("//", "_/"), ("\0\n", "__")],
+        ("é" * 64, "_" * 64),
+    ],
+)  # fmt: skip
+def test_whatever_name_the_protocol_allows_is_one_for_metrics(name: str, form: str) -> None:
+    """As a stranger's client sends it: Python's own brings names into form itself."""
+    played = Played(SAME)
+    played.session.metrics(Metrics([(name, 1.0)]))
+    assert played.metrics.scalars == [(check_name(f"client/{form}"), 1.0)]
 
 
 @pytest.mark.parametrize("autoreset", [SAME, NEXT])

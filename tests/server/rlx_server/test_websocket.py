@@ -276,6 +276,19 @@ def test_those_who_ask_and_say_nothing_keep_nobody_waiting(serve) -> None:  # ty
     wait_until(lambda: not server.children(), "nobody is left")
 
 
+def test_no_token_is_logged(serve, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """The library would write every frame at this level."""
+    monkeypatch.setenv("RELAAX_TOKEN", TOKEN)
+    server, address = serve(log_level="DEBUG")
+    for codec in ("protobuf", "json"):
+        with Line(address, codec, websocket=True) as line:
+            line.open(token=TOKEN)
+            assert line.init() == 0
+    wait_until(lambda: not server.children(), "the workers end")
+    assert TOKEN not in server.stderr
+    assert TOKEN.encode().hex(" ")[:20] not in server.stderr
+
+
 def test_there_is_no_more_room_than_over_tcp(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(max_workers=1)
     with Line(address, websocket=True) as first, Line(address, websocket=True) as second:
