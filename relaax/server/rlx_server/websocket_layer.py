@@ -77,14 +77,13 @@ class WebSocketLayer:
         if self._refusal:
             raise self._refused(HTTPStatus.BAD_REQUEST, self._refusal)
         self._head += data
-        end = self._head.find(END_OF_REQUEST) + len(END_OF_REQUEST)
-        if max(end, len(self._head) if end < len(END_OF_REQUEST) else 0) > MAX_REQUEST_BYTES:
+        head, end, rest = self._head.partition(END_OF_REQUEST)
+        if len(head) + len(end) > MAX_REQUEST_BYTES:
             raise self._refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LONG)
-        if end < len(END_OF_REQUEST):
+        if not end:
             return b""
-        head, rest = self._head[:end], self._head[end:]
         self._head = bytearray()
-        self._answer(head)
+        self._answer(head + end)
         self._messages = MessageStream(self._protocol)
         return self._messages.received(rest, limit) if rest else b""
 

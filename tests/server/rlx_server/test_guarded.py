@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from relaax import rlx
+from relaax.client import Client, Failure
 from relaax.conformance.websocket import request
 from relaax.rlx import ErrorCode
 from relaax.server.rlx_server.children import MAX_STALLED
@@ -55,6 +57,19 @@ def test_whoever_knows_the_token_is_served_over_tls(guarded: Server, keys: Keys,
         assert line.expect(rlx.EpisodeReturns).episode_return.tolist() == [4.0, 5.0]
         line.say(rlx.Bye("done"))
         line.expect_end()
+
+
+def test_the_client_takes_an_address_with_wss(guarded: Server, keys: Keys) -> None:
+    _, address = guarded
+    spaces: dict[str, Any] = {"observation_space": rlx.Box(shape=(2,)), "action_space": rlx.Discrete(3)}
+    with Client(f"wss://{address}/rlx", token=keys.token, tls_ca=keys.path("ca.pem"), **spaces) as client:
+        assert client.init([0.0, 0.0]) == 0
+        assert client.reset(1.0) == 1.0
+    with (
+        Client(f"wss://{address}", token=keys.token, retry_seconds=0, **spaces) as client,
+        pytest.raises(Failure, match="its certificate cannot be trusted"),
+    ):
+        client.connect()
 
 
 @both_ways
