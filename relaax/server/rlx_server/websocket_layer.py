@@ -23,6 +23,10 @@ NO_PAGES = (
     "This port speaks RLX, the protocol by which environments reach the agents of RELAAX, over TCP or over WebSocket "
     "(binary messages). It has no pages."
 )
+NOT_ALLOWED = (
+    "Pages of the origin {} may not connect to this server: relaax-rlx-server.origins lists those that may, beside pages "
+    "of localhost."
+)
 TOO_LONG = f"The request is longer than {MAX_REQUEST_BYTES} bytes."
 NO_REQUEST = f"This is no HTTP request that can be understood. {NO_PAGES}"
 
@@ -104,9 +108,9 @@ class WebSocketLayer:
             protocol.send_response(response)
             return
         error = protocol.handshake_exc
-        sentence = f"No WebSocket: {error}."
+        sentence = f"No WebSocket: {_shown(str(error))}."
         if isinstance(error, InvalidOrigin):
-            sentence = _not_allowed(str(error.value))
+            sentence = NOT_ALLOWED.format(_shown(str(error.value)))
         elif status in (HTTPStatus.UPGRADE_REQUIRED, HTTPStatus.METHOD_NOT_ALLOWED):
             sentence = NO_PAGES
         kept = {name: response.headers[name] for name in ("Upgrade", "Allow") if name in response.headers}
@@ -133,9 +137,6 @@ class WebSocketLayer:
         return b"" if self._messages is None else self._messages.farewell()
 
 
-def _not_allowed(origin: str) -> str:
-    shown = "".join(character if character.isprintable() else "?" for character in origin[:200])
-    return (
-        f"Pages of the origin {shown} may not connect to this server: relaax-rlx-server.origins lists those that may, "
-        "beside pages of localhost."
-    )
+def _shown(said: str) -> str:
+    """Return what a client said so that it can stand in a log."""
+    return "".join(character if character.isprintable() else "?" for character in said[:200])
