@@ -24,8 +24,8 @@ NO_PAGES = (
     "(binary messages). It has no pages."
 )
 NOT_ALLOWED = (
-    "Pages of the origin {} may not connect to this server: relaax-rlx-server.origins lists those that may, beside pages "
-    "of localhost."
+    "Pages of the origin {} may not connect to this server: relaax-rlx-server.origins lists those that may, beside "
+    "pages of localhost."
 )
 TOO_LONG = f"The request is longer than {MAX_REQUEST_BYTES} bytes."
 NO_REQUEST = f"This is no HTTP request that can be understood. {NO_PAGES}"
