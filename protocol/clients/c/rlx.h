@@ -681,19 +681,17 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
     return RLX_OK;
 }
 
-/* Look at every whole frame that is there, and read on until what is due has come; `due` 0: do not read. */
+/* Look at the frames that are there, and read on, until what is due has come: what is behind it is looked at by the
+ * next call. `due` 0: look at every whole frame that is there, do not read. */
 static int rlx__hear(rlx_client *c, uint32_t due) {
-    int got = 0, verdict = RLX_OK, whole;
+    int came = 0, verdict = RLX_OK, whole;
     ptrdiff_t read;
     rlx__in frame;
     for (;;) {
         while ((whole = rlx__frame(c, &frame, &verdict)) == 1) {
-            int came = 0;
-            if ((verdict = rlx__look(c, frame, got ? 0 : due, &came)) != RLX_OK) return verdict;
-            got |= came && due != 0;
+            if ((verdict = rlx__look(c, frame, due, &came)) != RLX_OK || (came && due != 0)) return verdict;
         }
-        if (whole < 0) return verdict;
-        if (got || due == 0) return RLX_OK;
+        if (whole < 0 || due == 0) return verdict;
         memmove(c->in, c->in + c->in_from, c->in_to - c->in_from);
         c->in_to -= c->in_from, c->in_from = 0;
         read = c->transport.read(c->connection, c->in + c->in_to, c->in_size - c->in_to, c->silence);

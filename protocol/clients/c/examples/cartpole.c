@@ -90,11 +90,12 @@ int main(int argc, char **argv) {
     static const uint32_t shape[] = {4};
     static const char *const habits[] = {"", "disabled", "same_step", "next_step"};
     static char token[4097], host[256];
-    rlx_config config = {0};
+    rlx_config config;
     int autoreset = RLX_SAME_STEP, verdict, i;
     char why[256];
     rlx_client *client;
     FILE *file;
+    memset(&config, 0, sizeof config);
     config.environments = 1, config.mode = RLX_TRAIN;
     random_state = (uint64_t)time(NULL) ^ (uint64_t)getpid() << 32;
     for (i = 1; i < argc; i++) {
