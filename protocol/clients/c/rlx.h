@@ -506,7 +506,7 @@ static int rlx__in_range(const rlx__leaf *leaf, const uint8_t *p, size_t i, int 
     value = rlx__number(leaf->dtype, p);
     slack = leaf->dtype >= RLX_FLOAT16 ? half_unit[leaf->dtype - RLX_FLOAT16] : 0; /* bounds are rounded to the dtype */
     low = s->lows == 0 ? value : s->low[s->lows == 1 ? 0 : i], high = s->highs == 0 ? value : s->high[s->highs == 1 ? 0 : i];
-    return value >= low - slack * (low < 0 ? -low : low) && value <= high + slack * (high < 0 ? -high : high);
+    return !(value < low - slack * (low < 0 ? -low : low)) && !(value > high + slack * (high < 0 ? -high : high));
 }
 
 /* Whether data of N values of a leaf are in its space; bounds of a box are only looked at for actions. */
