@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from relaax.conformance.wire import Line, Over, decoded, encoded, kind_of
 from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode
 
-PATIENCE = 120.0
+PATIENCE = 60.0
 _ASKS = ("init", "step", "reset")
 DIFFERS = ("client_name", "client_version")  # a client has its own
 
@@ -37,7 +38,7 @@ def play(command: Sequence[str], conversation: Conversation, one_by_one: bool) -
     """Play one conversation, the server's bytes whole or one by one. Raises Different."""
     entries = _said(conversation)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(PATIENCE)
+        listener.settimeout(0.05)
         script = commands(entries, listener.getsockname()[1])
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -47,7 +48,7 @@ def play(command: Sequence[str], conversation: Conversation, one_by_one: bool) -
             process.stdin.write("".join(f"{one}\n" for one in script))
             process.stdin.close()
             process.stdin = None
-            sock, _ = listener.accept()
+            sock = _accepted(listener, process)
             with sock:
                 _serve(Line(sock, PATIENCE, one_by_one), entries)
             output, errors = process.communicate(timeout=PATIENCE)
@@ -59,6 +60,19 @@ def play(command: Sequence[str], conversation: Conversation, one_by_one: bool) -
         raise Different(f"exit code {process.returncode}: {errors or output}")
     if len(heard) != len(due) or not all(map(_agree, heard, due)):
         raise Different(f"it heard {heard}; it was told {due}")
+
+
+def _accepted(listener: socket.socket, process: subprocess.Popen[str]) -> socket.socket:
+    """The client's connection. Raises Different if it ends instead."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        ended = process.poll() is not None
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            if ended:
+                raise Different("it ended before it connected: " + " ".join(process.communicate())) from None
+    raise Different("it did not connect")
 
 
 def _said(conversation: Conversation) -> list[dict[str, Any]]:
