@@ -6,11 +6,13 @@ Protobuf, which is what these clients speak.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import subprocess
-import time
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
@@ -34,45 +36,54 @@ def playable() -> list[Conversation]:
     return [c for c in load() if not (c.file == "server_mistakes" and c.codec == "json")]
 
 
-def play(command: Sequence[str], conversation: Conversation, one_by_one: bool) -> None:
-    """Play one conversation, the server's bytes whole or one by one. Raises Different."""
-    entries = _said(conversation)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.05)
-        script = commands(entries, listener.getsockname()[1])
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+class Player:
+    """A running program `play`. Use it as a context manager."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def play(self, conversation: Conversation, one_by_one: bool) -> None:
+        """Play one conversation, the server's bytes whole or one by one. Raises Different."""
+        entries = _said(conversation)
+        too_long = threading.Timer(PATIENCE, self._process.kill)
+        too_long.start()
         try:
-            assert process.stdin is not None
-            process.stdin.write("".join(f"{one}\n" for one in script))
-            process.stdin.close()
-            process.stdin = None
-            sock = _accepted(listener, process)
-            with sock:
-                _serve(Line(sock, PATIENCE, one_by_one), entries)
-            output, errors = process.communicate(timeout=PATIENCE)
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                script = [*commands(entries, listener.getsockname()[1]), "end"]
+                assert self._process.stdin is not None
+                self._process.stdin.write("".join(f"{one}\n" for one in script))
+                self._process.stdin.flush()
+                with self._accepted(listener) as sock:
+                    _serve(Line(sock, PATIENCE, one_by_one), entries)
+            heard, due = self._heard(), _due(entries)
         finally:
-            process.kill()
-            process.wait()
-    heard, due = output.splitlines(), _due(entries)
-    if process.returncode != 0 or errors:
-        raise Different(f"exit code {process.returncode}: {errors or output}")
-    if len(heard) != len(due) or not all(map(_agree, heard, due)):
-        raise Different(f"it heard {heard}; it was told {due}")
+            too_long.cancel()
+        if len(heard) != len(due) or not all(map(_agree, heard, due)):
+            raise Different(f"it heard {heard}; it was told {due}")
 
+    def _accepted(self, listener: socket.socket) -> socket.socket:
+        listener.settimeout(0.05)
+        while self._process.poll() is None:
+            with contextlib.suppress(TimeoutError):
+                return listener.accept()[0]
+        raise Different(f"it did not connect: {' '.join(self._process.communicate())}")
 
-def _accepted(listener: socket.socket, process: subprocess.Popen[str]) -> socket.socket:
-    """The client's connection. Raises Different if it ends instead."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        ended = process.poll() is not None
-        try:
-            return listener.accept()[0]
-        except TimeoutError:
-            if ended:
-                raise Different("it ended before it connected: " + " ".join(process.communicate())) from None
-    raise Different("it did not connect")
+    def _heard(self) -> list[str]:
+        assert self._process.stdout is not None
+        lines = [line.rstrip("\n") for line in iter(self._process.stdout.readline, "end\n") if line or self._ended()]
+        return lines
+
+    def _ended(self) -> bool:
+        raise Different(f"it ended with exit code {self._process.wait()}: {self._process.communicate()[1]}")
 
 
 def _said(conversation: Conversation) -> list[dict[str, Any]]:

@@ -179,12 +179,18 @@ int main(void) {
     rlx_config config;
     int verdict = RLX_OK;
     memset(&config, 0, sizeof config);
-    while (verdict == RLX_OK && fgets(line, sizeof line, stdin) != NULL) {
+    while (fgets(line, sizeof line, stdin) != NULL) {
         char *kept = strdup(line), *part; /* addresses and tokens point into it */
-        for (word = count = 0, part = strtok(kept, " \n"); part != NULL; part = strtok(NULL, " \n")) words[count++] = part;
-        verdict = command(&client, &config);
+        if (strcmp(line, "end\n") == 0) {
+            rlx_close(client);
+            client = NULL, verdict = RLX_OK, memset(&config, 0, sizeof config);
+            puts("end");
+        } else if (verdict == RLX_OK) { /* after the end of a connection the rest is skipped */
+            for (word = count = 0, part = strtok(kept, " \n"); part != NULL; part = strtok(NULL, " \n")) words[count++] = part;
+            verdict = command(&client, &config);
+        }
+        if (verdict == 9) return 9;
         fflush(stdout);
     }
-    rlx_close(client);
-    return verdict == 9 ? 9 : 0;
+    return 0;
 }

@@ -195,9 +195,18 @@ func perform(client **rlx.Client, leaves *int, l line) (err error) {
 func main() {
 	var client *rlx.Client
 	var leaves int
+	over := false // after the end of a connection the rest is skipped
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
+		if lines.Text() == "end" {
+			client.Close()
+			over = false
+			fmt.Println("end")
+		}
+		if over || lines.Text() == "end" {
+			continue
+		}
 		err := perform(&client, &leaves, strings.Fields(lines.Text()))
 		var wrong *rlx.Error
 		if err == nil || !errors.As(err, &wrong) {
@@ -213,7 +222,6 @@ func main() {
 		default:
 			fmt.Println("lost", wrong.Code, wrong)
 		}
-		break
+		over = true
 	}
-	client.Close()
 }

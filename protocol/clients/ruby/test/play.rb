@@ -149,16 +149,23 @@ class RLX::Leaf
 end
 
 play = Play.new
+over = false # after the end of a connection the rest is skipped
+$stdout.sync = true
 $stdin.each_line do |text|
   line = Line.new(text)
-  play.public_send(line.word, line)
+  if text == "end\n"
+    play.close
+    over = false
+    puts "end"
+  elsif !over
+    play.public_send(line.word, line)
+  end
 rescue RLX::Finished => e
   puts "finished #{e.global_step} #{e.message}"
-  break
+  over = true
 rescue RLX::Interrupted, RLX::Failed => e
   puts "lost #{e.code} #{e.message}"
-  break
+  over = true
 rescue ArgumentError => e
   puts "invalid 8 #{e.message}"
 end
-play.close

@@ -157,8 +157,17 @@ fn perform(client: &mut Option<Client>, leaves: &mut usize, line: &mut Line) -> 
 
 fn main() {
     let (mut client, mut leaves) = (None, 0);
+    let mut over = false; // after the end of a connection the rest is skipped
     for line in std::io::stdin().lock().lines() {
         let line = line.expect("a line");
+        if line == "end" {
+            (client, over) = (None, false);
+            println!("end");
+            continue;
+        }
+        if over {
+            continue;
+        }
         match perform(&mut client, &mut leaves, &mut Line(line.split_whitespace().peekable())) {
             Ok(()) => continue,
             Err(Error::Invalid { sentence }) => {
@@ -167,9 +176,9 @@ fn main() {
             }
             Err(Error::Finished { global_step, sentence }) => println!("finished {global_step} {sentence}"),
             Err(Error::Failed { code, sentence } | Error::Interrupted { code, sentence }) => {
-                println!("lost {code} {sentence}")
+                println!("lost {code} {sentence}");
             }
         }
-        break;
+        over = true;
     }
 }
