@@ -7,10 +7,15 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from relaax.conformance import scripts
 from relaax.conformance.client import check_client, client_rules
@@ -117,12 +122,41 @@ def test_conformance(built: Built, name: str, habit: str, short: bool) -> None:
     assert set(not_passed(report)) <= TIMING
 
 
+def elliptic_keys(folder: Path) -> Path:
+    """Those of `relaax keys`."""
+    return Keys(folder).folder
+
+
+def rsa_keys(folder: Path) -> Path:
+    """An authority, and a certificate of it for localhost, with RSA keys."""
+    folder.mkdir()
+    now = datetime.now(timezone.utc)
+    authority, server = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+    for name, key, signs in (("ca", authority, True), ("server", server, False)):
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{folder.name} {name}")]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{folder.name} ca")]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(signs, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        )
+        certificate = builder.sign(authority, hashes.SHA256())
+        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "server-key.pem").write_bytes(server.private_bytes(*pem))
+    return folder
+
+
 class TlsServer:
     """Serves one client over TLS. `told`: what it answered; None where no handshake was made."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Path) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(keys.path("server.pem"), keys.path("server-key.pem"))
+        self._context.load_cert_chain(keys / "server.pem", keys / "server-key.pem")
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(PATIENCE)
         self.answers: int | None = None
@@ -167,10 +201,11 @@ class TlsServer:
 def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> None:
     """It plays over TLS; it does not talk to, nor try again at, a server whose authority it does not know."""
     language, out = built(name)
-    keys, strange = Keys(tmp_path / "keys"), Keys(tmp_path / "strange")
+    make = rsa_keys if name == "csharp" else elliptic_keys  # mono judges no certificates with elliptic curves
+    keys, strange = make(tmp_path / "keys"), make(tmp_path / "strange")
     for trusted in (keys, strange):
         server = TlsServer(keys)
-        words = cartpole(language, out, "--tls-ca", trusted.path("ca.pem"))
+        words = cartpole(language, out, "--tls-ca", str(trusted / "ca.pem"))
         client = processes.start(*(word.replace("{address}", server.address) for word in words))
         code = client.wait(PATIENCE)
         assert server.close() == 1
@@ -193,7 +228,6 @@ def test_cartpole_is_learned_through_it(built: Built, runs: Runs, name: str, sho
     words = [word for word in cartpole(language, out) if word != "{address}"]
     document["relaax-run"] |= {
         "environment": str(ROOT / "tests/support/started_client.py"),
-        "name": None,
         "arguments": [str(tmp_path), *words],
         "target-return": target,
     }

@@ -123,9 +123,7 @@ LANGUAGES = {
         Language(
             "java",
             ("javac", "java"),
-            build=(
-                (*_JAVA.split(), "src/test/java/relaax/rlx/Play.java", "src/test/java/relaax/rlx/ClientTest.java"),
-            ),
+            build=((*_JAVA.split(), "src/test/java/relaax/rlx/Play.java", "src/test/java/relaax/rlx/ClientTest.java"),),
             tests=(("java", "-cp", "{out}", "relaax.rlx.ClientTest"),),
             play=("java", "-cp", "{out}", "relaax.rlx.Play"),
             cartpole=("java", "-cp", "{out}", "CartPole"),

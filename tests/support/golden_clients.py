@@ -106,7 +106,9 @@ def _said(conversation: Conversation) -> list[dict[str, Any]]:
         if kind not in ("ping", "pong", "metrics"):
             state = kind
     last = entries[-1]
-    unasked = last["from"] == "server" and entries[-2]["from"] == "server" and "ping" not in entries[-2].get("message", {})
+    unasked = (
+        last["from"] == "server" and entries[-2]["from"] == "server" and "ping" not in entries[-2].get("message", {})
+    )
     if unasked:
         entries.insert(len(entries), {"from": "client", "message": {"ping": {}}, "late": True})
     return entries

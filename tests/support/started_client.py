@@ -1,5 +1,6 @@
-"""An environment for `relaax run` that is a program in any language: ADDRESS NAME ENVIRONMENTS --seed S FOLDER COMMAND ...
+"""An environment for `relaax run` that is a program in any language.
 
+Its words: ADDRESS NAME ENVIRONMENTS --seed S FOLDER COMMAND ...
 The command is the program's, run in the folder; it gets the address, --environments and --seed, and takes this
 process's place.
 """

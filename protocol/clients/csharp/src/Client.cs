@@ -404,17 +404,7 @@ namespace Rlx
                 if (!tcp.ConnectAsync(host, port).Wait(10000)) throw new IOException("it took too long");
                 tcp.ReceiveTimeout = tcp.SendTimeout = 60000;
                 stream = tcp.GetStream();
-                if (config.Tls)
-                {
-                    var secure = new SslStream(stream, false, config.Trust);
-                    stream = secure;
-                    secure.AuthenticateAsClient(host, null, SslProtocols.Tls12, false);
-                }
-            }
-            catch (AuthenticationException e)
-            {
-                HangUp();
-                throw new RlxException(Meaning.Failed, 0, "no TLS with " + where + ": " + e.Message);
+                if (config.Tls) Secure(host, where);
             }
             catch (Exception e) when (e is IOException || e is SocketException || e is AggregateException)
             {
@@ -428,6 +418,19 @@ namespace Rlx
             Send(Hello, hello);
             Hear(Welcome);
             tcp.ReceiveTimeout = (int)Math.Max(1, 1000 * silence);
+        }
+
+        // A certificate that is not to be trusted will not be the next time either.
+        private void Secure(string host, string where)
+        {
+            var secure = new SslStream(stream, false, config.Trust);
+            try { secure.AuthenticateAsClient(host, null, SslProtocols.Tls12, false); }
+            catch (Exception e) when (!(e is IOException))
+            {
+                HangUp();
+                throw new RlxException(Meaning.Failed, 0, "no TLS with " + where + ": " + (e.InnerException ?? e).Message);
+            }
+            stream = secure;
         }
 
         // Wait before the next try, longer after each failure; or give up.
