@@ -1,7 +1,7 @@
 """What a step costs a client, in each language: python tests/benchmarks/clients.py [--steps K] [LANGUAGE ...]
 
 Each client plays its own CartPole against a server that answers at once. Two runs of different length tell the steps
-from the start: processor time of the client's process, user and system, and time on the clock, per step and environment.
+from the start: processor time of the client, user and system, and time on the clock, per step and environment.
 The physics are part of it: a microsecond at most but for Ruby and Python.
 """
 
