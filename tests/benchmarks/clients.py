@@ -1,7 +1,7 @@
 """What a step costs a client, in each language: python tests/benchmarks/clients.py [--steps K] [LANGUAGE ...]
 
 Each client plays its own CartPole against a server that answers at once. Two runs of different length tell the steps
-from the start: processor time of the client, user and system, and time on the clock, per step and environment.
+from the start: processor time of the client, user and system, per step and environment, the best of three.
 The physics are part of it: a microsecond at most but for Ruby and Python.
 """
 
@@ -16,7 +16,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,29 +66,24 @@ def _actions(chosen: list[int]) -> bytes:
     return framed(rlx_pb2.ServerMessage(actions={"action": [array]}))
 
 
-def measured(command: list[str], folder: Path, count: int, steps: int) -> tuple[float, float]:
-    """Processor seconds and seconds on the clock of one run."""
+def measured(command: list[str], folder: Path, count: int, steps: int) -> float:
+    """Processor seconds of one run."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = multiprocessing.get_context("fork").Process(target=serve, args=(listener, count, steps))
         server.start()
         words = [*command, f"127.0.0.1:{listener.getsockname()[1]}", "--environments", str(count), "--seed", "1"]
-        began = time.perf_counter()
         process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
-        took = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, words
         server.join()
-    return usage.ru_utime + usage.ru_stime, took
+    return usage.ru_utime + usage.ru_stime
 
 
-def per_step(command: list[str], folder: Path, count: int, steps: int) -> tuple[float, float]:
-    """Microseconds of processor and on the clock, per step of one environment: the best of three."""
-    found = []
-    for _ in range(3):
-        (cpu, wall), (more_cpu, more_wall) = (measured(command, folder, count, k) for k in (START, START + steps))
-        found.append(((more_cpu - cpu) / steps / count * 1e6, (more_wall - wall) / steps / count * 1e6))
-    return min(found)
+def per_step(command: list[str], folder: Path, count: int, steps: int) -> float:
+    """Microseconds of processor per step of one environment: the best of three."""
+    short, long = (min(measured(command, folder, count, k) for _ in range(3)) for k in (START, START + steps))
+    return (long - short) / steps / count * 1e6
 
 
 def cartpole(address: str, count: int) -> None:
@@ -137,14 +131,14 @@ def main() -> None:
             cartpole(options.languages[0], options.environments)
         except TrainingFinished:
             return
-    print("language,lines,of_code," + ",".join(f"cpu_us_{n},clock_us_{n}" for n in COUNTS))
+    print("language,lines,of_code," + ",".join(f"us_{n}" for n in COUNTS))
     for name in options.languages:
         if name == "python":
             command, folder, lines = [sys.executable, __file__], ROOT, ("", "")
         else:
             language = LANGUAGES[name]
             command, folder, lines = placed(language.cartpole, built(language)), language.folder, language.lines()
-        figures = [f"{one:.1f}" for count in COUNTS for one in per_step(command, folder, count, options.steps)]
+        figures = [f"{per_step(command, folder, count, options.steps):.1f}" for count in COUNTS]
         print(",".join([name, *map(str, lines), *figures]), flush=True)
 
 

@@ -140,7 +140,8 @@ type Client struct {
 	silence             time.Duration
 	nameBytes, names    int
 	used                map[string]bool
-	buffer, scalars     []byte
+	buffer, scalars     []byte // buffer[from:to] is what was read and not looked at
+	from, to            int
 	actions             [][]byte
 	returns             []float64
 	between, ended, cut []bool
@@ -177,6 +178,7 @@ func New(config Config) (*Client, error) {
 		return nil, invalid("action: %v", err)
 	}
 	c.between, c.ended, c.cut = make([]bool, n), make([]bool, n), make([]bool, n)
+	c.buffer = make([]byte, 65536)
 	return c, nil
 }
 
@@ -196,7 +198,7 @@ func (c *Client) hangUp(farewell bool) {
 		}
 		c.conn.Close()
 	}
-	c.conn, c.state, c.buffer, c.scalars = nil, closed, nil, nil
+	c.conn, c.state, c.from, c.to, c.scalars = nil, closed, 0, 0, nil
 }
 
 func (c *Client) interrupted(format string, values ...any) *Error {
@@ -235,23 +237,21 @@ func (c *Client) send(kind uint64, content part) error {
 
 // next gives the payload of the next frame, nil where it is not there yet. A length is judged before its body is read.
 func (c *Client) next() ([]byte, *Error) {
-	if len(c.buffer) < 4 {
+	if c.to-c.from < 4 {
 		return nil, nil
 	}
-	size := binary.BigEndian.Uint32(c.buffer)
+	size := binary.BigEndian.Uint32(c.buffer[c.from:])
 	if size == 0 {
 		return nil, c.mistake(Malformed, "a frame of length 0")
 	}
 	if uint64(size) > uint64(c.limit) {
 		return nil, c.mistake(FrameTooLarge, fmt.Sprintf("a frame of %d bytes", size))
 	}
-	end := 4 + int(size)
-	if len(c.buffer) < end {
+	if c.to-c.from < 4+int(size) {
 		return nil, nil
 	}
-	payload := c.buffer[4:end]
-	c.buffer = c.buffer[end:]
-	return payload, nil
+	c.from += 4 + int(size)
+	return c.buffer[c.from-int(size) : c.from], nil
 }
 
 // hear looks at the frames that are there, and reads on until what is due has come. due 0: it does not read.
@@ -272,10 +272,13 @@ func (c *Client) hear(due uint64) error {
 		if due == 0 {
 			return nil
 		}
-		var room [65536]byte
+		c.from, c.to = 0, copy(c.buffer, c.buffer[c.from:c.to])
+		if c.to == len(c.buffer) { // it grows with what has come, not with what was announced
+			c.buffer = append(c.buffer, make([]byte, len(c.buffer))...)
+		}
 		c.conn.SetReadDeadline(time.Now().Add(c.silence))
-		n, err := c.conn.Read(room[:])
-		c.buffer = append(c.buffer, room[:n]...)
+		n, err := c.conn.Read(c.buffer[c.to:])
+		c.to += n
 		if n == 0 && err != nil {
 			return c.interrupted("the connection is lost: %v", err)
 		}
@@ -378,7 +381,7 @@ func (c *Client) farewell(kind uint64, m message) error {
 // try makes one connection, to the address whose turn it is.
 func (c *Client) try() error {
 	address := c.config.Addresses[c.address%len(c.config.Addresses)]
-	c.state, c.limit, c.silence, c.answered, c.buffer = closed, 65536, time.Minute, false, nil
+	c.state, c.limit, c.silence, c.answered, c.from, c.to = closed, 65536, time.Minute, false, 0, 0
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	conn, err := dialer.Dial("tcp", address) // with TCP_NODELAY, which Go sets
 	if err != nil {

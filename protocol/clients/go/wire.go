@@ -259,7 +259,7 @@ func readActions(m message, leaves []leaf, n int) ([][]byte, Code) {
 			return nil, Malformed
 		}
 		if all := array.all(3); len(all) > 0 {
-			data[i] = all[len(all)-1]
+			data[i] = append([]byte{}, all[len(all)-1]...) // a copy: the buffer is read into again
 		}
 		fits := len(shape) == 1+len(l.shape) && shape[0] == uint64(n) && array.integer(1) == uint64(l.dtype)
 		for k := 0; fits && k < len(l.shape); k++ {
