@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import ssl
 import threading
@@ -20,9 +21,10 @@ from cryptography.x509.oid import NameOID
 from relaax.conformance import scripts
 from relaax.conformance.client import check_client, client_rules
 from relaax.conformance.client_talk import ClientTalk
+from relaax.conformance.vectors import golden
 from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, placed
 from support.findings import not_passed
-from support.golden_clients import Player, playable
+from support.golden_clients import Different, Player, playable
 from support.keys import Keys
 from support.processes import Processes
 from support.run import Runs
@@ -76,6 +78,52 @@ def test_a_finding_of_the_sanitizers_is_seen(built: Built, tmp_path: Path) -> No
     language.run(("gcc", *options, str(tmp_path / "tests/fuzz.c"), "-o", "{out}/fuzz"), tmp_path)
     with pytest.raises(AssertionError, match="Sanitizer"):
         language.run(("{out}/fuzz", str(FUZZ)), tmp_path)
+
+
+FAULTS = {
+    "forgets_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->between);\n", ""),
+    "unsorted_keys": (
+        "key_order_protobuf",
+        "least = s->kind == RLX_TUPLE ? i : s->parts;\n            for (j = 0; s->kind == RLX_DICT && j < s->parts;",
+        "least = i;\n            for (j = 0; j < 0;",
+    ),
+    "believes_actions": ("server_action_range", "return integer >= s->start &&", "return 1 || "),
+    "any_version": ("server_welcome_version", "    if (version != 1) return RLX__VERSION;\n", ""),
+    "wrong_nonce": (
+        "metrics_ping_bye_protobuf",
+        "rlx__put_integer(c, 1, nonce);",
+        "rlx__put_integer(c, 1, nonce + 1);",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_client_is_found(built: Built, tmp_path: Path, fault: str) -> None:
+    language, _ = built("c")
+    conversation, right, wrong = FAULTS[fault]
+    header = (language.folder / "rlx.h").read_text("utf-8")
+    assert header.count(right) == 1
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "rlx.h").write_text(header.replace(right, wrong), "utf-8")
+    (tmp_path / "tests/play.c").write_bytes((language.folder / "tests/play.c").read_bytes())
+    language.run(("gcc", "-std=c99", "-O1", str(tmp_path / "tests/play.c"), "-o", "{out}/play"), tmp_path)
+    with Player([str(tmp_path / "play")], tmp_path) as player, pytest.raises(Different):
+        player.play(golden(conversation), one_by_one=False)
+
+
+@pytest.mark.parametrize(("name", "file"), [("c", "page.c"), ("rust", "examples/page.rs")])
+def test_the_program_of_its_page_is_right(built: Built, tmp_path: Path, name: str, file: str) -> None:
+    """Compiles it; without a server it gives up, which takes longer than a test should."""
+    language, _ = built(name)
+    page = (language.folder / "README.md").read_text("utf-8")
+    (program,) = re.findall(rf"```{name}\n(.*?)```", page, re.DOTALL)
+    folder = tmp_path / name
+    shutil.copytree(language.folder, folder, ignore=shutil.ignore_patterns("build", "target"))
+    (folder / file).write_text(program, "utf-8")
+    strict = ("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", str(folder / file), f"-I{folder}", "-o", "{out}/page")
+    manifest = str(folder / "Cargo.toml")
+    cargo = ("cargo", "build", "--quiet", "--manifest-path", manifest, "--example", "page", "--target-dir", "{out}")
+    language.run(strict if name == "c" else cargo, tmp_path)
 
 
 @pytest.mark.slow

@@ -157,7 +157,8 @@ def _space(space: Any) -> list[Any]:
         return [kind, len(body.shape), *body.shape]
     if kind == "tuple":
         return [kind, len(body.spaces), *(word for part in body.spaces for word in _space(part))]
-    parts = [[_hex(entry.key.encode()), *_space(entry.space)] for entry in body.entries]
+    # Against the order of their keys, in which the files have them: the client is to sort.
+    parts = [[_hex(entry.key.encode()), *_space(entry.space)] for entry in reversed(body.entries)]
     return [kind, len(parts), *(word for part in parts for word in part)]
 
 
@@ -230,8 +231,20 @@ def _compare(said: Any, wanted: Any) -> None:
             for field in DIFFERS:
                 message.hello.ClearField(field)
             message.hello.frame_skip = message.hello.frame_skip or 1
+            _sort(message.hello.observation_space)
+            _sort(message.hello.action_space)
     if said.SerializeToString(deterministic=True) != wanted.SerializeToString(deterministic=True):
         raise Different(f"it said {said}; the conversation has {wanted}")
+
+
+def _sort(space: Any) -> None:
+    """Put the entries of dicts into order: on the wire they may have any."""
+    for part in space.tuple.spaces if space.HasField("tuple") else []:
+        _sort(part)
+    if space.HasField("dict"):
+        space.dict.entries.sort(key=lambda entry: entry.key)
+        for entry in space.dict.entries:
+            _sort(entry.space)
 
 
 def _due(entries: Sequence[dict[str, Any]]) -> list[str]:

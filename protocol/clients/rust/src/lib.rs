@@ -192,6 +192,9 @@ impl Client {
         for (space, leaves) in [(&config.observation, &mut observation), (&config.action, &mut action)] {
             space.leaves(leaves).or_else(invalid)?;
         }
+        if config.addresses.is_empty() {
+            return invalid("there is no address");
+        }
         if !(1..=65_536).contains(&n) || (config.autoreset.len() != 1 && config.autoreset.len() != n) {
             return invalid(format!("{n} environments: 1 to 65536 are allowed, and one autoreset for all or for each"));
         }
