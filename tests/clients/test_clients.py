@@ -22,7 +22,7 @@ from relaax.conformance import scripts
 from relaax.conformance.client import check_client, client_rules
 from relaax.conformance.client_talk import ClientTalk
 from relaax.conformance.vectors import golden
-from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, placed
+from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, placed, require
 from support.findings import not_passed
 from support.golden_clients import Different, Player, playable
 from support.keys import Keys
@@ -35,6 +35,12 @@ PATIENCE = 240.0
 TIMING = {"server_actions_early"}  # it may be read too late to be a mistake
 MANY_FUZZ = 1_000_000
 each_language = pytest.mark.parametrize("name", LANGUAGES)
+
+
+def installed(name: str) -> Language:
+    """The language, whose compilers are there."""
+    require(LANGUAGES[name])
+    return LANGUAGES[name]
 
 
 def test_every_client_is_listed() -> None:
@@ -64,9 +70,11 @@ def test_a_million_fuzzed_answers(built: Built, short: bool) -> None:
     assert re.match(rf"{count} fuzzed answers: \d+ understood, .*; nothing else happened\n$", said)
 
 
-def test_a_finding_of_the_sanitizers_is_seen(built: Built, tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_finding_of_the_sanitizers_is_seen(tmp_path: Path) -> None:
     """An error of the kind that the fuzzer looks for: lengths that are believed."""
-    language, _ = built("c")
+    language = installed("c")
     header = (language.folder / "rlx.h").read_text("utf-8")
     check = "    if (size > (size_t)(in->end - in->at)) return -1;\n"
     assert header.count(check) == 1
@@ -98,8 +106,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_wrong_client_is_found(built: Built, tmp_path: Path, fault: str) -> None:
-    language, _ = built("c")
+def test_a_wrong_client_is_found(tmp_path: Path, fault: str) -> None:
+    language = installed("c")
     conversation, right, wrong = FAULTS[fault]
     header = (language.folder / "rlx.h").read_text("utf-8")
     assert header.count(right) == 1
@@ -111,10 +119,12 @@ def test_a_wrong_client_is_found(built: Built, tmp_path: Path, fault: str) -> No
         player.play(golden(conversation), one_by_one=False)
 
 
-@pytest.mark.parametrize(("name", "file"), [("c", "page.c"), ("rust", "examples/page.rs")])
-def test_the_program_of_its_page_is_right(built: Built, tmp_path: Path, name: str, file: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"), [("c", "page.c"), pytest.param("rust", "examples/page.rs", marks=pytest.mark.slow)]
+)
+def test_the_program_of_its_page_is_right(tmp_path: Path, name: str, file: str) -> None:
     """Compiles it; without a server it gives up, which takes longer than a test should."""
-    language, _ = built(name)
+    language = installed(name)
     page = (language.folder / "README.md").read_text("utf-8")
     (program,) = re.findall(rf"```{name}\n(.*?)```", page, re.DOTALL)
     folder = tmp_path / name
@@ -126,10 +136,8 @@ def test_the_program_of_its_page_is_right(built: Built, tmp_path: Path, name: st
     language.run(strict if name == "c" else cargo, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_header_is_installed_for_pkg_config(built: Built, tmp_path: Path) -> None:
-    language, _ = built("c")
+def test_the_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
+    language = installed("c")
     language.run(("make", "-s", "install", "DESTDIR={out}", "PREFIX=/opt/rlx"), tmp_path)
     found = (tmp_path / "opt/rlx/lib/pkgconfig/rlx.pc").read_text("utf-8")
     assert "prefix=/opt/rlx\n" in found
