@@ -34,7 +34,7 @@ else ifneq ($(words $(wildcard $(GENERATED))),$(words $(GENERATED)))
 STALE := always
 endif
 
-.PHONY: help setup run test test-slow test-slow-short benchmarks speed growth format docs protocol-baseline images wheel clean always
+.PHONY: help setup run test test-slow test-slow-short clients-check benchmarks speed growth format docs protocol-baseline images wheel clean always
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-18s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,11 @@ test-slow: setup ## run the slow tests: learning, soak, benchmarks
 
 test-slow-short: setup ## run the slow tests in their short form
 	@$(BIN)/pytest -m slow --short -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+clients-check: setup ## build the clients of protocol/clients and run everything that checks them
+	@tests/support/install-toolchains || true
+	@$(BIN)/pytest tests/clients -m "slow or not slow" -n $(WORKERS) $(PYTEST_ARGS)
+	@cd tests && ../$(BIN)/python -m support.client_languages
 
 benchmarks: setup ## time the hot functions, into benchmarks.json
 	@TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 $(BIN)/pytest tests/benchmarks -m slow --benchmark-enable --benchmark-json=benchmarks.json $(PYTEST_ARGS)

@@ -1,0 +1,1026 @@
+/* A client of RLX, version 1 (protocol/RLX.md), in one header: C99 and POSIX sockets, also for C++. Protobuf by hand.
+ *
+ * In one source file:  #define RLX_IMPLEMENTATION  before  #include "rlx.h"; that file needs POSIX.1-2008.
+ * Memory is reserved by rlx_open and nowhere else. A client is for one thread; different clients are independent. */
+#ifndef RLX_H
+#define RLX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define RLX_VERSION "1.0.0"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element types, as numbered on the wire. A bool is a byte, 0 or 1; a float16 is its 16 bits. */
+enum { RLX_BOOL = 1, RLX_UINT8, RLX_UINT16, RLX_UINT32, RLX_UINT64, RLX_INT8, RLX_INT16, RLX_INT32, RLX_INT64,
+       RLX_FLOAT16, RLX_FLOAT32, RLX_FLOAT64 };
+enum { RLX_BOX = 1, RLX_DISCRETE, RLX_MULTI_DISCRETE, RLX_MULTI_BINARY, RLX_TUPLE, RLX_DICT };
+enum { RLX_DISABLED = 1, RLX_SAME_STEP, RLX_NEXT_STEP };
+enum { RLX_TRAIN = 1, RLX_EXPLOIT };
+/* What calls return. INVALID: the arguments are wrong, nothing was sent. INTERRUPTED: the connection is lost, and with
+ * it the episodes: reset the environments and call rlx_init, which connects again. FINISHED: training is over. */
+enum { RLX_OK = 0, RLX_INTERRUPTED = 1, RLX_FINISHED = 2, RLX_FAILED = -1, RLX_INVALID = -2 };
+
+/* A space. What it points to is not copied: it must live as long as the client. */
+typedef struct rlx_space {
+    int kind;                       /* RLX_BOX, ... */
+    int dtype;                      /* of a box */
+    size_t axes;                    /* how many of shape (box, multi_binary) or of nvec */
+    const uint32_t *shape;
+    size_t lows, highs;             /* of a box: how many bounds, 0, 1 or one for each element */
+    const double *low, *high;
+    int64_t n, start;               /* of a discrete */
+    const int64_t *nvec;            /* of a multi_discrete */
+    size_t parts;                   /* of a tuple or a dict */
+    const struct rlx_space *spaces;
+    const char *const *keys;        /* of a dict: UTF-8 */
+} rlx_space;
+
+/* Bytes to and from a server, instead of the POSIX sockets: for TLS, or another system. `open` gives a connection or
+ * NULL; `read` at least 1 byte, 0 at the end, -1 on an error or after so many seconds without a byte; `write` writes
+ * all and gives 0, or -1; `close` ends the own direction, and drops what still comes for some moments if `linger`. */
+typedef struct rlx_transport {
+    void *context;
+    void *(*open)(void *context, const char *host, const char *port);
+    ptrdiff_t (*read)(void *connection, void *data, size_t size, double seconds);
+    int (*write)(void *connection, const void *data, size_t size);
+    void (*close)(void *connection, int linger);
+} rlx_transport;
+
+/* Fill with zeros first: 0 or NULL is the usual value. Texts are not copied. */
+typedef struct rlx_config {
+    const char *addresses;          /* "HOST:PORT", or several with commas between: the next after each failure */
+    const char *token, *environment, *host, *session_id;
+    rlx_space observation, action;
+    uint32_t environments;          /* N; 0 counts as 1 */
+    uint32_t frame_skip;
+    const int *autoreset;           /* RLX_DISABLED, ...: one for all environments, or N */
+    size_t autoresets;              /* how many; none: RLX_DISABLED */
+    int mode;                       /* 0 counts as RLX_TRAIN */
+    int reports_episodes;
+    double retry_seconds;           /* how long to go on after a failure; 0 counts as 300, less: try once */
+    const rlx_transport *transport; /* NULL: POSIX sockets */
+} rlx_config;
+
+typedef struct rlx_episode { uint32_t environment; double episode_return; uint32_t length; } rlx_episode;
+
+/* What the last actions led to. A batch of leaves is an array of pointers, one for each leaf, to N x its elements. */
+typedef struct rlx_outcome {
+    const double *reward;               /* N */
+    const void *const *observation;     /* not in rlx_reset */
+    const uint8_t *terminated;          /* N, or NULL: all false. Not in rlx_reset */
+    const uint8_t *truncated;
+    const void *const *final_observation; /* where an episode was truncated, in SAME_STEP and in rlx_reset */
+    const rlx_episode *episodes;
+    size_t episode_count;
+} rlx_outcome;
+
+typedef struct rlx_client rlx_client;
+
+/* A client, or NULL with a sentence in `why` (256 bytes). It does not connect yet. */
+rlx_client *rlx_open(const rlx_config *config, char why[256]);
+/* Connects now; without it the first rlx_init does. */
+int rlx_connect(rlx_client *client);
+/* Begin an episode in every environment. `partial` may be NULL; true: it was under way. */
+int rlx_init(rlx_client *client, const void *const *observation, const uint8_t *partial);
+/* Send an outcome and get the next actions. `first` of NEXT_STEP is filled in by the client: rewards are void there. */
+int rlx_step(rlx_client *client, const rlx_outcome *outcome);
+/* End the episode of every environment; their returns are in rlx_returns. */
+int rlx_reset(rlx_client *client, const rlx_outcome *outcome);
+/* A scalar, sent with the next message. 1, or 0 where the server's limits leave no room or there is no connection. */
+int rlx_metric(rlx_client *client, const char *name, double value);
+/* Say that the environments are alive, in a simulation that is slower than the server's idle timeout. */
+int rlx_alive(rlx_client *client);
+/* Say goodbye and free the memory. */
+void rlx_close(rlx_client *client);
+
+const void *rlx_action(const rlx_client *client, size_t leaf); /* N x its elements, aligned */
+const double *rlx_returns(const rlx_client *client);
+const char *rlx_reason(const rlx_client *client);              /* the sentence of the last call that was not RLX_OK */
+int rlx_code(const rlx_client *client);                        /* its error code (section 9), or 0 */
+const char *rlx_session(const rlx_client *client);
+const char *rlx_algorithm(const rlx_client *client);
+uint64_t rlx_global_step(const rlx_client *client);            /* after RLX_FINISHED */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#ifdef RLX_IMPLEMENTATION
+#undef RLX_IMPLEMENTATION
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "rlx.h hands arrays over as they are in memory: it is for little-endian machines"
+#endif
+#ifdef MSG_NOSIGNAL
+#define RLX__SEND_FLAGS MSG_NOSIGNAL
+#else
+#define RLX__SEND_FLAGS 0
+#endif
+
+enum { RLX__HANDSHAKE = 65536, RLX__LEAVES = 256, RLX__NAMES = 1024, RLX__SCALARS = 4096 };
+enum { RLX__MALFORMED = 1, RLX__FRAME_TOO_LARGE, RLX__UNEXPECTED, RLX__VERSION, RLX__VALUE = 8, RLX__LIMIT };
+/* What is due, which is the number of the server's message too; and the states between. */
+enum { RLX__CLOSED = 0, RLX__WELCOME = 1, RLX__ACTIONS = 2, RLX__RETURNS = 3, RLX__PONG = 7, RLX__IDLE, RLX__STEP };
+enum { RLX__HELLO = 1, RLX__INIT, RLX__STEPPED, RLX__RESET, RLX__METRICS, RLX__PING, RLX__PONGED, RLX__BYE };
+
+typedef struct rlx__leaf { const rlx_space *space; int dtype; uint32_t shape[8]; size_t axes, elements, size; } rlx__leaf;
+typedef struct rlx__value { rlx__leaf leaf[RLX__LEAVES]; size_t count, size; } rlx__value; /* size: of one, in bytes */
+typedef struct rlx__in { const uint8_t *at, *end; } rlx__in;
+typedef struct rlx__field { uint32_t number, type; uint64_t integer; rlx__in bytes; } rlx__field;
+
+struct rlx_client {
+    rlx_config config;
+    rlx_transport transport;
+    void *connection;
+    int state, answered, lost, finished, code, failures, default_habit;
+    size_t address, limit, expected;         /* limit: of a frame; expected: the longest that this client takes */
+    double silence, retry_after, since;
+    uint32_t name_bytes, name_limit, name_count;
+    uint64_t names[RLX__NAMES], global_step, random;
+    rlx__value observation, action;
+    uint8_t *in, *out, *at, *actions, *between, *ended, *cut;
+    size_t in_from, in_to, in_size, out_size, scalar_size;
+    const void *action_at[RLX__LEAVES];
+    double *returns;
+    uint8_t scalars[RLX__SCALARS];
+    char session[132], algorithm[260], reason[256];
+};
+
+static const size_t rlx__sizes[13] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8};
+
+/* --- POSIX sockets ------------------------------------------------------------------------------------------------ */
+static double rlx__now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void rlx__patience(int fd, int option, double seconds) {
+    struct timeval t;
+    t.tv_sec = (time_t)seconds;
+    t.tv_usec = (suseconds_t)((seconds - (double)t.tv_sec) * 1e6) + 1;
+    setsockopt(fd, SOL_SOCKET, option, &t, sizeof t);
+}
+
+static int rlx__reach(const struct addrinfo *to) {
+    int fd = socket(to->ai_family, to->ai_socktype, to->ai_protocol), one = 1, failed = 0;
+    socklen_t size = sizeof failed;
+    struct pollfd ready;
+    if (fd < 0) return -1;
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    ready.fd = fd, ready.events = POLLOUT, ready.revents = 0;
+    if (connect(fd, to->ai_addr, to->ai_addrlen) < 0 && (errno != EINPROGRESS || poll(&ready, 1, 10000) != 1 ||
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &size) < 0 || failed != 0)) return close(fd), -1;
+    fcntl(fd, F_SETFL, 0);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+#ifdef SO_NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+#endif
+    rlx__patience(fd, SO_SNDTIMEO, 60);
+    return fd;
+}
+
+typedef struct rlx__socket { int fd; double seconds; } rlx__socket;
+
+static void *rlx__socket_open(void *context, const char *host, const char *port) {
+    struct addrinfo hints, *found, *to;
+    rlx__socket *s = (rlx__socket *)context;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(host, port, &hints, &found) != 0) return NULL;
+    for (s->fd = -1, to = found; to != NULL && s->fd < 0; to = to->ai_next) s->fd = rlx__reach(to);
+    freeaddrinfo(found);
+    s->seconds = 0;
+    return s->fd < 0 ? NULL : s;
+}
+
+static ptrdiff_t rlx__socket_read(void *connection, void *data, size_t size, double seconds) {
+    rlx__socket *s = (rlx__socket *)connection;
+    ptrdiff_t got;
+    if (seconds != s->seconds) rlx__patience(s->fd, SO_RCVTIMEO, s->seconds = seconds);
+    do got = recv(s->fd, data, size, 0); while (got < 0 && errno == EINTR);
+    return got;
+}
+
+static int rlx__socket_write(void *connection, const void *data, size_t size) {
+    const uint8_t *from = (const uint8_t *)data;
+    while (size > 0) {
+        ptrdiff_t sent = send(((rlx__socket *)connection)->fd, from, size, RLX__SEND_FLAGS);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) return -1;
+        from += sent, size -= (size_t)sent;
+    }
+    return 0;
+}
+
+static void rlx__socket_close(void *connection, int linger) {
+    uint8_t rest[512];
+    double until = rlx__now() + 1;
+    rlx__socket *s = (rlx__socket *)connection;
+    shutdown(s->fd, SHUT_WR);
+    while (linger && rlx__now() < until && rlx__socket_read(s, rest, sizeof rest, 0.5) > 0) {}
+    close(s->fd);
+}
+
+/* --- Errors ------------------------------------------------------------------------------------------------------- */
+static int rlx__say(rlx_client *c, int code, int verdict, const char *format, ...) {
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(c->reason, sizeof c->reason, format, rest);
+    va_end(rest);
+    c->code = code;
+    c->lost |= verdict == RLX_INTERRUPTED;
+    return verdict;
+}
+
+static void rlx__hang_up(rlx_client *c, int linger) {
+    if (c->state != RLX__CLOSED) c->transport.close(c->connection, linger);
+    c->state = RLX__CLOSED, c->in_from = c->in_to = c->scalar_size = 0;
+}
+
+/* --- Writing: back to front, so that the length of a part is known when it is put before it ------------------------ */
+static void rlx__put(rlx_client *c, const void *data, size_t size) {
+    if (c->at == NULL || size > (size_t)(c->at - c->out)) c->at = NULL; /* no room: rlx__send says so */
+    else if (size > 0) memcpy(c->at -= size, data, size);
+}
+
+static void rlx__put_varint(rlx_client *c, uint64_t value) {
+    uint8_t bytes[10];
+    size_t n = 0;
+    do bytes[n++] = (uint8_t)((value & 127) | (value > 127 ? 128 : 0)); while ((value >>= 7) != 0);
+    rlx__put(c, bytes, n);
+}
+
+static void rlx__put_integer(rlx_client *c, unsigned field, uint64_t value) {
+    if (value == 0) return;
+    rlx__put_varint(c, value);
+    rlx__put_varint(c, field << 3);
+}
+
+static void rlx__put_bytes(rlx_client *c, unsigned field, const void *data, size_t size) {
+    rlx__put(c, data, size);
+    rlx__put_varint(c, size);
+    rlx__put_varint(c, field << 3 | 2);
+}
+
+static void rlx__put_text(rlx_client *c, unsigned field, const char *text) {
+    if (text != NULL && *text != 0) rlx__put_bytes(c, field, text, strlen(text));
+}
+
+/* What was put since the output was at `end` becomes the content of a field. */
+static void rlx__put_part(rlx_client *c, unsigned field, const uint8_t *end) {
+    if (c->at == NULL) return;
+    rlx__put_varint(c, (uint64_t)(end - c->at));
+    rlx__put_varint(c, field << 3 | 2);
+}
+
+static void rlx__put_shape(rlx_client *c, const uint32_t *shape, size_t axes, uint32_t n) {
+    const uint8_t *end = c->at;
+    size_t i;
+    if (axes == 0 && n == 0) return;
+    for (i = axes; i-- > 0;) rlx__put_varint(c, shape[i]);
+    if (n > 0) rlx__put_varint(c, n);
+    rlx__put_part(c, 2, end);
+}
+
+static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
+    const uint8_t *end = c->at, *part, *entry;
+    size_t i;
+    if (s->kind == RLX_BOX) {
+        if (s->highs > 0) rlx__put_bytes(c, 4, s->high, 8 * s->highs);
+        if (s->lows > 0) rlx__put_bytes(c, 3, s->low, 8 * s->lows);
+        rlx__put_shape(c, s->shape, s->axes, 0);
+        rlx__put_integer(c, 1, (uint64_t)s->dtype);
+    } else if (s->kind == RLX_DISCRETE) {
+        rlx__put_integer(c, 2, (uint64_t)s->start);
+        rlx__put_integer(c, 1, (uint64_t)s->n);
+    } else if (s->kind == RLX_MULTI_DISCRETE) {
+        for (i = s->axes; i-- > 0;) rlx__put_varint(c, (uint64_t)s->nvec[i]);
+        rlx__put_part(c, 1, end);
+    } else if (s->kind == RLX_MULTI_BINARY) {
+        const uint32_t *shape = s->shape;
+        for (i = s->axes; i-- > 0;) rlx__put_varint(c, shape[i]);
+        if (s->axes > 0) rlx__put_part(c, 1, end);
+    } else {
+        for (i = s->parts; i-- > 0;) {
+            entry = c->at;
+            rlx__put_space(c, s->kind == RLX_DICT ? 2 : 1, &s->spaces[i]);
+            if (s->kind != RLX_DICT) continue;
+            rlx__put_text(c, 1, s->keys[i]);
+            rlx__put_part(c, 1, entry);
+        }
+    }
+    part = end;
+    rlx__put_part(c, (unsigned)s->kind, part);
+    rlx__put_part(c, field, end);
+}
+
+static void rlx__put_leaves(rlx_client *c, unsigned field, const void *const *leaves) {
+    size_t i;
+    if (leaves == NULL) return;
+    for (i = c->observation.count; i-- > 0;) {
+        const rlx__leaf *leaf = &c->observation.leaf[i];
+        const uint8_t *end = c->at;
+        rlx__put_bytes(c, 3, leaves[i], leaf->size * c->config.environments);
+        rlx__put_shape(c, leaf->shape, leaf->axes, c->config.environments);
+        rlx__put_integer(c, 1, (uint64_t)leaf->dtype);
+        rlx__put_part(c, field, end);
+    }
+}
+
+static void rlx__put_mask(rlx_client *c, unsigned field, const uint8_t *mask) {
+    uint32_t i, n = c->config.environments;
+    if (mask == NULL || memchr(mask, 1, n) == NULL) return;
+    for (i = n; i-- > 0;) rlx__put(c, &mask[i], 1);
+    rlx__put_varint(c, n);
+    rlx__put_varint(c, field << 3 | 2);
+}
+
+static void rlx__put_episodes(rlx_client *c, unsigned field, const rlx_outcome *o) {
+    size_t i;
+    for (i = o->episode_count; i-- > 0;) {
+        const uint8_t *end = c->at;
+        rlx__put_integer(c, 3, o->episodes[i].length);
+        rlx__put(c, &o->episodes[i].episode_return, 8);
+        rlx__put_varint(c, 2 << 3 | 1);
+        rlx__put_integer(c, 1, o->episodes[i].environment);
+        rlx__put_part(c, field, end);
+    }
+}
+
+/* The content is put; it becomes a frame, the gathered scalars come before it, and one call writes all. */
+static int rlx__send(rlx_client *c, unsigned kind) {
+    uint8_t length[4];
+    size_t size, i;
+    rlx__put_part(c, kind, c->out + c->out_size);
+    size = c->at == NULL ? c->out_size + 1 : (size_t)(c->out + c->out_size - c->at);
+    if (size > c->limit) return rlx__say(c, RLX__LIMIT, RLX_INVALID, "the message is longer than the server takes");
+    for (i = 0; i < 4; i++) length[i] = (uint8_t)(size >> (24 - 8 * i));
+    rlx__put(c, length, 4);
+    if (kind != RLX__BYE) rlx__put(c, c->scalars, c->scalar_size), c->scalar_size = 0;
+    if (c->at != NULL && c->transport.write(c->connection, c->at, (size_t)(c->out + c->out_size - c->at)) == 0)
+        return RLX_OK;
+    rlx__hang_up(c, 0);
+    return rlx__say(c, 0, RLX_INTERRUPTED, "the connection was lost while writing");
+}
+
+static void rlx__begin(rlx_client *c) { c->at = c->out + c->out_size; }
+
+static int rlx__bye(rlx_client *c, const char *reason) {
+    rlx__begin(c);
+    rlx__put_text(c, 1, reason);
+    return rlx__send(c, RLX__BYE);
+}
+
+static int rlx__mistake(rlx_client *c, int code, const char *what) {
+    int verdict = c->answered ? RLX_INTERRUPTED : RLX_FAILED; /* section 9 */
+    rlx__bye(c, what);
+    rlx__hang_up(c, 0);
+    return rlx__say(c, code, verdict, "the server's mistake: %s", what);
+}
+
+/* --- Reading ------------------------------------------------------------------------------------------------------ */
+static int rlx__varint(rlx__in *in, uint64_t *value) {
+    unsigned shift;
+    for (*value = 0, shift = 0; shift < 70 && in->at < in->end; shift += 7) {
+        uint8_t byte = *in->at++;
+        *value |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) return 1;
+    }
+    return 0;
+}
+
+/* The next field: 1, 0 at the end, -1 where it is no Protobuf. A group, which nobody knows, is skipped. */
+static int rlx__next(rlx__in *in, rlx__field *f, int depth) {
+    uint64_t tag, size = 0;
+    if (in->at == in->end) return 0;
+    if (!rlx__varint(in, &tag) || tag >> 3 == 0 || tag >> 32 != 0 || depth > 100) return -1;
+    f->number = (uint32_t)(tag >> 3), f->type = tag & 7, f->integer = 0;
+    f->bytes.at = f->bytes.end = in->at;
+    if (f->type == 0) return rlx__varint(in, &f->integer) ? 1 : -1;
+    if (f->type == 1) size = 8;
+    else if (f->type == 5) size = 4;
+    else if (f->type == 3) {
+        rlx__field inner;
+        int more;
+        while ((more = rlx__next(in, &inner, depth + 1)) == 1 && inner.type != 4) {}
+        return more == 1 && inner.number == f->number ? 1 : -1;
+    } else if (f->type == 4) return depth > 0 ? 1 : -1;
+    else if (f->type != 2 || !rlx__varint(in, &size)) return -1;
+    if (size > (size_t)(in->end - in->at)) return -1;
+    f->bytes.at = in->at, f->bytes.end = in->at += size;
+    return 1;
+}
+
+/* Text: valid UTF-8, cut to what there is room for. */
+static int rlx__text(const rlx__field *f, char *to, size_t room) {
+    const uint8_t *p = f->bytes.at, *end = f->bytes.end;
+    size_t size = (size_t)(end - p), more, i;
+    while (p < end) {
+        uint32_t code = *p++;
+        more = code < 0x80 ? 0 : code >= 0xc2 && code < 0xe0 ? 1 : code >= 0xe0 && code < 0xf0 ? 2
+             : code >= 0xf0 && code < 0xf5 ? 3 : 9;
+        if (more == 9 || (size_t)(end - p) < more) return 0;
+        code = more == 0 ? code : code & (0x3fu >> more);
+        for (i = 0; i < more; i++, p++) {
+            if ((*p & 0xc0) != 0x80) return 0;
+            code = code << 6 | (*p & 0x3f);
+        }
+        if ((more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) ||
+            (more == 3 && (code < 0x10000 || code > 0x10ffff))) return 0;
+    }
+    if (size >= room) size = room - 1;
+    memcpy(to, f->bytes.at, size);
+    to[size] = 0;
+    return 1;
+}
+
+static double rlx__double(const uint8_t *at) {
+    double value;
+    memcpy(&value, at, 8);
+    return value;
+}
+
+static int rlx__finite(double value, double most) { return value >= -most && value <= most; }
+
+static double rlx__number(int dtype, const uint8_t *p) {
+    uint16_t u2; uint32_t u4; uint64_t u8; int16_t i2; int32_t i4; int64_t i8; float f4; double f8;
+    switch (dtype) {
+    case RLX_BOOL: case RLX_UINT8: return *p;
+    case RLX_UINT16: return memcpy(&u2, p, 2), u2;
+    case RLX_UINT32: return memcpy(&u4, p, 4), u4;
+    case RLX_UINT64: return memcpy(&u8, p, 8), (double)u8;
+    case RLX_INT8: return *p < 128 ? *p : *p - 256;
+    case RLX_INT16: return memcpy(&i2, p, 2), i2;
+    case RLX_INT32: return memcpy(&i4, p, 4), i4;
+    case RLX_INT64: return memcpy(&i8, p, 8), (double)i8;
+    case RLX_FLOAT32: return memcpy(&f4, p, 4), f4;
+    case RLX_FLOAT64: return memcpy(&f8, p, 8), f8;
+    }
+    memcpy(&u2, p, 2);
+    u4 = u2 >> 10 & 31, f8 = u4 == 0 ? (u2 & 1023) / 16777216.0 : (1024 + (u2 & 1023)) * (double)(1u << u4) / 33554432.0;
+    return u2 >> 15 ? -f8 : f8;
+}
+
+/* Whether the exponent of a floating-point number is that of infinity and NaN; right under -ffast-math too. */
+static int rlx__infinite(int dtype, const uint8_t *p) {
+    if (dtype == RLX_FLOAT16) return (p[1] & 0x7c) == 0x7c;
+    if (dtype == RLX_FLOAT32) return (p[3] & 0x7f) == 0x7f && (p[2] & 0x80);
+    return dtype == RLX_FLOAT64 && (p[7] & 0x7f) == 0x7f && (p[6] & 0xf0) == 0xf0;
+}
+
+static int rlx__in_range(const rlx__leaf *leaf, const uint8_t *p, size_t i, int bounds) {
+    static const double half_unit[3] = {1 / 2048.0, 1 / 16777216.0, 0};
+    const rlx_space *s = leaf->space;
+    double value, low, high, slack;
+    int64_t integer = 0;
+    if (rlx__infinite(leaf->dtype, p)) return 0;
+    if (leaf->dtype == RLX_BOOL || s->kind == RLX_MULTI_BINARY) return *p <= 1;
+    if (s->kind != RLX_BOX) {
+        memcpy(&integer, p, 8);
+        if (s->kind == RLX_MULTI_DISCRETE) return integer >= 0 && integer < s->nvec[i];
+        return integer >= s->start && integer - s->start <= s->n - 1;
+    }
+    if (!bounds || s->lows + s->highs == 0) return 1;
+    value = rlx__number(leaf->dtype, p);
+    slack = leaf->dtype >= RLX_FLOAT16 ? half_unit[leaf->dtype - RLX_FLOAT16] : 0; /* bounds are rounded to the dtype */
+    low = s->lows == 0 ? value : s->low[s->lows == 1 ? 0 : i], high = s->highs == 0 ? value : s->high[s->highs == 1 ? 0 : i];
+    return !(value < low - slack * (low < 0 ? -low : low)) && !(value > high + slack * (high < 0 ? -high : high));
+}
+
+/* Whether data of N values of a leaf are in its space; bounds of a box are only looked at for actions. */
+static int rlx__legal(const rlx__leaf *leaf, const void *data, uint32_t n, int bounds) {
+    const uint8_t *p = (const uint8_t *)data;
+    size_t size = rlx__sizes[leaf->dtype], i;
+    if (!bounds && leaf->space->kind == RLX_BOX && leaf->dtype > RLX_BOOL && leaf->dtype < RLX_FLOAT16) return 1;
+    for (; n > 0; n--)
+        for (i = 0; i < leaf->elements; i++, p += size)
+            if (!rlx__in_range(leaf, p, i, bounds)) return 0;
+    return 1;
+}
+
+static int rlx__read_array(rlx_client *c, rlx__in in, size_t index) {
+    const rlx__leaf *leaf = &c->action.leaf[index];
+    size_t axes = 0, size = leaf->size * c->config.environments;
+    uint64_t axis, dtype = 0;
+    int fits = 1, more;
+    rlx__in data = {NULL, NULL}, packed;
+    rlx__field f;
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number == 1 && f.type == 0) dtype = f.integer;
+        else if (f.number == 3 && f.type == 2) data = f.bytes;
+        else if (f.number == 2 && (f.type == 0 || f.type == 2)) {
+            packed = f.bytes;
+            do {
+                if (f.type == 0) axis = f.integer;
+                else if (packed.at == packed.end) break;
+                else if (!rlx__varint(&packed, &axis)) return RLX__MALFORMED;
+                fits = fits && axes <= leaf->axes && axis == (axes == 0 ? c->config.environments : leaf->shape[axes - 1]);
+                axes++;
+            } while (f.type == 2);
+        }
+    }
+    if (more < 0) return RLX__MALFORMED;
+    if (!fits || axes != leaf->axes + 1 || dtype != (uint64_t)leaf->dtype || (size_t)(data.end - data.at) != size)
+        return RLX__VALUE;
+    if (!rlx__legal(leaf, data.at, c->config.environments, 1)) return RLX__VALUE;
+    memcpy((uint8_t *)c->action_at[index], data.at, size); /* the data of a frame may be anywhere: these are aligned */
+    return 0;
+}
+
+static int rlx__read_actions(rlx_client *c, rlx__in in) {
+    size_t leaves = 0;
+    int more, wrong;
+    rlx__field f;
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number != 1 || f.type != 2) continue;
+        if (leaves == c->action.count) return RLX__VALUE;
+        if ((wrong = rlx__read_array(c, f.bytes, leaves++)) != 0) return wrong;
+    }
+    return more < 0 ? RLX__MALFORMED : leaves == c->action.count ? 0 : RLX__VALUE;
+}
+
+static int rlx__read_returns(rlx_client *c, rlx__in in) {
+    uint32_t count = 0;
+    const uint8_t *p;
+    int more;
+    rlx__field f;
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number != 1 || (f.type != 1 && f.type != 2)) continue;
+        if ((f.bytes.end - f.bytes.at) % 8 != 0) return RLX__MALFORMED;
+        for (p = f.bytes.at; p < f.bytes.end; p += 8) {
+            if (count == c->config.environments || rlx__infinite(RLX_FLOAT64, p) || !rlx__finite(rlx__double(p), 1e30))
+                return RLX__VALUE;
+            c->returns[count++] = rlx__double(p);
+        }
+    }
+    return more < 0 ? RLX__MALFORMED : count == c->config.environments ? 0 : RLX__VALUE;
+}
+
+static int rlx__read_welcome(rlx_client *c, rlx__in in) {
+    uint64_t version = 0, frame = 0, name_bytes = 0, names = 0, twice = 1, n = c->config.environments, i;
+    double heartbeat = 0, idle = 0;
+    int more, inner = 1;
+    char unused[8];
+    rlx__field f, g;
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number == 1 && f.type == 0) version = (uint32_t)f.integer;
+        else if (f.number == 2 && f.type == 2 && !rlx__text(&f, unused, sizeof unused)) return RLX__MALFORMED;
+        else if (f.number == 3 && f.type == 2 && !rlx__text(&f, c->session, sizeof c->session)) return RLX__MALFORMED;
+        else if (f.number == 4 && f.type == 2 && !rlx__text(&f, c->algorithm, sizeof c->algorithm)) return RLX__MALFORMED;
+        else if (f.number == 5 && f.type == 2)
+            while ((inner = rlx__next(&f.bytes, &g, 0)) == 1) {
+                if (g.number == 1 && g.type == 0) frame = (uint32_t)g.integer;
+                else if (g.number == 2 && g.type == 1) idle = rlx__infinite(RLX_FLOAT64, g.bytes.at) ? 0 : rlx__double(g.bytes.at);
+                else if (g.number == 3 && g.type == 1) heartbeat = rlx__infinite(RLX_FLOAT64, g.bytes.at) ? 0 : rlx__double(g.bytes.at);
+                else if (g.number == 4 && g.type == 0) name_bytes = (uint32_t)g.integer;
+                else if (g.number == 5 && g.type == 0) names = (uint32_t)g.integer;
+            }
+        if (inner < 0) return RLX__MALFORMED;
+    }
+    if (more < 0) return RLX__MALFORMED;
+    if (version != 1) return RLX__VERSION;
+    if (!(idle > 0 && heartbeat > 0)) return RLX__VALUE;
+    for (i = 0; i < c->config.autoresets; i++) if (c->config.autoreset[i] == RLX_SAME_STEP) twice = 2;
+    if (frame < n * twice * c->observation.size || frame < n * c->action.size) return RLX__LIMIT;
+    c->limit = (size_t)frame, c->silence = heartbeat < 1e5 ? 3 * heartbeat : 3e5;
+    c->name_bytes = (uint32_t)name_bytes, c->name_limit = (uint32_t)(names < RLX__NAMES ? names : (uint64_t)RLX__NAMES), c->name_count = 0;
+    return 0;
+}
+
+/* What the server says last: an error, the end of training, a bye. */
+static int rlx__farewell(rlx_client *c, uint32_t kind, rlx__in in) {
+    char text[200] = "";
+    uint64_t code = 0, retryable = kind == 8, step = 0;
+    double after = 0;
+    int more;
+    rlx__field f;
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number == (kind == 4 ? 2u : 1u) && f.type == 2) {
+            if (!rlx__text(&f, text, sizeof text)) return rlx__mistake(c, RLX__MALFORMED, "a text is no UTF-8");
+        } else if (kind == 4 && f.number == 1 && f.type == 0) code = f.integer;
+        else if (kind == 4 && f.number == 3 && f.type == 0) retryable = f.integer != 0;
+        else if (kind == 4 && f.number == 4 && f.type == 1) after = rlx__double(f.bytes.at);
+        else if (kind == 5 && f.number == 2 && f.type == 0) step = f.integer;
+    }
+    if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
+    rlx__hang_up(c, 0);
+    if (kind == 5) {
+        c->finished = 1, c->global_step = step;
+        return rlx__say(c, 0, RLX_FINISHED, "%s", text[0] ? text : "training has finished");
+    }
+    c->retry_after = rlx__finite(after, 1e9) && after > 0 ? after : 0;
+    if (kind == 8) return rlx__say(c, 0, RLX_INTERRUPTED, "the server left (%s)", text[0] ? text : "no reason given");
+    return rlx__say(c, (int)(code & 0x7fffffff), retryable ? RLX_INTERRUPTED : RLX_FAILED, "%s", text[0] ? text : "an error");
+}
+
+/* The next whole frame: 1; 0 if it is not there yet. Its length is judged before anything of its body is waited for. */
+static int rlx__frame(rlx_client *c, rlx__in *frame, int *verdict) {
+    const uint8_t *p = c->in + c->in_from;
+    size_t there = c->in_to - c->in_from, size, most = c->limit < c->expected ? c->limit : c->expected;
+    if (there < 4) return 0;
+    size = (size_t)p[0] << 24 | (size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3];
+    if (size == 0) return *verdict = rlx__mistake(c, RLX__MALFORMED, "a frame of length 0"), -1;
+    if (size > most) return *verdict = rlx__mistake(c, RLX__FRAME_TOO_LARGE, "a frame is too long"), -1;
+    if (there < 4 + size) return 0;
+    frame->at = p + 4, frame->end = p + 4 + size;
+    c->in_from += 4 + size;
+    return 1;
+}
+
+/* Look at one frame. `due`: the message that is waited for, 0 if none. RLX_OK with *got set when it came. */
+static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
+    rlx__field f, found;
+    int more, wrong = 0;
+    uint64_t nonce = 0;
+    memset(&found, 0, sizeof found);
+    while ((more = rlx__next(&in, &f, 0)) == 1) {
+        if (f.number > 8 || f.type != 2) continue;
+        if (found.number != 0) return rlx__mistake(c, RLX__MALFORMED, "two messages in one frame");
+        found = f;
+    }
+    if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
+    if (found.number == 4 || found.number == 5 || found.number == 8) return rlx__farewell(c, found.number, found.bytes);
+    if (found.number == 6 || found.number == 7) {
+        while ((more = rlx__next(&found.bytes, &f, 0)) == 1)
+            if (f.number == 1 && f.type == 0) nonce = (uint32_t)f.integer;
+        if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
+        *got = found.number == due;
+        if (found.number == 7) return RLX_OK;
+        rlx__begin(c);
+        rlx__put_integer(c, 1, nonce);
+        return rlx__send(c, RLX__PONGED);
+    }
+    if (found.number == 0 || found.number != due)
+        return rlx__mistake(c, RLX__UNEXPECTED, "a message that may not be said now");
+    if (due == RLX__WELCOME) wrong = rlx__read_welcome(c, found.bytes);
+    else wrong = due == RLX__ACTIONS ? rlx__read_actions(c, found.bytes) : rlx__read_returns(c, found.bytes);
+    if (wrong != 0) return rlx__mistake(c, wrong, due == RLX__WELCOME ? "a welcome of no use" : "an answer outside of the space");
+    *got = 1;
+    return RLX_OK;
+}
+
+/* Look at the frames that are there, and read on, until what is due has come: what is behind it is looked at by the
+ * next call. `due` 0: look at every whole frame that is there, do not read. */
+static int rlx__hear(rlx_client *c, uint32_t due) {
+    int came = 0, verdict = RLX_OK, whole;
+    ptrdiff_t read;
+    rlx__in frame;
+    for (;;) {
+        while ((whole = rlx__frame(c, &frame, &verdict)) == 1) {
+            if ((verdict = rlx__look(c, frame, due, &came)) != RLX_OK || (came && due != 0)) return verdict;
+        }
+        if (whole < 0 || due == 0) return verdict;
+        memmove(c->in, c->in + c->in_from, c->in_to - c->in_from);
+        c->in_to -= c->in_from, c->in_from = 0;
+        read = c->transport.read(c->connection, c->in + c->in_to, c->in_size - c->in_to, c->silence);
+        if (read <= 0) {
+            rlx__hang_up(c, 0);
+            return rlx__say(c, 0, RLX_INTERRUPTED, read == 0 ? "the server's stream ended" : "the server is gone or silent");
+        }
+        c->in_to += (size_t)read;
+    }
+}
+
+/* --- The client --------------------------------------------------------------------------------------------------- */
+/* Gather the leaves of a space, those of a dict by the bytes of their keys; NULL, or what is wrong. */
+static const char *rlx__flatten(const rlx_space *s, rlx__value *v, int depth) {
+    rlx__leaf *leaf = &v->leaf[v->count];
+    size_t i, j, least;
+    const char *wrong, *last = NULL;
+    if (depth > 16) return "a space is nested more than 16 deep";
+    if (s->kind == RLX_TUPLE || s->kind == RLX_DICT) {
+        if (s->parts == 0 || s->parts > RLX__LEAVES) return "a tuple or dict has 1 to 256 parts";
+        for (i = 0; i < s->parts; i++) {
+            least = s->kind == RLX_TUPLE ? i : s->parts;
+            for (j = 0; s->kind == RLX_DICT && j < s->parts; j++)
+                if ((last == NULL || strcmp(s->keys[j], last) > 0) &&
+                    (least == s->parts || strcmp(s->keys[j], s->keys[least]) < 0)) least = j;
+            if (least == s->parts) return "a key of a dict appears twice";
+            if (s->kind == RLX_DICT) last = s->keys[least];
+            if ((wrong = rlx__flatten(&s->spaces[least], v, depth + 1)) != NULL) return wrong;
+        }
+        return NULL;
+    }
+    if (v->count == RLX__LEAVES) return "a space has more than 256 leaves";
+    memset(leaf, 0, sizeof *leaf);
+    leaf->space = s, leaf->elements = 1;
+    leaf->dtype = s->kind == RLX_BOX ? s->dtype : s->kind == RLX_MULTI_BINARY ? RLX_INT8 : RLX_INT64;
+    if (s->kind < RLX_BOX || s->kind > RLX_DICT || leaf->dtype < RLX_BOOL || leaf->dtype > RLX_FLOAT64)
+        return "a space is of no known kind or dtype";
+    if (s->kind == RLX_DISCRETE && (s->n < 1 || s->start > INT64_MAX - (s->n - 1))) return "a discrete has no such n and start";
+    if (s->kind == RLX_MULTI_DISCRETE) {
+        if (s->axes < 1 || s->axes > INT32_MAX) return "nvec has at least one element";
+        for (i = 0; i < s->axes; i++) if (s->nvec[i] < 1) return "an element of nvec is below 1";
+        leaf->axes = 1, leaf->shape[0] = (uint32_t)s->axes, leaf->elements = s->axes;
+    } else if (s->kind != RLX_DISCRETE) {
+        if (s->axes > 8) return "a space has more than 8 axes";
+        for (i = 0; i < s->axes; i++) {
+            if (s->shape[i] < 1 || leaf->elements > INT32_MAX / s->shape[i]) return "a shape has no or too many elements";
+            leaf->shape[leaf->axes++] = s->shape[i], leaf->elements *= s->shape[i];
+        }
+    }
+    if (s->kind == RLX_BOX && ((s->lows > 1 && s->lows != leaf->elements) || (s->highs > 1 && s->highs != leaf->elements)))
+        return "a box has one bound, one for each element, or none";
+    for (i = 0; s->kind == RLX_BOX && i < leaf->elements && s->lows > 0 && s->highs > 0; i++)
+        if (!(s->low[s->lows > 1 ? i : 0] <= s->high[s->highs > 1 ? i : 0])) return "a low of a box exceeds its high";
+    leaf->size = leaf->elements * rlx__sizes[leaf->dtype];
+    v->size += leaf->size, v->count++;
+    return NULL;
+}
+
+static const char *rlx__prepare(rlx_client *c) {
+    rlx_config *g = &c->config;
+    const char *wrong;
+    size_t i, n, actions = 0;
+    if (g->addresses == NULL || *g->addresses == 0) return "there is no address";
+    if (g->environments == 0) g->environments = 1;
+    if (g->mode == 0) g->mode = RLX_TRAIN;
+    if (g->retry_seconds == 0) g->retry_seconds = 300;
+    if (g->autoresets == 0) c->default_habit = RLX_DISABLED, g->autoreset = &c->default_habit, g->autoresets = 1;
+    if (g->environments > 65536 || (g->autoresets != 1 && g->autoresets != g->environments))
+        return "there are 1 to 65536 environments, and one autoreset for all or for each";
+    for (i = 0; i < g->autoresets; i++)
+        if (g->autoreset[i] < RLX_DISABLED || g->autoreset[i] > RLX_NEXT_STEP) return "an autoreset is not known";
+    if ((wrong = rlx__flatten(&g->observation, &c->observation, 1)) != NULL) return wrong;
+    if ((wrong = rlx__flatten(&g->action, &c->action, 1)) != NULL) return wrong;
+    n = g->environments;
+    if (c->observation.size > (SIZE_MAX >> 3) / n || c->action.size > (SIZE_MAX >> 3) / n) return "the spaces are too large";
+    c->out_size = 2 * n * c->observation.size + 48 * n + 256 * c->observation.count + RLX__SCALARS + 2 * RLX__HANDSHAKE;
+    c->expected = n * c->action.size + 8 * n + 256 * c->action.count + RLX__HANDSHAKE; /* longer ones are refused */
+    c->in_size = c->expected + 4;
+    for (i = 0; i < c->action.count; i++) actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
+    c->in = (uint8_t *)malloc(c->in_size), c->out = (uint8_t *)malloc(c->out_size);
+    c->actions = (uint8_t *)calloc(1, actions), c->returns = (double *)calloc(n, sizeof(double));
+    c->between = (uint8_t *)calloc(3, n), c->ended = c->between + n, c->cut = c->ended + n;
+    if (!c->in || !c->out || !c->actions || !c->returns || !c->between) return "there is not enough memory";
+    for (actions = 0, i = 0; i < c->action.count; i++) {
+        c->action_at[i] = c->actions + actions;
+        actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
+    }
+    return NULL;
+}
+
+static void rlx__free(rlx_client *c) {
+    free(c->in), free(c->out), free(c->actions), free(c->returns), free(c->between);
+    if (c->transport.open == rlx__socket_open) free(c->transport.context);
+    free(c);
+}
+
+rlx_client *rlx_open(const rlx_config *config, char why[256]) {
+    static const rlx_transport sockets = {NULL, rlx__socket_open, rlx__socket_read, rlx__socket_write, rlx__socket_close};
+    rlx_client *c = (rlx_client *)calloc(1, sizeof *c);
+    const char *wrong = "there is not enough memory";
+    if (c != NULL) {
+        c->config = *config, c->transport = config->transport != NULL ? *config->transport : sockets;
+        if (config->transport == NULL) c->transport.context = calloc(1, sizeof(rlx__socket));
+        if (config->session_id != NULL) snprintf(c->session, sizeof c->session, "%s", config->session_id);
+        c->random = (uint64_t)(rlx__now() * 1e9) ^ (uint64_t)(uintptr_t)c;
+        if ((wrong = rlx__prepare(c)) == NULL) return c;
+        rlx__free(c);
+    }
+    snprintf(why, 256, "%s", wrong);
+    return NULL;
+}
+
+static int rlx__hello(rlx_client *c) {
+    rlx_config *g = &c->config;
+    const uint8_t *end;
+    size_t i;
+    int verdict;
+    rlx__begin(c);
+    rlx__put_integer(c, 14, g->reports_episodes != 0);
+    rlx__put_text(c, 13, c->session);
+    rlx__put_integer(c, 12, (uint64_t)g->mode);
+    for (end = c->at, i = g->autoresets; i-- > 0;) rlx__put_varint(c, (uint64_t)g->autoreset[i]);
+    rlx__put_part(c, 11, end);
+    rlx__put_integer(c, 10, g->environments);
+    rlx__put_space(c, 9, &g->action);
+    rlx__put_space(c, 8, &g->observation);
+    rlx__put_integer(c, 7, g->frame_skip);
+    rlx__put_text(c, 6, g->host);
+    rlx__put_text(c, 5, g->environment);
+    rlx__put_text(c, 4, g->token);
+    rlx__put_text(c, 3, RLX_VERSION);
+    rlx__put_text(c, 2, "relaax-c");
+    rlx__put_integer(c, 1, 1);
+    if ((verdict = rlx__send(c, RLX__HELLO)) == RLX_OK) verdict = rlx__hear(c, RLX__WELCOME);
+    if (verdict == RLX_INVALID) verdict = RLX_FAILED;
+    return verdict;
+}
+
+/* One try, with the address whose turn it is. */
+static int rlx__try(rlx_client *c) {
+    char host[256];
+    const char *from = c->config.addresses, *end, *colon;
+    size_t i, size;
+    for (i = 0; i < c->address && strchr(from, ',') != NULL; i++) from = strchr(from, ',') + 1;
+    if (i < c->address) c->address = 0, from = c->config.addresses;
+    end = strchr(from, ',') != NULL ? strchr(from, ',') : from + strlen(from);
+    size = (size_t)(end - from);
+    if (size >= sizeof host) return rlx__say(c, 0, RLX_FAILED, "an address is too long");
+    memcpy(host, from, size), host[size] = 0;
+    colon = strrchr(host, ':');
+    if (colon == NULL || colon == host) return rlx__say(c, 0, RLX_FAILED, "the address '%s' is not HOST:PORT", host);
+    host[colon - host] = 0;
+    if (host[0] == '[' && colon[-1] == ']') host[colon - host - 1] = 0;
+    c->connection = c->transport.open(c->transport.context, host + (host[0] == '['), colon + 1);
+    if (c->connection == NULL) return rlx__say(c, 0, RLX_INTERRUPTED, "cannot connect to %s:%s", host, colon + 1);
+    c->state = RLX__WELCOME, c->limit = RLX__HANDSHAKE, c->silence = 60, c->answered = 0;
+    return rlx__hello(c);
+}
+
+/* Wait before the next try, longer after each failure; or give up. */
+static int rlx__back_off(rlx_client *c) {
+    double wait = 0.5 * (double)(1 << (c->failures < 6 ? c->failures : 6)), chance, now = rlx__now();
+    struct timespec t;
+    c->random = c->random * 6364136223846793005u + 1442695040888963407u;
+    chance = (double)(c->random >> 11) / 9007199254740992.0;
+    wait = (wait > 30 ? 30 : wait) * (0.5 + chance / 2);
+    if (wait < c->retry_after * (1 + chance / 5)) wait = c->retry_after * (1 + chance / 5);
+    if (c->failures++ == 0) c->since = now;
+    if (now + wait - c->since > c->config.retry_seconds) return c->failures = 0, c->lost = 0, RLX_FAILED;
+    c->retry_after = 0, c->lost = 0, c->address++;
+    t.tv_sec = (time_t)wait, t.tv_nsec = (long)((wait - (double)t.tv_sec) * 1e9);
+    nanosleep(&t, NULL);
+    return RLX_OK;
+}
+
+int rlx_connect(rlx_client *c) {
+    int verdict = RLX_OK;
+    if (c->finished) return RLX_FINISHED;
+    while (c->state == RLX__CLOSED) {
+        if (c->lost && rlx__back_off(c) != RLX_OK) return RLX_FAILED;
+        verdict = rlx__try(c);
+        if (verdict == RLX_OK) c->state = RLX__IDLE;
+        else rlx__hang_up(c, 0);
+        if (verdict != RLX_OK && verdict != RLX_INTERRUPTED) return verdict;
+    }
+    return RLX_OK;
+}
+
+static int rlx__wrong(rlx_client *c, const char *what) { return rlx__say(c, RLX__VALUE, RLX_INVALID, "%s", what); }
+
+static int rlx__leaves_fit(rlx_client *c, const void *const *leaves) {
+    size_t i;
+    for (i = 0; i < c->observation.count; i++)
+        if (!rlx__legal(&c->observation.leaf[i], leaves[i], c->config.environments, 0))
+            return rlx__say(c, RLX__VALUE, RLX_INVALID, "leaf %zu of the observation is NaN, infinite or outside", i), 0;
+    return 1;
+}
+
+static int rlx__ask(rlx_client *c, unsigned kind, uint32_t due) {
+    int verdict = rlx__send(c, kind);
+    if (verdict == RLX_OK) verdict = rlx__hear(c, due);
+    if (verdict != RLX_OK) return verdict;
+    c->answered = 1, c->failures = 0;
+    c->state = due == RLX__RETURNS ? RLX__IDLE : RLX__STEP;
+    return RLX_OK;
+}
+
+int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *partial) {
+    int verdict;
+    if (c->state == RLX__STEP) return rlx__wrong(c, "an episode is under way: rlx_reset ends it");
+    if (!rlx__leaves_fit(c, observation)) return RLX_INVALID;
+    do {
+        if ((verdict = rlx_connect(c)) != RLX_OK) return verdict;
+        if ((verdict = rlx__hear(c, 0)) == RLX_OK) {
+            rlx__begin(c);
+            rlx__put_mask(c, 2, partial);
+            rlx__put_leaves(c, 1, observation);
+            verdict = rlx__ask(c, RLX__INIT, RLX__ACTIONS);
+        }
+    } while (verdict == RLX_INTERRUPTED);
+    memset(c->between, 0, c->config.environments);
+    return verdict;
+}
+
+/* What an outcome must keep to; fills in c->cut (truncated and not terminated) and c->ended. */
+static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
+    uint32_t i, n = c->config.environments, same_ended = 0, same_cut = 0;
+    size_t k;
+    for (i = 0; i < n; i++) {
+        int habit = c->config.autoreset[c->config.autoresets == 1 ? 0 : i];
+        int over = step && o->terminated != NULL && o->terminated[i], cut = o->truncated != NULL && o->truncated[i] && !over;
+        if (rlx__infinite(RLX_FLOAT64, (const uint8_t *)&o->reward[i]) || !rlx__finite(o->reward[i], 1e15))
+            return rlx__say(c, RLX__VALUE, RLX_INVALID, "the reward of environment %u is not from -1e15 to 1e15", i), 0;
+        if (!step && c->between[i]) cut = 0; /* it has no episode to end */
+        c->cut[i] = (uint8_t)cut, c->ended[i] = (uint8_t)(over || cut);
+        if (step && c->ended[i] && habit == RLX_DISABLED) return rlx__wrong(c, "episodes end with rlx_reset where autoreset is disabled"), 0;
+        if (step && c->ended[i] && c->between[i]) return rlx__wrong(c, "an episode ends in the step that begins it"), 0;
+        same_ended |= c->ended[i] && habit == RLX_SAME_STEP, same_cut |= c->cut[i] && (habit == RLX_SAME_STEP || !step);
+    }
+    if (same_cut && o->final_observation == NULL) return rlx__wrong(c, "a truncated episode needs its final observation"), 0;
+    if (step && o->final_observation != NULL && !same_ended) return rlx__wrong(c, "a final observation, but no episode ended"), 0;
+    if (o->episode_count > (c->config.reports_episodes ? n : 0)) return rlx__wrong(c, "episodes that nobody said would be reported"), 0;
+    for (k = 0; k < o->episode_count; k++)
+        if (o->episodes[k].environment >= n || o->episodes[k].length < 1 || !rlx__finite(o->episodes[k].episode_return, 1e30))
+            return rlx__wrong(c, "an episode has no such environment, length or return"), 0;
+    return (!step || rlx__leaves_fit(c, o->observation)) && (step || !o->final_observation || rlx__leaves_fit(c, o->final_observation));
+}
+
+int rlx_step(rlx_client *c, const rlx_outcome *o) {
+    uint32_t i, n = c->config.environments;
+    int verdict;
+    if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
+    if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is under way: rlx_init begins one");
+    if (!rlx__outcome_fits(c, o, 1)) return RLX_INVALID;
+    if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
+    rlx__begin(c);
+    rlx__put_episodes(c, 7, o);
+    rlx__put_mask(c, 6, c->between);
+    rlx__put_leaves(c, 5, o->final_observation);
+    rlx__put_mask(c, 4, c->cut);
+    rlx__put_mask(c, 3, o->terminated);
+    rlx__put_leaves(c, 2, o->observation);
+    rlx__put_bytes(c, 1, o->reward, 8 * (size_t)n);
+    verdict = rlx__ask(c, RLX__STEPPED, RLX__ACTIONS);
+    for (i = 0; verdict == RLX_OK && i < n; i++)
+        c->between[i] = c->ended[i] && c->config.autoreset[c->config.autoresets == 1 ? 0 : i] == RLX_NEXT_STEP;
+    return verdict;
+}
+
+int rlx_reset(rlx_client *c, const rlx_outcome *o) {
+    int verdict;
+    if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
+    if (c->state != RLX__STEP) return rlx__wrong(c, "no episode is under way: rlx_init begins one");
+    if (!rlx__outcome_fits(c, o, 0)) return RLX_INVALID;
+    if ((verdict = rlx__hear(c, 0)) != RLX_OK) return verdict;
+    rlx__begin(c);
+    rlx__put_episodes(c, 4, o);
+    rlx__put_leaves(c, 3, o->final_observation);
+    rlx__put_mask(c, 2, c->cut);
+    rlx__put_bytes(c, 1, o->reward, 8 * (size_t)c->config.environments);
+    return rlx__ask(c, RLX__RESET, RLX__RETURNS);
+}
+
+int rlx_metric(rlx_client *c, const char *name, double value) {
+    size_t size = strlen(name), i;
+    uint64_t hash = 14695981039346656037u;
+    uint32_t known;
+    uint8_t *p;
+    for (i = 0; i < size; i++) hash = (hash ^ (uint8_t)name[i]) * 1099511628211u;
+    if (size == 0 || !rlx__finite(value, 1e30)) return rlx__wrong(c, "a metric has a name and a value from -1e30 to 1e30");
+    for (i = 0; i < size; i++)
+        if (!((name[i] | 32) >= 'a' && (name[i] | 32) <= 'z') && (i == 0 || strchr("0123456789_-./", name[i]) == NULL))
+            return rlx__wrong(c, "a metric's name has letters, digits and _ - . / and starts with a letter");
+    for (known = 0; known < c->name_count && c->names[known] != hash; known++) {}
+    if ((c->state != RLX__IDLE && c->state != RLX__STEP) || known == c->name_limit || size > c->name_bytes || size > 127 - 11 ||
+        c->scalar_size + 19 + size > RLX__SCALARS) return 0;
+    if (known == c->name_count) c->names[c->name_count++] = hash;
+    p = c->scalars + c->scalar_size; /* a frame of its own: length, metrics, scalar, name, value */
+    p[0] = p[1] = p[2] = 0, p[3] = (uint8_t)(size + 15), p[4] = 0x2a, p[5] = (uint8_t)(size + 13), p[6] = 0x0a;
+    p[7] = (uint8_t)(size + 11), p[8] = 0x0a, p[9] = (uint8_t)size, p[10 + size] = 0x11;
+    memcpy(p + 10, name, size), memcpy(p + 11 + size, &value, 8);
+    c->scalar_size += 19 + size;
+    return 1;
+}
+
+int rlx_alive(rlx_client *c) {
+    int verdict;
+    if (c->state == RLX__CLOSED) return c->finished ? RLX_FINISHED : RLX_INTERRUPTED;
+    rlx__begin(c);
+    rlx__put_integer(c, 1, 1);
+    if ((verdict = rlx__send(c, RLX__PING)) != RLX_OK) return verdict;
+    return rlx__hear(c, RLX__PONG);
+}
+
+void rlx_close(rlx_client *c) {
+    if (c == NULL) return;
+    if (c->state != RLX__CLOSED) {
+        if (c->scalar_size > 0) c->transport.write(c->connection, c->scalars, c->scalar_size);
+        rlx__bye(c, NULL);
+        rlx__hang_up(c, 1);
+    }
+    rlx__free(c);
+}
+
+const void *rlx_action(const rlx_client *c, size_t leaf) { return c->action_at[leaf]; }
+const double *rlx_returns(const rlx_client *c) { return c->returns; }
+const char *rlx_reason(const rlx_client *c) { return c->reason; }
+int rlx_code(const rlx_client *c) { return c->code; }
+const char *rlx_session(const rlx_client *c) { return c->session; }
+const char *rlx_algorithm(const rlx_client *c) { return c->algorithm; }
+uint64_t rlx_global_step(const rlx_client *c) { return c->global_step; }
+#endif

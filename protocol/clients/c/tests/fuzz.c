@@ -1,0 +1,136 @@
+/* Fuzzes a client with answers that were right before they were changed:  fuzz [COUNT [SEED]]
+ * The same seed gives the same answers. To be run under ASan and UBSan; it ends with what became of them. */
+#include "memory.h"
+
+static Memory memory;
+static uint64_t state;
+
+static uint32_t below(uint32_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % n);
+}
+
+/* Change the bytes from `from` on; their number may change. */
+static void mutate(uint8_t *data, size_t *size, size_t room) {
+    static const uint8_t odd[] = {0, 1, 2, 3, 4, 7, 0x7f, 0x80, 0xff, 0xfe, 0x0a, 0x12, 0x1a, 0x0b, 0x0c};
+    uint32_t changes = below(4); /* none: what is right must still be right */
+    while (changes-- > 0 && *size > 0) {
+        size_t at = below((uint32_t)*size), n = 1 + below(8);
+        switch (below(6)) {
+        case 0: data[at] ^= (uint8_t)(1u << below(8)); break;
+        case 1: data[at] = odd[below(sizeof odd)]; break;
+        case 2: data[at] = (uint8_t)below(256); break;
+        case 3: *size = at; break;
+        case 4: /* cut some bytes out */
+            if (at + n > *size) n = *size - at;
+            memmove(data + at, data + at + n, *size - at - n);
+            *size -= n;
+            break;
+        case 5: /* double some bytes */
+            if (at + n > *size) n = *size - at;
+            if (*size + n > room) break;
+            memmove(data + at + n, data + at, *size - at);
+            *size += n;
+            break;
+        }
+    }
+}
+
+static void right_answer(Part *p, unsigned *kind, int box) {
+    int64_t choices[3] = {0, 2, 1};
+    float numbers[6] = {0, 0.5f, -0.5f, 1, -1, 0.25f};
+    double returns[3] = {1, -2, 1e30};
+    uint8_t discrete[1] = {3}, pairs[2] = {3, 2};
+    p->size = 0;
+    *kind = 1 + below(9);
+    switch (*kind) {
+    case 1: *p = welcome(1048576, 4); break;
+    case 3: add_bytes(p, 1, returns, sizeof returns); break;
+    case 4: add_integer(p, 1, 11), add_bytes(p, 2, "no room \xe2\x82\xac", 11), add_integer(p, 3, 1), add_double(p, 4, 0); break;
+    case 5: add_bytes(p, 1, "done", 4), add_integer(p, 2, 400000); break;
+    case 6: case 7: add_integer(p, 1, 77); break;
+    case 8: add_bytes(p, 1, "bye", 3); break;
+    default: /* the answer that is waited for, oftener */
+        *kind = 2;
+        if (box) add_array(p, RLX_FLOAT32, pairs, 2, numbers, sizeof numbers);
+        add_array(p, RLX_INT64, discrete, 1, choices, sizeof choices);
+    }
+}
+
+static rlx_client *opened(int box) {
+    static const uint32_t two[] = {2};
+    static const double low[] = {-1}, high[] = {1};
+    static const int habit = RLX_NEXT_STEP;
+    static rlx_space parts[2];
+    static rlx_transport transport;
+    rlx_config c;
+    char why[256];
+    memset(&c, 0, sizeof c);
+    transport = memory_transport(&memory);
+    parts[0].kind = RLX_BOX, parts[0].dtype = RLX_FLOAT32, parts[0].axes = 1, parts[0].shape = two;
+    parts[0].lows = parts[0].highs = 1, parts[0].low = low, parts[0].high = high;
+    parts[1].kind = RLX_DISCRETE, parts[1].n = 3;
+    c.addresses = "fuzz:1", c.transport = &transport, c.environments = 3, c.retry_seconds = -1;
+    c.autoreset = &habit, c.autoresets = 1, c.observation = parts[0], c.action = parts[1];
+    if (box) c.action.kind = RLX_TUPLE, c.action.parts = 2, c.action.spaces = parts;
+    return rlx_open(&c, why);
+}
+
+int main(int argc, char **argv) {
+    long count = argc > 1 ? strtol(argv[1], NULL, 10) : 1000000, done, ends[5] = {0};
+    static const float seen[6];
+    static const double reward[3] = {1, 1, 1};
+    const void *const leaves[] = {seen};
+    rlx_outcome outcome = {reward, leaves, NULL, NULL, NULL, NULL, 0};
+    rlx_client *client = NULL;
+    state = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
+    for (done = 0; done < count; done++) {
+        int box = (int)below(2), verdict, got = 0;
+        unsigned kind;
+        Part p;
+        if (client == NULL || done % 64 == 0) {
+            Part hi = welcome(1048576, 4);
+            rlx_close(client);
+            client = opened(box);
+            memory.from = memory.to = memory.size = 0;
+            say(&memory, 1, &hi);
+            if (rlx_connect(client) != RLX_OK) return puts("the right welcome was refused"), 3;
+        }
+        box = client->action.count == 2;
+        right_answer(&p, &kind, box);
+        if (below(2) == 0) { /* one frame as if it had come, in memory that ends where it ends */
+            uint8_t frame[8192], *exact;
+            rlx__in in;
+            size_t size = 0;
+            memory.from = memory.to = 0, say(&memory, kind, &p);
+            memcpy(frame, memory.said + 4, size = memory.to - 4), mutate(frame, &size, sizeof frame);
+            exact = (uint8_t *)malloc(size + 1), memcpy(exact, frame, size);
+            exact = (uint8_t *)realloc(exact, size > 0 ? size : 1);
+            in.at = exact, in.end = exact + size;
+            verdict = rlx__look(client, in, below(4) ? kind : 1 + below(3), &got);
+            free(exact);
+        } else { /* as a stream, in pieces, with its length changed too now and then */
+            memory.from = memory.to = 0, memory.chunk = below(3) == 0 ? 1 : 1 + below(64);
+            if (client->state == RLX__CLOSED) {
+                Part hi = welcome(1048576, 4);
+                say(&memory, 1, &hi);
+            }
+            size_t from = memory.to;
+            say(&memory, kind, &p);
+            size_t head = below(4) == 0 ? 0 : 4, size = memory.to - from - head;
+            mutate(memory.said + from + head, &size, sizeof memory.said - from - head);
+            memory.to = from + head + size;
+            if (head == 4) memory.said[from + 2] = (uint8_t)(size >> 8), memory.said[from + 3] = (uint8_t)size;
+            if (client->state == RLX__STEP) verdict = below(4) ? rlx_step(client, &outcome) : rlx_reset(client, &outcome);
+            else verdict = below(8) ? rlx_init(client, leaves, NULL) : rlx_alive(client);
+        }
+        ends[verdict + 2]++;
+        client->finished = 0;
+        if (verdict == RLX_INVALID) return printf("a right message was refused: %s\n", rlx_reason(client)), 3;
+        if (verdict != RLX_OK) rlx__hang_up(client, 0);
+    }
+    rlx_close(client);
+    printf("%ld fuzzed answers: %ld understood, %ld lost, %ld failed, %ld finished; nothing else happened\n", count, ends[2],
+           ends[3], ends[1], ends[4]);
+    return 0;
+}

@@ -1,0 +1,212 @@
+using System;
+using System.Collections.Generic;
+using System.Diagnostics;
+using System.IO;
+using System.Linq;
+using System.Net;
+using System.Net.Sockets;
+using System.Threading;
+using Rlx;
+
+/// <summary>
+/// What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
+/// again, and answers that were right before they were changed.
+/// </summary>
+public static class ClientTest
+{
+    private const string Welcome = "0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002";
+    private const string Actions = "0000001312110a0f08091201011a080200000000000000";
+    private static readonly Array[] Seen = { new float[] { 0, 0 } };
+
+    private static byte[] Unhex(string digits)
+    {
+        return Enumerable.Range(0, digits.Length / 2).Select(i => Convert.ToByte(digits.Substring(2 * i, 2), 16)).ToArray();
+    }
+
+    /// <summary>Answers each question with the next frame of a script, one script for each connection; then it hangs up.</summary>
+    private sealed class Server
+    {
+        private readonly TcpListener listener = new TcpListener(IPAddress.Loopback, 0);
+        private readonly List<byte> told = new List<byte>();
+        private readonly Thread thread;
+
+        internal Server(params string[][] scripts)
+        {
+            listener.Start();
+            thread = new Thread(() => { foreach (var script in scripts) Serve(script); }) { IsBackground = true };
+            thread.Start();
+        }
+
+        internal string Address { get { return "127.0.0.1:" + ((IPEndPoint)listener.LocalEndpoint).Port; } }
+
+        internal string Told()
+        {
+            thread.Join();
+            listener.Stop();
+            return string.Concat(told.Select(one => one.ToString("x2")));
+        }
+
+        private void Serve(string[] script)
+        {
+            using (var client = listener.AcceptTcpClient())
+            {
+                var stream = client.GetStream();
+                try
+                {
+                    foreach (string answer in script)
+                    {
+                        for (int kind = 5; kind == 5 || kind >= 7;) kind = Frame(stream)[0] >> 3; // metrics, pongs, byes: no answer
+                        stream.Write(Unhex(answer), 0, answer.Length / 2);
+                    }
+                }
+                catch (IOException) { } // the client has gone
+            }
+        }
+
+        private byte[] Frame(Stream stream)
+        {
+            var head = Exactly(stream, 4);
+            return Exactly(stream, head[2] << 8 | head[3]);
+        }
+
+        private byte[] Exactly(Stream stream, int size)
+        {
+            var data = new byte[size];
+            for (int at = 0, got; at < size; at += got)
+                if ((got = stream.Read(data, at, size - at)) == 0) throw new IOException("the end");
+            told.AddRange(data);
+            return data;
+        }
+    }
+
+    private static void Check(bool right, object what)
+    {
+        if (!right) throw new Exception(what.ToString());
+    }
+
+    private static void Refused(Action action)
+    {
+        try { action(); }
+        catch (ArgumentException) { return; }
+        throw new Exception("it was not refused");
+    }
+
+    private static RlxException Thrown(Action action)
+    {
+        try { action(); }
+        catch (RlxException e) { return e; }
+        throw new Exception("nothing was thrown");
+    }
+
+    private static Config Point(params string[] addresses)
+    {
+        return new Config
+        {
+            Addresses = addresses, Environment = "Point-v0", RetrySeconds = -1,
+            Observation = Space.Box(Dtype.Float32, new[] { 2 }), Action = Space.Discrete(3)
+        };
+    }
+
+    private static Outcome Result(double reward, params float[] seen)
+    {
+        return new Outcome { Reward = new[] { reward }, Observation = seen.Length == 0 ? Seen : new Array[] { seen } };
+    }
+
+    private static void BytesOfThePage()
+    {
+        var server = new Server(new[] { Welcome, Actions, Actions });
+        using (var client = new Client(Point(server.Address)))
+        {
+            Check(((long[])client.Init(new Array[] { new[] { 0.5f, -0.25f } })[0])[0] == 2, "the action");
+            Check(client.Session == "s1" && client.Algorithm == "da3c", "the welcome");
+            client.Step(Result(1, 0.75f, 0));
+        }
+        string told = server.Told();
+        foreach (string due in new[] { "380142070a05080b1201024a041202080350015a01016001", "0000001412120a10080b120201021a080000003f000080be",
+                                       "0000001e1a1c0a08000000000000f03f1210080b120201021a080000403f00000000" })
+            Check(told.Contains(due), due + " is not in " + told);
+    }
+
+    private static void RefusedBeforeItIsSent()
+    {
+        var server = new Server(new[] { Welcome, Actions });
+        using (var client = new Client(Point(server.Address)))
+        {
+            Check(!client.Metric("before", 1), "there is no connection yet");
+            Refused(() => client.Init(new Array[] { new[] { 0, float.NaN } }));
+            client.Init(Seen);
+            Refused(() => client.Init(Seen));
+            foreach (double reward in new[] { 2e15, double.NaN }) Refused(() => client.Step(Result(reward)));
+            Refused(() => client.Step(Result(1, 1f)));
+            Refused(() => client.Step(new Outcome { Reward = new[] { 1.0 }, Observation = new Array[] { new double[2] } }));
+            Refused(() => client.Step(new Outcome { Reward = new[] { 1.0 }, Observation = Seen, Terminated = new[] { true } }));
+            Refused(() => client.Step(new Outcome { Reward = new[] { 1.0 }, Observation = Seen, FinalObservation = Seen }));
+            var counted = Result(1);
+            counted.Episodes.Add(new Episode { Environment = 0, Return = 1, Length = 1 });
+            Refused(() => client.Step(counted));
+            Refused(() => client.Reset(new Outcome { Reward = new[] { 1.0 }, Truncated = new[] { true } }));
+            foreach (string name in new[] { "", "1st", "a b", "\u00e9", "a\n" }) Refused(() => client.Metric(name, 1));
+        }
+        Check(!server.Told().Contains("1a1c"), "a step was sent");
+        foreach (var shape in new[] { new[] { 0 }, new[] { 65536, 65536 } })
+            Refused(() => new Client(new Config { Addresses = new[] { "a:1" }, Action = Space.Discrete(2), Observation = Space.Box(Dtype.Float32, shape) }));
+        var many = Point("a:1");
+        many.Autoreset = new[] { Autoreset.Disabled, Autoreset.Disabled };
+        Refused(() => new Client(many));
+    }
+
+    private static void ConnectsAgain()
+    {
+        var server = new Server(new[] { Welcome, Actions }, new[] { "000000152213080b120466756c6c180121000000000000e83f" },
+                                new[] { Welcome, Actions, "000000062a0410c0c407" });
+        var config = Point(server.Address, server.Address);
+        config.RetrySeconds = 60;
+        using (var client = new Client(config))
+        {
+            client.Init(Seen);
+            Check(Thrown(() => client.Step(Result(1))).Meaning == Meaning.Interrupted, "the loss");
+            var took = Stopwatch.StartNew();
+            client.Init(Seen);
+            Check(took.ElapsedMilliseconds >= 1000, "0.25 s at least, then the 0.75 s of the error");
+            var end = Thrown(() => client.Step(Result(1)));
+            Check(end.Meaning == Meaning.Finished && end.GlobalStep == 123456, end);
+            Check(Thrown(() => client.Init(Seen)).Meaning == Meaning.Finished, "it came back");
+        }
+        Check(server.Told().Split(new[] { "6a027331" }, StringSplitOptions.None).Length == 3, "the session id of the two that came back");
+    }
+
+    private static void ChangedAnswersAreUnderstoodOrRefused()
+    {
+        var random = new Random(1);
+        int understood = 0, refused = 0;
+        var leaves = Space.Discrete(3).Leaves();
+        for (int round = 0; round < 100000; round++)
+        {
+            var data = Unhex((round % 2 == 0 ? Welcome : Actions).Substring(12));
+            for (int changes = random.Next(4); changes > 0 && data.Length > 0; changes--)
+            {
+                int at = random.Next(data.Length);
+                if (random.Next(4) > 0) data[at] = (byte)random.Next(256);
+                else Array.Resize(ref data, at + random.Next(3));
+            }
+            try
+            {
+                var m = new Message(new ArraySegment<byte>(data));
+                if (round % 2 == 0) new Message(m.All(5)).Double(3);
+                else m.Actions(leaves, 1);
+                understood++;
+            }
+            catch (WrongBytes) { refused++; }
+        }
+        Check(understood > 1000 && refused > 1000, understood + " " + refused);
+    }
+
+    public static void Main()
+    {
+        BytesOfThePage();
+        RefusedBeforeItIsSent();
+        ConnectsAgain();
+        ChangedAnswersAreUnderstoodOrRefused();
+        Console.WriteLine("all passed");
+    }
+}

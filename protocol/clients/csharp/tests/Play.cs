@@ -1,0 +1,160 @@
+using System;
+using System.Collections.Generic;
+using System.Linq;
+using System.Text;
+using Rlx;
+
+/// <summary>Does what standard input says, a command a line, and prints what it hears: protocol/clients/README.md.</summary>
+public sealed class Play
+{
+    private Queue<string> words;
+    private Client client;
+    private Leaf[] observation, action;
+    private int n;
+
+    private string Word() { return words.Dequeue(); }
+
+    private long Integer() { return long.Parse(Word()); }
+
+    private byte[] Bytes()
+    {
+        string digits = Word();
+        if (digits == "-") return new byte[0];
+        return Enumerable.Range(0, digits.Length / 2).Select(i => Convert.ToByte(digits.Substring(2 * i, 2), 16)).ToArray();
+    }
+
+    private string Text() { return Encoding.UTF8.GetString(Bytes()); }
+
+    private static double Number(string bits) { return BitConverter.Int64BitsToDouble(unchecked((long)Convert.ToUInt64(bits, 16))); }
+
+    private T[] Many<T>(Func<T> one)
+    {
+        var all = new T[Integer()];
+        for (int i = 0; i < all.Length; i++) all[i] = one();
+        return all;
+    }
+
+    private double[] Numbers() { return Many(() => Number(Word())); }
+
+    private int[] Shape() { return Many(() => (int)Integer()); }
+
+    private Space ReadSpace()
+    {
+        switch (Word())
+        {
+            case "box":
+                var dtype = (Dtype)Integer();
+                var shape = Shape();
+                var low = Numbers();
+                return Space.Box(dtype, shape, low, Numbers());
+            case "discrete":
+                long count = Integer();
+                return Space.Discrete(count, Integer());
+            case "multi_discrete": return Space.MultiDiscrete(Many(Integer));
+            case "multi_binary": return Space.MultiBinary(Shape());
+            case "tuple": return Space.Tuple(Many(ReadSpace));
+        }
+        var parts = new Dictionary<string, Space>();
+        for (long left = Integer(); left > 0; left--)
+        {
+            string key = Text();
+            parts.Add(key, ReadSpace());
+        }
+        return Space.Dict(parts);
+    }
+
+    private bool[] Mask()
+    {
+        string digits = Word();
+        return digits == "-" ? null : digits.Select(one => one == '1').ToArray();
+    }
+
+    // As many leaves as the observation has; null where the line has ended.
+    private Array[] Leaves() { return words.Count == 0 ? null : observation.Select(leaf => leaf.Unpack(Bytes())).ToArray(); }
+
+    private Outcome ReadOutcome(bool stepping)
+    {
+        var o = new Outcome { Reward = Numbers() };
+        if (stepping) o.Terminated = Mask();
+        o.Truncated = Mask();
+        foreach (var parts in Word().Split(',').Select(one => one.Split(':')).Where(parts => parts.Length == 3))
+            o.Episodes.Add(new Episode { Environment = int.Parse(parts[0]), Return = Number(parts[1]), Length = int.Parse(parts[2]) });
+        if (stepping) o.Observation = Leaves();
+        o.FinalObservation = Leaves();
+        return o;
+    }
+
+    private void Connect()
+    {
+        var c = new Config { Addresses = new[] { Word() }, Environments = n = (int)Integer(), Mode = (Mode)Integer(), RetrySeconds = -1 };
+        c.FrameSkip = (int)Integer();
+        c.ReportsEpisodes = Integer() != 0;
+        c.Autoreset = Many(() => (Autoreset)Integer());
+        c.Environment = Text();
+        c.Host = Text();
+        c.Token = Text();
+        c.SessionId = Text();
+        c.Observation = ReadSpace();
+        c.Action = ReadSpace();
+        observation = c.Observation.Leaves();
+        action = c.Action.Leaves();
+        client = new Client(c);
+        client.Connect();
+        Console.WriteLine("welcome {0} {1}", Hex(Encoding.UTF8.GetBytes(client.Session)), Hex(Encoding.UTF8.GetBytes(client.Algorithm)));
+    }
+
+    private static string Hex(byte[] data) { return string.Concat(data.Select(one => one.ToString("x2"))); }
+
+    private void Show(Array[] actions)
+    {
+        Console.WriteLine("actions " + string.Join(" ", actions.Select((leaf, i) => Hex(action[i].Pack(leaf, n)))));
+    }
+
+    private void Perform(string command)
+    {
+        switch (command)
+        {
+            case "connect": Connect(); break;
+            case "metric":
+                string name = Text();
+                client.Metric(name, Number(Word()));
+                break;
+            case "init":
+                var partial = Mask();
+                Show(client.Init(Leaves(), partial));
+                break;
+            case "step": Show(client.Step(ReadOutcome(true))); break;
+            case "reset":
+                Console.WriteLine("returns " + string.Join(" ", client.Reset(ReadOutcome(false)).Select(one => Hex(BitConverter.GetBytes(one)))));
+                break;
+            default:
+                client.Alive();
+                Console.WriteLine("pong");
+                break;
+        }
+    }
+
+    public static void Main()
+    {
+        var play = new Play();
+        bool over = false; // after the end of a connection the rest is skipped
+        for (string line = Console.ReadLine(); line != null; line = Console.ReadLine())
+        {
+            if (line == "end")
+            {
+                if (play.client != null) play.client.Dispose();
+                Console.WriteLine("end");
+                over = false;
+            }
+            if (over || line == "end") continue;
+            play.words = new Queue<string>(line.Split(new[] { ' ' }, StringSplitOptions.RemoveEmptyEntries));
+            try { play.Perform(play.Word()); }
+            catch (ArgumentException e) { Console.WriteLine("invalid 8 " + e.Message); }
+            catch (RlxException e)
+            {
+                over = true;
+                Console.WriteLine((e.Meaning == Meaning.Finished ? "finished " + e.GlobalStep : "lost " + e.Code) + " " + e.Message);
+            }
+        }
+    }
+}

@@ -1,0 +1,659 @@
+// Package rlx is a client of RLX, version 1 (protocol/RLX.md): environments in Go that are acted on, and learned from,
+// by a RELAAX server. Protobuf by hand; nothing but the standard library.
+package rlx
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand"
+	"net"
+	"strings"
+	"time"
+)
+
+const version = "1.0.0"
+
+// A Code is an error code of section 9 of the page.
+type Code uint64
+
+// The codes that a client finds itself.
+const (
+	Malformed          Code = 1
+	FrameTooLarge      Code = 2
+	UnexpectedMessage  Code = 3
+	UnsupportedVersion Code = 4
+	InvalidValue       Code = 8
+	LimitExceeded      Code = 9
+)
+
+// What an *Error means: errors.Is tells.
+var (
+	// ErrInterrupted: the connection is lost, and with it the episodes. Reset the environments and call Init, which
+	// connects again.
+	ErrInterrupted = errors.New("interrupted")
+	// ErrFinished: training is over.
+	ErrFinished = errors.New("finished")
+	// ErrFailed: there is nothing to try again, or it was tried for long enough.
+	ErrFailed = errors.New("failed")
+	// ErrInvalid: the arguments are wrong. Nothing was sent, the connection stands.
+	ErrInvalid = errors.New("invalid")
+)
+
+// An Error is why a call did not do what it should. Its meaning is what it unwraps to.
+type Error struct {
+	Code       Code // of section 9, or 0
+	Sentence   string
+	GlobalStep uint64 // with ErrFinished
+	meaning    error
+	after      time.Duration
+}
+
+func (e *Error) Error() string { return e.Sentence }
+
+// Unwrap gives ErrInterrupted, ErrFinished, ErrFailed or ErrInvalid.
+func (e *Error) Unwrap() error { return e.meaning }
+
+func invalid(format string, values ...any) *Error {
+	return &Error{Code: InvalidValue, Sentence: fmt.Sprintf(format, values...), meaning: ErrInvalid}
+}
+
+// An Autoreset is how an environment passes from one episode to the next.
+type Autoreset int
+
+// The habits.
+const (
+	Disabled Autoreset = iota + 1
+	SameStep
+	NextStep
+)
+
+// A Mode is what is wanted of the agent.
+type Mode int
+
+// The modes: learn from this client; or act only.
+const (
+	Train Mode = iota + 1
+	Exploit
+)
+
+// A Config says who the client is. The zero value of a field is the usual one.
+type Config struct {
+	Addresses       []string // HOST:PORT; the next one after each failure
+	TLS             *tls.Config
+	Token           string
+	Environment     string
+	Host            string
+	SessionID       string
+	Observation     Space
+	Action          Space
+	Environments    int // N
+	FrameSkip       int
+	Autoreset       []Autoreset // one for all, or N
+	Mode            Mode
+	ReportsEpisodes bool
+	Retry           time.Duration // how long to go on after a failure; 0 is five minutes, less is not at all
+}
+
+// An Episode is a whole one by the client's own account.
+type Episode struct {
+	Environment int
+	Return      float64
+	Length      int
+}
+
+// An Outcome is what the last actions led to. Leaves are little-endian bytes with a leading axis N: see Bytes.
+type Outcome struct {
+	Reward           []float64 // N
+	Observation      [][]byte  // not for Reset
+	Terminated       []bool    // N or nil; not for Reset
+	Truncated        []bool
+	FinalObservation [][]byte // where an episode was truncated: with SameStep, and for Reset
+	Episodes         []Episode
+}
+
+type state int
+
+const (
+	closed state = iota
+	idle
+	playing
+)
+
+// A Client is an environment's way, or that of N environments, to their agent. It is for one goroutine.
+type Client struct {
+	Session, Algorithm string // of the latest welcome
+
+	config              Config
+	observation, action []leaf
+	conn                net.Conn
+	state               state
+	answered            bool
+	lost, end           *Error
+	address, failures   int
+	since               time.Time
+	limit               int
+	silence             time.Duration
+	nameBytes, names    int
+	used                map[string]bool
+	buffer, scalars     []byte // buffer[from:to] is what was read and not looked at
+	from, to            int
+	actions             [][]byte
+	returns             []float64
+	between, ended, cut []bool
+}
+
+// New makes a client. It does not connect yet.
+func New(config Config) (*Client, error) {
+	c := &Client{config: config, Session: config.SessionID}
+	g := &c.config
+	if g.Environments == 0 {
+		g.Environments = 1
+	}
+	if g.Mode == 0 {
+		g.Mode = Train
+	}
+	if g.Retry == 0 {
+		g.Retry = 5 * time.Minute
+	}
+	if len(g.Autoreset) == 0 {
+		g.Autoreset = []Autoreset{Disabled}
+	}
+	n := g.Environments
+	if len(g.Addresses) == 0 {
+		return nil, invalid("there is no address")
+	}
+	if n < 1 || n > 65536 || (len(g.Autoreset) != 1 && len(g.Autoreset) != n) {
+		return nil, invalid("%d environments, %d entries of autoreset: 1 to 65536, and one entry or one for each", n, len(g.Autoreset))
+	}
+	var err error
+	if c.observation, err = g.Observation.leaves(); err != nil {
+		return nil, invalid("observation: %v", err)
+	}
+	if c.action, err = g.Action.leaves(); err != nil {
+		return nil, invalid("action: %v", err)
+	}
+	c.between, c.ended, c.cut = make([]bool, n), make([]bool, n), make([]bool, n)
+	c.buffer = make([]byte, 65536)
+	return c, nil
+}
+
+func (c *Client) habit(i int) Autoreset {
+	if len(c.config.Autoreset) == 1 {
+		return c.config.Autoreset[0]
+	}
+	return c.config.Autoreset[i]
+}
+
+// hangUp closes the connection; farewell: in order, with what still comes dropped for a moment.
+func (c *Client) hangUp(farewell bool) {
+	if c.conn != nil {
+		if half, ok := c.conn.(interface{ CloseWrite() error }); ok && farewell && half.CloseWrite() == nil {
+			c.conn.SetReadDeadline(time.Now().Add(time.Second))
+			io.Copy(io.Discard, c.conn)
+		}
+		c.conn.Close()
+	}
+	c.conn, c.state, c.from, c.to, c.scalars = nil, closed, 0, 0, nil
+}
+
+func (c *Client) interrupted(format string, values ...any) *Error {
+	c.hangUp(false)
+	c.lost = &Error{Sentence: fmt.Sprintf(format, values...), meaning: ErrInterrupted}
+	return c.lost
+}
+
+// mistake leaves a server that broke the rules. Another connection is worth it where this one has worked.
+func (c *Client) mistake(code Code, what string) *Error {
+	c.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	c.conn.Write(frame(bye, part{}.text(1, what)))
+	lost := c.interrupted("the server's mistake: %s", what)
+	lost.Code = code
+	if !c.answered {
+		lost.meaning = ErrFailed
+	}
+	return lost
+}
+
+// send writes a message in one call, the gathered scalars before it.
+func (c *Client) send(kind uint64, content part) error {
+	data := frame(kind, content)
+	if len(data)-4 > c.limit {
+		return &Error{LimitExceeded, fmt.Sprintf("a message of %d bytes; the server takes %d", len(data)-4, c.limit), 0, ErrInvalid, 0}
+	}
+	if kind != hello && len(c.scalars) > 0 {
+		data, c.scalars = append(c.scalars, data...), nil
+	}
+	c.conn.SetWriteDeadline(time.Now().Add(c.silence))
+	if _, err := c.conn.Write(data); err != nil {
+		return c.interrupted("the connection is lost: %v", err)
+	}
+	return nil
+}
+
+// next gives the payload of the next frame, nil where it is not there yet. A length is judged before its body is read.
+func (c *Client) next() ([]byte, *Error) {
+	if c.to-c.from < 4 {
+		return nil, nil
+	}
+	size := binary.BigEndian.Uint32(c.buffer[c.from:])
+	if size == 0 {
+		return nil, c.mistake(Malformed, "a frame of length 0")
+	}
+	if uint64(size) > uint64(c.limit) {
+		return nil, c.mistake(FrameTooLarge, fmt.Sprintf("a frame of %d bytes", size))
+	}
+	if c.to-c.from < 4+int(size) {
+		return nil, nil
+	}
+	c.from += 4 + int(size)
+	return c.buffer[c.from-int(size) : c.from], nil
+}
+
+// hear looks at the frames that are there, and reads on until what is due has come. due 0: it does not read.
+func (c *Client) hear(due uint64) error {
+	for {
+		for {
+			payload, wrong := c.next()
+			if wrong != nil {
+				return wrong
+			}
+			if payload == nil {
+				break
+			}
+			if came, err := c.look(payload, due); err != nil || came {
+				return err
+			}
+		}
+		if due == 0 {
+			return nil
+		}
+		c.from, c.to = 0, copy(c.buffer, c.buffer[c.from:c.to])
+		if c.to == len(c.buffer) { // it grows with what has come, not with what was announced
+			c.buffer = append(c.buffer, make([]byte, len(c.buffer))...)
+		}
+		c.conn.SetReadDeadline(time.Now().Add(c.silence))
+		n, err := c.conn.Read(c.buffer[c.to:])
+		c.to += n
+		if n == 0 && err != nil {
+			return c.interrupted("the connection is lost: %v", err)
+		}
+	}
+}
+
+// look takes one frame; whether it was the one that is due.
+func (c *Client) look(payload []byte, due uint64) (bool, error) {
+	frame, ok := parse(payload)
+	var kind uint64
+	var content message
+	for _, f := range frame {
+		if f.number > 8 || f.kind != 2 {
+			continue
+		}
+		if kind != 0 {
+			return false, c.mistake(Malformed, "two messages in one frame")
+		}
+		kind = f.number
+		var whole bool
+		content, whole = parse(f.bytes)
+		ok = ok && whole
+	}
+	if !ok {
+		return false, c.mistake(Malformed, "a frame that is no Protobuf")
+	}
+	n, code := c.config.Environments, Code(0)
+	switch {
+	case kind == failure || kind == finished || kind == serverGoodbye:
+		return false, c.farewell(kind, content)
+	case kind == serverPing:
+		return false, c.send(pong, part{}.integer(1, content.integer(1)&math.MaxUint32))
+	case kind == serverPong:
+	case kind == 0 || kind != due:
+		return false, c.mistake(UnexpectedMessage, fmt.Sprintf("message %d may not be said now", kind))
+	case due == welcome:
+		code = c.readWelcome(content)
+	case due == actions:
+		c.actions, code = readActions(content, c.action, n)
+	case due == returns:
+		c.returns, code = readReturns(content, n)
+	}
+	if code != 0 {
+		return false, c.mistake(code, "an answer that is outside of what was agreed on")
+	}
+	return kind == due, nil
+}
+
+func (c *Client) readWelcome(m message) Code {
+	limits, ok := parse(m.all(5)...)
+	m.text(2, &ok)
+	session, algorithm := m.text(3, &ok), m.text(4, &ok)
+	most, idle, heartbeat := limits.integer(1)&math.MaxUint32, limits.double(2), limits.double(3)
+	twice, n := 1, c.config.Environments
+	for _, habit := range c.config.Autoreset {
+		if habit == SameStep {
+			twice = 2
+		}
+	}
+	switch {
+	case !ok:
+		return Malformed
+	case m.integer(1) != 1:
+		return UnsupportedVersion
+	case !(idle > 0 && heartbeat > 0) || math.IsInf(idle+heartbeat, 0):
+		return InvalidValue
+	case uint64(n*twice*size(c.observation)) > most || uint64(n*size(c.action)) > most:
+		return LimitExceeded
+	}
+	c.Session, c.Algorithm, c.limit, c.used = session, algorithm, int(most), map[string]bool{}
+	c.nameBytes, c.names = int(limits.integer(4)), int(limits.integer(5))
+	c.silence = time.Duration(3 * math.Min(heartbeat, 1e6) * float64(time.Second))
+	return 0
+}
+
+// farewell takes what the server says last.
+func (c *Client) farewell(kind uint64, m message) error {
+	ok, e := true, &Error{meaning: ErrFailed}
+	switch kind {
+	case finished:
+		e.Sentence, e.GlobalStep, e.meaning = "training has finished: "+m.text(1, &ok), m.integer(2), ErrFinished
+		c.end = e
+	case serverGoodbye:
+		e.Sentence, e.meaning = "the server left: "+m.text(1, &ok), ErrInterrupted
+	default:
+		e.Code, e.Sentence = Code(m.integer(1)), m.text(2, &ok)
+		if m.integer(3) != 0 {
+			e.meaning = ErrInterrupted
+		}
+		e.after = time.Duration(math.Max(0, math.Min(m.double(4), 1e9)) * float64(time.Second))
+	}
+	if !ok {
+		return c.mistake(Malformed, "a text that is no UTF-8")
+	}
+	c.hangUp(false)
+	c.lost = e
+	return e
+}
+
+// try makes one connection, to the address whose turn it is.
+func (c *Client) try() error {
+	address := c.config.Addresses[c.address%len(c.config.Addresses)]
+	c.state, c.limit, c.silence, c.answered, c.from, c.to = closed, 65536, time.Minute, false, 0, 0
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	conn, err := dialer.Dial("tcp", address) // with TCP_NODELAY, which Go sets
+	if err != nil {
+		return c.interrupted("cannot connect to %s: %v", address, err)
+	}
+	c.conn = conn
+	if c.config.TLS != nil {
+		config := c.config.TLS.Clone()
+		if config.ServerName == "" {
+			config.ServerName, _, _ = net.SplitHostPort(address)
+		}
+		secure := tls.Client(conn, config)
+		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		if err := secure.Handshake(); err != nil {
+			lost := c.interrupted("no TLS with %s: %v", address, err)
+			var network net.Error
+			if !errors.As(err, &network) && !errors.Is(err, io.EOF) || certificate(err) {
+				lost.meaning = ErrFailed
+			}
+			return lost
+		}
+		conn.SetDeadline(time.Time{})
+		c.conn = secure
+	}
+	g := &c.config
+	h := part{}.integer(1, 1).text(2, "relaax-go").text(3, version).text(4, g.Token).text(5, g.Environment).text(6, g.Host)
+	h = h.integer(7, uint64(g.FrameSkip)).space(8, g.Observation).space(9, g.Action).integer(10, uint64(g.Environments))
+	h = h.bytes(11, packed(g.Autoreset)).integer(12, uint64(g.Mode)).text(13, c.Session)
+	if g.ReportsEpisodes {
+		h = h.integer(14, 1)
+	}
+	if err := c.send(hello, h); err != nil {
+		return err
+	}
+	return c.hear(welcome)
+}
+
+func certificate(err error) bool {
+	var authority x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var other x509.CertificateInvalidError
+	return errors.As(err, &authority) || errors.As(err, &name) || errors.As(err, &other)
+}
+
+// backOff waits before the next try, longer after each failure; false: it is time to give up.
+func (c *Client) backOff() bool {
+	wait := time.Duration(math.Min(30, 0.5*math.Pow(2, float64(c.failures))) * (0.5 + rand.Float64()/2) * float64(time.Second))
+	if after := time.Duration(float64(c.lost.after) * (1 + rand.Float64()/5)); after > wait {
+		wait = after
+	}
+	if c.failures == 0 {
+		c.since = time.Now()
+	}
+	c.failures++
+	if time.Since(c.since)+wait > c.config.Retry {
+		c.failures = 0
+		return false
+	}
+	c.address++
+	time.Sleep(wait)
+	return true
+}
+
+// Connect connects now; without it the first Init does.
+func (c *Client) Connect() error {
+	for c.conn == nil {
+		if c.end != nil {
+			return c.end
+		}
+		if lost := c.lost; lost != nil && lost.meaning == ErrInterrupted && !c.backOff() {
+			c.lost = nil
+			return &Error{Code: lost.Code, Sentence: lost.Sentence, meaning: ErrFailed}
+		}
+		c.lost = nil
+		if err := c.try(); err != nil {
+			c.hangUp(false)
+			if !errors.Is(err, ErrInterrupted) {
+				return err
+			}
+			continue
+		}
+		c.state = idle
+	}
+	return nil
+}
+
+func (c *Client) ask(kind uint64, content part, due uint64) error {
+	if err := c.send(kind, content); err != nil {
+		return err
+	}
+	if err := c.hear(due); err != nil {
+		return err
+	}
+	c.answered, c.failures, c.state = true, 0, playing
+	if due == returns {
+		c.state = idle
+	}
+	return nil
+}
+
+func (c *Client) fit(leaves [][]byte) error {
+	if len(leaves) != len(c.observation) {
+		return invalid("an observation has %d leaves; the space has %d", len(leaves), len(c.observation))
+	}
+	for i, l := range c.observation {
+		if !l.legal(leaves[i], c.config.Environments, false) {
+			return invalid("leaf %d of the observation has a wrong size, or a value that is NaN, infinite or outside", i)
+		}
+	}
+	return nil
+}
+
+// Init begins an episode in every environment and gives the first actions. partial: nil, or where the episode was
+// under way already.
+func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
+	if c.state == playing {
+		return nil, invalid("an episode is under way: Reset ends it")
+	}
+	if err := c.fit(observation); err != nil {
+		return nil, err
+	}
+	n := c.config.Environments
+	for {
+		err := c.Connect()
+		if err != nil {
+			return nil, err
+		}
+		if err = c.hear(0); err == nil {
+			err = c.ask(initial, part{}.leaves(1, c.observation, observation, n).mask(2, partial), actions)
+		}
+		if err == nil {
+			c.between = make([]bool, n)
+			return c.actions, nil
+		}
+		if !errors.Is(err, ErrInterrupted) {
+			return nil, err
+		}
+	}
+}
+
+// check looks at an outcome, and notes which episodes it ends.
+func (c *Client) check(o Outcome, stepping bool) error {
+	n := c.config.Environments
+	if c.conn == nil {
+		if c.end != nil {
+			return c.end
+		}
+		return &Error{Sentence: "the connection is lost: Init connects again", meaning: ErrInterrupted}
+	}
+	if c.state != playing {
+		return invalid("no episode is under way: Init begins one")
+	}
+	for _, mask := range [][]bool{o.Terminated, o.Truncated} {
+		if len(mask) != 0 && len(mask) != n {
+			return invalid("a mask has %d entries; there are %d environments", len(mask), n)
+		}
+	}
+	if len(o.Reward) != n {
+		return invalid("%d rewards; there are %d environments", len(o.Reward), n)
+	}
+	needed, allowed := false, !stepping
+	for i := range c.ended {
+		over := stepping && len(o.Terminated) > 0 && o.Terminated[i]
+		cut := len(o.Truncated) > 0 && o.Truncated[i] && !over && (stepping || !c.between[i])
+		c.cut[i], c.ended[i] = cut, over || cut
+		if !(math.Abs(o.Reward[i]) <= 1e15) {
+			return invalid("the reward of environment %d is %v; -1e15 to 1e15 is allowed", i, o.Reward[i])
+		}
+		if stepping && c.ended[i] && (c.habit(i) == Disabled || c.between[i]) {
+			return invalid("the episode of environment %d cannot end here", i)
+		}
+		needed = needed || cut && (!stepping || c.habit(i) == SameStep)
+		allowed = allowed || c.ended[i] && c.habit(i) == SameStep
+	}
+	if len(o.FinalObservation) == 0 && needed {
+		return invalid("a truncated episode needs its final observation")
+	}
+	if len(o.FinalObservation) > 0 {
+		if !allowed {
+			return invalid("a final observation, but no episode ended")
+		}
+		if err := c.fit(o.FinalObservation); !stepping && err != nil {
+			return err
+		}
+	}
+	if len(o.Episodes) > n || (len(o.Episodes) > 0 && !c.config.ReportsEpisodes) {
+		return invalid("%d episodes, which nobody said would be reported, or too many", len(o.Episodes))
+	}
+	for _, e := range o.Episodes {
+		if e.Environment < 0 || e.Environment >= n || e.Length < 1 || !(math.Abs(e.Return) <= 1e30) {
+			return invalid("an episode has no such environment, length or return: %+v", e)
+		}
+	}
+	if stepping {
+		return c.fit(o.Observation)
+	}
+	return nil
+}
+
+// Step sends an outcome and gives the next actions. What NEXT_STEP says in `first` is filled in by the client: the
+// reward of an environment whose episode ended with the step before is void.
+func (c *Client) Step(o Outcome) ([][]byte, error) {
+	if err := c.check(o, true); err != nil {
+		return nil, err
+	}
+	if err := c.hear(0); err != nil {
+		return nil, err
+	}
+	n := c.config.Environments
+	p := make(part, 0, 256+16*n+2*n*size(c.observation)).doubles(1, o.Reward).leaves(2, c.observation, o.Observation, n)
+	p = p.mask(3, o.Terminated).mask(4, c.cut).leaves(5, c.observation, o.FinalObservation, n)
+	if err := c.ask(step, p.mask(6, c.between).episodes(7, o.Episodes), actions); err != nil {
+		return nil, err
+	}
+	for i := range c.between {
+		c.between[i] = c.ended[i] && c.habit(i) == NextStep
+	}
+	return c.actions, nil
+}
+
+// Reset ends the episode of every environment and gives their returns.
+func (c *Client) Reset(o Outcome) ([]float64, error) {
+	if err := c.check(o, false); err != nil {
+		return nil, err
+	}
+	if err := c.hear(0); err != nil {
+		return nil, err
+	}
+	p := part{}.doubles(1, o.Reward).mask(2, c.cut).leaves(3, c.observation, o.FinalObservation, c.config.Environments)
+	if err := c.ask(reset, p.episodes(4, o.Episodes), returns); err != nil {
+		return nil, err
+	}
+	return c.returns, nil
+}
+
+// Metric gathers a scalar, which goes with the next message. It is dropped where there is no connection, or no room
+// in the server's limits.
+func (c *Client) Metric(name string, value float64) error {
+	for i, r := range name {
+		letter := r|32 >= 'a' && r|32 <= 'z'
+		if !letter && (i == 0 || !strings.ContainsRune("0123456789_-./", r)) {
+			name = ""
+			break
+		}
+	}
+	if name == "" || !(math.Abs(value) <= 1e30) {
+		return invalid("a metric has letters, digits and _ - . / in its name, a letter first, and a value from -1e30 to 1e30")
+	}
+	if c.conn == nil || len(name) > c.nameBytes || (!c.used[name] && len(c.used) == c.names) || len(c.scalars) > 1<<16 {
+		return nil
+	}
+	c.used[name] = true
+	scalar := part{}.text(1, name).varint(2<<3 | 1).double(value)
+	c.scalars = append(c.scalars, frame(metrics, part{}.bytes(1, scalar))...)
+	return nil
+}
+
+// Alive says that the environments are, where they are slower than the server's idle timeout.
+func (c *Client) Alive() error {
+	if c.conn == nil {
+		return &Error{Sentence: "the connection is lost", meaning: ErrInterrupted}
+	}
+	if err := c.send(ping, part{}.integer(1, 1)); err != nil {
+		return err
+	}
+	return c.hear(serverPong)
+}
+
+// Close says goodbye.
+func (c *Client) Close() {
+	if c.conn != nil {
+		c.send(bye, nil)
+		c.hangUp(true)
+	}
+}

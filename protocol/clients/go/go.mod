@@ -1,0 +1,3 @@
+module github.com/relaax/rlx-go
+
+go 1.19

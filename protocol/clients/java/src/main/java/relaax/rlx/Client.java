@@ -1,0 +1,477 @@
+package relaax.rlx;
+
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetSocketAddress;
+import java.net.Socket;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLException;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLSocket;
+import relaax.rlx.RlxException.Meaning;
+import relaax.rlx.Wire.Message;
+import relaax.rlx.Wire.Part;
+
+/**
+ * A client of RLX, version 1 (protocol/RLX.md): the way of N environments to their agent. For one thread. Protobuf by
+ * hand; nothing but the standard library.
+ *
+ * <p>Observations and actions are arrays of leaves; a leaf is a primitive array with the numbers of all environments, the
+ * first one's first: float[] for FLOAT32, long[] for a discrete, and so on (see {@link Space.Dtype}).
+ */
+public final class Client implements AutoCloseable {
+    /** The client's version. */
+    public static final String VERSION = "1.0.0";
+
+    private static final int HELLO = 1, INIT = 2, STEP = 3, RESET = 4, METRICS = 5, PING = 6, PONG = 7, BYE = 8;
+    private static final int WELCOME = 1, ACTIONS = 2, RETURNS = 3, ERROR = 4, FINISHED = 5;
+    private static final int HANDSHAKE_BYTES = 65536;
+
+    /** How an environment passes from one episode to the next. */
+    public enum Autoreset { DISABLED, SAME_STEP, NEXT_STEP }
+
+    /** What is wanted of the agent: to learn from this client, or to act only. */
+    public enum Mode { TRAIN, EXPLOIT }
+
+    /** A whole episode by the client's own account. */
+    public record Episode(int environment, double episodeReturn, int length) {}
+
+    /** Who the client is. What is not set is the usual. */
+    public static final class Config {
+        /** HOST:PORT, or several: the next one after each failure. */
+        public List<String> addresses = List.of();
+        public Space observation;
+        public Space action;
+        /** N. */
+        public int environments = 1;
+        /** One for all environments, or N. */
+        public List<Autoreset> autoreset = List.of(Autoreset.DISABLED);
+        public Mode mode = Mode.TRAIN;
+        public String token = "";
+        public String environment = "";
+        public String host = "";
+        public String sessionId = "";
+        public int frameSkip = 1;
+        public boolean reportsEpisodes;
+        /** How long to go on trying after a failure; below 0: not at all. */
+        public double retrySeconds = 300;
+        /** For TLS; null: none. */
+        public SSLContext tls;
+    }
+
+    /** What the last actions led to. Masks may be null: all false. */
+    public static final class Outcome {
+        /** N numbers. */
+        public double[] reward;
+        /** Not for reset. */
+        public Object[] observation;
+        /** Not for reset. */
+        public boolean[] terminated;
+        public boolean[] truncated;
+        /** Where an episode ended, with SAME_STEP; needed where one was truncated, for reset too. */
+        public Object[] finalObservation;
+        public List<Episode> episodes = List.of();
+    }
+
+    private final Config config;
+    private final int n;
+    private final List<Space.Leaf> observation, action;
+    private final Set<String> names = new HashSet<>();
+    private Socket socket;
+    private InputStream in;
+    private boolean playing, answered;
+    private RlxException lost, end;
+    private int address, failures;
+    private long since, limit, nameBytes, nameLimit;
+    private double silence;
+    private byte[] buffer = new byte[HANDSHAKE_BYTES];
+    private int from, to;
+    private Part scalars = new Part();
+    private boolean[] between, ended, cut;
+    private String session, algorithm = "";
+    private Object[] actions;
+    private double[] returns;
+
+    /** Make a client; it does not connect yet. */
+    public Client(Config config) {
+        this.config = config;
+        n = config.environments;
+        observation = config.observation.leaves();
+        action = config.action.leaves();
+        session = config.sessionId;
+        if (n < 1 || n > 65536 || config.autoreset.size() != 1 && config.autoreset.size() != n || config.addresses.isEmpty()) {
+            throw new IllegalArgumentException(n + " environments: 1 to 65536, one autoreset for all or for each, and an address");
+        }
+        between = new boolean[n];
+        ended = new boolean[n];
+        cut = new boolean[n];
+    }
+
+    /** The session id of the latest welcome. */
+    public String session() {
+        return session;
+    }
+
+    /** The name of the algorithm that acts. */
+    public String algorithm() {
+        return algorithm;
+    }
+
+    private Autoreset habit(int i) {
+        return config.autoreset.get(config.autoreset.size() == 1 ? 0 : i);
+    }
+
+    /** Connect now; without it the first init does. */
+    public void connect() throws RlxException {
+        while (socket == null) {
+            if (end != null) throw end;
+            RlxException reason = lost;
+            lost = null;
+            if (reason != null) backOff(reason);
+            try {
+                attempt();
+            } catch (RlxException e) {
+                hangUp();
+                if (e.meaning != Meaning.INTERRUPTED) throw e;
+                lost = e;
+            }
+        }
+    }
+
+    /** Begin an episode in every environment; the first actions. {@code partial}: null, or where it was under way already. */
+    public Object[] init(Object[] observation, boolean[] partial) throws RlxException {
+        if (playing) throw new IllegalArgumentException("an episode is under way: reset ends it");
+        Part content = new Part().leaves(1, this.observation, pack(observation), n).mask(2, partial);
+        while (true) {
+            connect();
+            try {
+                hear(0);
+                ask(INIT, content, ACTIONS);
+                between = new boolean[n];
+                return actions;
+            } catch (RlxException e) {
+                if (e.meaning != Meaning.INTERRUPTED) throw e;
+            }
+        }
+    }
+
+    /**
+     * Send an outcome; the next actions. What NEXT_STEP says in `first` is filled in by the client: the reward of an
+     * environment whose episode ended with the step before is void.
+     */
+    public Object[] step(Outcome o) throws RlxException {
+        check(o, true);
+        Part content = new Part().doubles(1, o.reward).leaves(2, observation, pack(o.observation), n);
+        content.mask(3, o.terminated).mask(4, cut);
+        if (o.finalObservation != null) content.leaves(5, observation, pack(o.finalObservation), n);
+        content.mask(6, between).episodes(7, o.episodes);
+        hear(0);
+        ask(STEP, content, ACTIONS);
+        for (int i = 0; i < n; i++) between[i] = ended[i] && habit(i) == Autoreset.NEXT_STEP;
+        return actions;
+    }
+
+    /** End the episode of every environment; their returns. */
+    public double[] reset(Outcome o) throws RlxException {
+        check(o, false);
+        Part content = new Part().doubles(1, o.reward).mask(2, cut);
+        if (o.finalObservation != null) content.leaves(3, observation, pack(o.finalObservation), n);
+        content.episodes(4, o.episodes);
+        hear(0);
+        ask(RESET, content, RETURNS);
+        return returns;
+    }
+
+    /** Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits. */
+    public boolean metric(String name, double value) {
+        if (!name.matches("[A-Za-z][A-Za-z0-9_./-]*") || !(Math.abs(value) <= 1e30)) {
+            throw new IllegalArgumentException("metric '" + name + "', " + value + ": letters, digits and _ - . /, a letter first; -1e30 to 1e30");
+        }
+        if (socket == null || name.length() > nameBytes || scalars.size() > 65536 || !names.contains(name) && names.size() >= nameLimit) {
+            return false;
+        }
+        names.add(name);
+        Part scalar = new Part().text(1, name).varint(2 << 3 | 1).fixed(value);
+        scalars.writeBytes(new Part().part(1, scalar).frame(METRICS));
+        return true;
+    }
+
+    /** Say that the environments are alive, where they are slower than the server's idle timeout. */
+    public void alive() throws RlxException {
+        ask(PING, new Part().integer(1, 1), PONG);
+    }
+
+    /** Say goodbye. */
+    @Override
+    public void close() {
+        try {
+            if (socket == null) return;
+            send(BYE, new Part());
+            socket.shutdownOutput();
+            socket.setSoTimeout(500);
+            long until = System.nanoTime() + 1_000_000_000;
+            while (System.nanoTime() < until && in.read(buffer) > 0) {}
+        } catch (RlxException | IOException | UnsupportedOperationException e) {
+            // it is over anyway
+        } finally {
+            hangUp();
+        }
+    }
+
+    private void hangUp() {
+        try {
+            if (socket != null) socket.close();
+        } catch (IOException e) {
+            // nothing is left to lose
+        }
+        socket = null;
+        playing = false;
+        from = to = 0;
+        scalars.reset();
+    }
+
+    private RlxException interrupted(long code, String sentence, double retryAfter) {
+        hangUp();
+        lost = new RlxException(Meaning.INTERRUPTED, code, sentence, 0, retryAfter);
+        return lost;
+    }
+
+    /** Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9). */
+    private RlxException mistake(int code, String what) {
+        try {
+            socket.getOutputStream().write(new Part().text(1, what).frame(BYE));
+        } catch (IOException e) {
+            // it is left in any case
+        }
+        if (answered) return interrupted(code, "the server's mistake: " + what, 0);
+        hangUp();
+        return new RlxException(Meaning.FAILED, code, "the server's mistake: " + what, 0, 0);
+    }
+
+    /** Write a message in one call, the gathered scalars before it. */
+    private void send(int kind, Part content) throws RlxException {
+        if (socket == null) throw end != null ? end : lost != null ? lost : interrupted(0, "there is no connection", 0);
+        byte[] frame = content.frame(kind);
+        if (frame.length - 4 > limit) {
+            throw new IllegalArgumentException("a message of " + (frame.length - 4) + " bytes; the server takes " + limit);
+        }
+        Part data = scalars;
+        data.writeBytes(frame);
+        scalars = new Part();
+        try {
+            socket.getOutputStream().write(data.toByteArray());
+        } catch (IOException e) {
+            throw interrupted(0, "the connection is lost: " + e.getMessage(), 0);
+        }
+    }
+
+    /** The next frame, null where it is not there yet. Its length is judged before anything of its body is waited for. */
+    private ByteBuffer frame() throws RlxException {
+        if (to - from < 4) return null;
+        long size = ByteBuffer.wrap(buffer, from, 4).getInt() & 0xffffffffL;
+        if (size == 0) throw mistake(Wire.MALFORMED, "a frame of length 0");
+        if (size > limit || size > Integer.MAX_VALUE - 64) throw mistake(2, "a frame of " + size + " bytes");
+        if (to - from < 4 + size) {
+            int room = (int) Math.min(4 + size, 2L * (to - from)); // grows with what has come, not with what was announced
+            if (buffer.length < room) buffer = Arrays.copyOf(buffer, room);
+            return null;
+        }
+        ByteBuffer frame = ByteBuffer.wrap(buffer, from + 4, (int) size).slice();
+        from += 4 + (int) size;
+        return frame;
+    }
+
+    /** Look at the frames that are there, and read on until what is due has come; 0: do not read. */
+    private void hear(int due) throws RlxException {
+        while (true) {
+            for (ByteBuffer frame = frame(); frame != null; frame = frame()) {
+                if (look(frame, due) && due != 0) return;
+            }
+            if (due == 0) return;
+            System.arraycopy(buffer, from, buffer, 0, to - from);
+            to -= from;
+            from = 0;
+            int size;
+            try {
+                size = in.read(buffer, to, buffer.length - to);
+            } catch (IOException e) {
+                throw interrupted(0, "the server is gone or silent: " + e.getMessage(), 0);
+            }
+            if (size < 0) throw interrupted(0, "the server's stream ended", 0);
+            to += size;
+        }
+    }
+
+    /** Take one frame; whether it was the one that is due. */
+    private boolean look(ByteBuffer payload, int due) throws RlxException {
+        try {
+            List<Wire.Field> found = Message.parse(payload).fields().stream().filter(f -> f.number() <= 8 && f.kind() == 2).toList();
+            if (found.size() > 1) throw mistake(Wire.MALFORMED, "two messages in one frame");
+            int kind = found.isEmpty() ? 0 : (int) found.get(0).number();
+            Message m = kind == 0 ? null : Message.parse(found.get(0).bytes());
+            if (kind == ERROR || kind == FINISHED || kind == BYE) throw farewell(kind, m);
+            if (kind == PING) send(PONG, new Part().integer(1, m.integer(1) & 0xffffffffL));
+            if (kind == PING || kind == PONG) return kind == PONG && due == PONG;
+            if (kind == 0 || kind != due) throw mistake(3, "message " + kind + " may not be said now");
+            if (kind == WELCOME) readWelcome(m);
+            else if (kind == ACTIONS) actions = Wire.readActions(m, action, n);
+            else returns = Wire.readReturns(m, n);
+            return true;
+        } catch (Wire.Wrong e) {
+            throw mistake(e.code, "what is no Protobuf, or outside of what was agreed on");
+        }
+    }
+
+    private void readWelcome(Message m) throws Wire.Wrong {
+        Message limits = Message.parse(m.all(5));
+        m.text(2);
+        String givenSession = m.text(3);
+        algorithm = m.text(4);
+        long most = limits.integer(1) & 0xffffffffL;
+        double idle = limits.real(2);
+        double heartbeat = limits.real(3);
+        long seen = observation.stream().mapToLong(leaf -> leaf.size).sum() * (config.autoreset.contains(Autoreset.SAME_STEP) ? 2 : 1);
+        if (m.integer(1) != 1) throw new Wire.Wrong(4);
+        if (!(idle > 0 && heartbeat > 0 && Double.isFinite(idle + heartbeat))) throw new Wire.Wrong(Wire.VALUE);
+        if (Math.max(seen, action.stream().mapToLong(leaf -> leaf.size).sum()) * n > most) throw new Wire.Wrong(9);
+        session = givenSession;
+        limit = most;
+        nameBytes = limits.integer(4);
+        nameLimit = limits.integer(5);
+        names.clear();
+        silence = Math.min(3 * heartbeat, 1e6);
+    }
+
+    /** What the server says last. */
+    private RlxException farewell(int kind, Message m) throws Wire.Wrong {
+        String text = m.text(kind == ERROR ? 2 : 1);
+        hangUp();
+        if (kind == FINISHED) {
+            end = new RlxException(Meaning.FINISHED, 0, "training has finished: " + text, m.integer(2), 0);
+            return end;
+        }
+        if (kind == BYE) return interrupted(0, "the server left: " + text, 0);
+        long code = m.integer(1);
+        String sentence = text.isEmpty() ? "error " + code : text;
+        if (m.integer(3) == 0) return new RlxException(Meaning.FAILED, code, sentence, 0, 0);
+        return interrupted(code, sentence, m.real(4) > 0 ? Math.min(m.real(4), 1e9) : 0);
+    }
+
+    /** One connection, to the address whose turn it is. */
+    private void attempt() throws RlxException {
+        String where = config.addresses.get(address % config.addresses.size());
+        int colon = where.lastIndexOf(':');
+        if (colon < 1) throw new IllegalArgumentException("the address '" + where + "' is not HOST:PORT");
+        String host = where.substring(0, colon).replaceAll("[\\[\\]]", "");
+        limit = HANDSHAKE_BYTES;
+        answered = false;
+        try {
+            int port = Integer.parseInt(where.substring(colon + 1));
+            socket = new Socket();
+            socket.setTcpNoDelay(true);
+            socket.connect(new InetSocketAddress(host, port), 10_000);
+            socket.setSoTimeout(60_000);
+            if (config.tls != null) {
+                SSLSocket secure = (SSLSocket) config.tls.getSocketFactory().createSocket(socket, host, port, true);
+                socket = secure;
+                SSLParameters parameters = secure.getSSLParameters();
+                parameters.setEndpointIdentificationAlgorithm("HTTPS"); // the name in the certificate is that of the host
+                secure.setSSLParameters(parameters);
+                secure.startHandshake();
+            }
+            in = socket.getInputStream();
+        } catch (SSLException e) {
+            hangUp();
+            throw new RlxException(Meaning.FAILED, 0, "no TLS with " + where + ": " + e.getMessage(), 0, 0);
+        } catch (IOException e) {
+            throw interrupted(0, "cannot connect to " + where + ": " + e.getMessage(), 0);
+        }
+        Part hello = new Part().integer(1, 1).text(2, "relaax-java").text(3, VERSION).text(4, config.token);
+        hello.text(5, config.environment).text(6, config.host).integer(7, config.frameSkip);
+        hello.space(8, config.observation).space(9, config.action).integer(10, n);
+        hello.packed(11, config.autoreset.stream().mapToLong(habit -> habit.ordinal() + 1).toArray());
+        hello.integer(12, config.mode.ordinal() + 1).text(13, session).integer(14, config.reportsEpisodes ? 1 : 0);
+        send(HELLO, hello);
+        hear(WELCOME);
+        try {
+            socket.setSoTimeout((int) Math.max(1, 1000 * silence));
+        } catch (IOException e) {
+            throw interrupted(0, "the connection is lost: " + e.getMessage(), 0);
+        }
+    }
+
+    /** Wait before the next try, longer after each failure; or give up. */
+    private void backOff(RlxException reason) throws RlxException {
+        double chance = ThreadLocalRandom.current().nextDouble();
+        double wait = Math.min(30, 0.5 * Math.pow(2, failures)) * (0.5 + chance / 2);
+        wait = Math.max(wait, reason.retryAfter * (1 + chance / 5));
+        if (failures == 0) since = System.nanoTime();
+        if ((System.nanoTime() - since) / 1e9 + wait > config.retrySeconds) {
+            failures = 0;
+            throw new RlxException(Meaning.FAILED, reason.code, reason.getMessage(), 0, 0);
+        }
+        failures++;
+        address++;
+        try {
+            Thread.sleep((long) Math.ceil(1000 * wait));
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            throw new RlxException(Meaning.FAILED, 0, "the thread was interrupted", 0, 0);
+        }
+    }
+
+    private void ask(int kind, Part content, int due) throws RlxException {
+        send(kind, content);
+        hear(due);
+        if (due == PONG) return;
+        answered = true;
+        failures = 0;
+        playing = due == ACTIONS;
+    }
+
+    private List<byte[]> pack(Object[] leaves) {
+        if (leaves == null || leaves.length != observation.size()) {
+            throw new IllegalArgumentException("an observation has " + observation.size() + " leaves");
+        }
+        List<byte[]> all = new ArrayList<>();
+        for (int i = 0; i < leaves.length; i++) all.add(observation.get(i).pack(leaves[i], n));
+        return all;
+    }
+
+    /** Look at an outcome, and note which episodes it ends and which of them are cut off. */
+    private void check(Outcome o, boolean stepping) throws RlxException {
+        if (end != null) throw end;
+        if (socket == null) throw lost != null ? lost : interrupted(0, "the connection is lost: init connects again", 0);
+        if (!playing) throw new IllegalArgumentException("no episode is under way: init begins one");
+        if (o.reward.length != n || o.terminated != null && o.terminated.length != n || o.truncated != null && o.truncated.length != n) {
+            throw new IllegalArgumentException("rewards and masks have " + n + " entries");
+        }
+        boolean needed = false, allowed = !stepping;
+        for (int i = 0; i < n; i++) {
+            boolean over = stepping && o.terminated != null && o.terminated[i];
+            cut[i] = o.truncated != null && o.truncated[i] && !over && (stepping || !between[i]);
+            ended[i] = over || cut[i];
+            if (!(Math.abs(o.reward[i]) <= 1e15)) {
+                throw new IllegalArgumentException("the reward of environment " + i + " is " + o.reward[i] + "; -1e15 to 1e15 is allowed");
+            }
+            if (stepping && ended[i] && (habit(i) == Autoreset.DISABLED || between[i])) {
+                throw new IllegalArgumentException("the episode of environment " + i + " cannot end here");
+            }
+            needed |= cut[i] && (!stepping || habit(i) == Autoreset.SAME_STEP);
+            allowed |= ended[i] && habit(i) == Autoreset.SAME_STEP;
+        }
+        if (needed && o.finalObservation == null) throw new IllegalArgumentException("a truncated episode needs its final observation");
+        if (!allowed && o.finalObservation != null) throw new IllegalArgumentException("a final observation, but no episode ended");
+        boolean known = o.episodes.stream().allMatch(e -> e.environment >= 0 && e.environment < n && e.length > 0 && Math.abs(e.episodeReturn) <= 1e30);
+        if (!known || o.episodes.size() > (config.reportsEpisodes ? n : 0)) {
+            throw new IllegalArgumentException("episodes: at most one for each environment, if reportsEpisodes was said");
+        }
+    }
+}

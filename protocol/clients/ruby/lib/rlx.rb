@@ -1,0 +1,424 @@
+# frozen_string_literal: true
+
+require "set"
+require "socket"
+require_relative "rlx/version"
+require_relative "rlx/wire"
+require_relative "rlx/space"
+
+# A client of RLX, version 1 (protocol/RLX.md): environments in Ruby that are acted on, and learned from, by a RELAAX
+# server. Protobuf by hand; nothing but the standard library.
+module RLX
+  # Why a call did not do what it should. +code+ is that of section 9 of the page, or 0. What is wrong with arguments is
+  # an ArgumentError: nothing was sent then, and the connection stands.
+  class Error < StandardError
+    attr_reader :code
+
+    def initialize(sentence, code = 0)
+      @code = code
+      super(sentence)
+    end
+  end
+
+  # The connection is lost, and with it the episodes: reset the environments and call +init+, which connects again.
+  class Interrupted < Error
+    attr_reader :retry_after
+
+    def initialize(sentence, code = 0, retry_after = 0)
+      @retry_after = retry_after
+      super(sentence, code)
+    end
+  end
+
+  # There is nothing to try again, or it was tried for long enough.
+  class Failed < Error; end
+
+  # Training is over.
+  class Finished < Error
+    attr_reader :global_step
+
+    def initialize(sentence, global_step)
+      @global_step = global_step
+      super(sentence)
+    end
+  end
+
+  AUTORESET = { disabled: 1, same_step: 2, next_step: 3 }.freeze
+  MODES = { train: 1, exploit: 2 }.freeze
+
+  # A whole episode by the client's own account.
+  Episode = Struct.new(:environment, :episode_return, :length)
+
+  # The way of N environments to their agent. Observations and actions are Arrays of leaves; a leaf is a flat Array of
+  # the numbers of all environments, the first one's first, or a String with their little-endian bytes.
+  class Client
+    HELLO, INIT, STEP, RESET, METRICS, PING, PONG, BYE = *1..8
+    WELCOME, ACTIONS, RETURNS, ERROR, FINISHED = *1..5
+    HANDSHAKE_BYTES = 65_536
+
+    attr_reader :session_id, :algorithm
+
+    # Make a client; it does not connect yet. +addresses+: "HOST:PORT", or several: the next one after each failure.
+    # +autoreset+: :disabled, :same_step or :next_step, or one for each environment. +retry_seconds+: how long to go on
+    # after a failure. +tls+: an OpenSSL::SSL::SSLContext, such as one with set_params.
+    def initialize(addresses, observation:, action:, environments: 1, autoreset: :disabled, mode: :train, token: "",
+                   environment: "", host: "", session_id: "", frame_skip: 1, reports_episodes: false,
+                   retry_seconds: 300, tls: nil)
+      @addresses = Array(addresses)
+      @observation_space, @action_space = observation, action
+      @observation, @action = observation.leaves, action.leaves
+      @count = environments
+      @autoreset = Array(autoreset).map { |habit| AUTORESET.fetch(habit) }
+      @mode = MODES.fetch(mode)
+      @names = { token: token, environment: environment, host: host }
+      @session_id = session_id
+      @frame_skip, @reports_episodes, @retry_seconds, @tls = frame_skip, reports_episodes, retry_seconds, tls
+      unless @count.between?(1, 65_536) && [1, @count].include?(@autoreset.size)
+        raise ArgumentError, "#{@count} environments: 1 to 65536 are allowed, and one autoreset for all or for each"
+      end
+      @autoreset_of = @autoreset.size == 1 ? @autoreset * @count : @autoreset
+      @address = @failures = 0
+      @buffer = String.new
+      @scalars = String.new
+      @between = [false] * @count
+    end
+
+    # Connect now; without it the first +init+ does.
+    def connect
+      until @socket
+        raise @finished if @finished
+
+        lost, @lost = @lost, nil
+        back_off(lost) if lost
+        begin
+          attempt
+        rescue Interrupted => e
+          @lost = e
+        end
+      end
+    end
+
+    # Begin an episode in every environment; the first actions. +partial+: where one was under way already.
+    def init(observation, partial: nil)
+      raise ArgumentError, "an episode is under way: reset ends it" if @playing
+
+      content = Wire.arrays(1, @observation, pack(observation), @count) + Wire.mask(2, partial)
+      begin
+        connect
+        look_around
+        actions = ask(INIT, content, ACTIONS)
+      rescue Interrupted
+        retry
+      end
+      @between = [false] * @count
+      actions
+    end
+
+    # Send what the last actions led to; the next actions. +reward+: N numbers; masks: N booleans or nil.
+    # +final_observation+: where an episode ended, with :same_step; needed where one was truncated. What :next_step says
+    # in `first` is filled in here: the reward of an environment whose episode ended with the step before is void.
+    def step(reward, observation, terminated: nil, truncated: nil, final_observation: nil, episodes: [])
+      ended, cut = check(reward, terminated, truncated, final_observation, episodes, true)
+      leaves = pack(observation)
+      final = final_observation ? pack(final_observation) : []
+      look_around
+      content = Wire.doubles(1, reward) + Wire.arrays(2, @observation, leaves, @count) + Wire.mask(3, terminated) +
+                Wire.mask(4, cut) + (final.empty? ? "" : Wire.arrays(5, @observation, final, @count)) +
+                Wire.mask(6, @between) + pack_episodes(7, episodes)
+      actions = ask(STEP, content, ACTIONS)
+      @between = ended.zip(@autoreset_of).map { |over, habit| over && habit == AUTORESET[:next_step] }
+      actions
+    end
+
+    # End the episode of every environment; their returns. +final_observation+ is needed where one is truncated.
+    def reset(reward, truncated: nil, final_observation: nil, episodes: [])
+      _, cut = check(reward, nil, truncated, final_observation, episodes, false)
+      final = final_observation ? pack(final_observation) : []
+      look_around
+      content = Wire.doubles(1, reward) + Wire.mask(2, cut) +
+                (final.empty? ? "" : Wire.arrays(3, @observation, final, @count)) + pack_episodes(4, episodes)
+      ask(RESET, content, RETURNS)
+    end
+
+    # Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits.
+    def metric(name, value)
+      unless name.match?(%r{\A[A-Za-z][A-Za-z0-9_\-./]*\z}) && value.abs <= 1e30
+        raise ArgumentError, "metric #{name.inspect}, #{value}: letters, digits and _ - . /, a letter first; -1e30 to 1e30"
+      end
+      room = @socket && name.size <= @name_bytes && @scalars.bytesize < 1 << 16
+      return false unless room && (@used.include?(name) || @used.size < @name_limit)
+
+      @used << name
+      @scalars << Wire.frame(METRICS, Wire.bytes(1, Wire.text(1, name) + Wire.double(2, value)))
+      true
+    end
+
+    # Say that the environments are alive, where they are slower than the server's idle timeout.
+    def alive
+      send_message(PING, Wire.integer(1, 1))
+      hear(PONG)
+    end
+
+    # Say goodbye.
+    def close
+      return unless @socket
+
+      send_message(BYE, "")
+      @tcp.close_write
+      until_then = now + 1
+      nil while now < until_then && @tcp.wait_readable(0.5) && @tcp.read_nonblock(4096, exception: false).is_a?(String)
+    rescue Interrupted, SystemCallError, IOError
+      nil
+    ensure
+      hang_up
+    end
+
+    private
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    def hang_up
+      @tcp&.close
+      @tcp = @socket = nil
+      @playing = false
+      @buffer.clear
+      @scalars.clear
+    end
+
+    def interrupted(sentence, code = 0, retry_after = 0)
+      hang_up
+      @lost = Interrupted.new(sentence, code, retry_after)
+      raise @lost
+    end
+
+    # Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
+    def mistake(code, what)
+      begin
+        @socket.write_nonblock(Wire.frame(BYE, Wire.text(1, what)))
+      rescue SystemCallError, IOError
+        nil
+      end
+      interrupted("the server's mistake: #{what}", code) if @answered
+      hang_up
+      raise Failed.new("the server's mistake: #{what}", code)
+    end
+
+    # Write a message in one call, the gathered scalars before it.
+    def send_message(kind, content)
+      raise @finished || @lost || Interrupted.new("there is no connection") unless @socket
+
+      frame = Wire.frame(kind, content)
+      if frame.bytesize - 4 > @limit
+        raise ArgumentError, "a message of #{frame.bytesize - 4} bytes; the server takes #{@limit}"
+      end
+      data, @scalars = @scalars << frame, String.new
+      @socket.write(data)
+    rescue SystemCallError, IOError => e
+      interrupted("the connection is lost: #{e.message}")
+    end
+
+    # The payload of the next frame, if it is there. Its length is judged before anything of its body is waited for.
+    def next_frame
+      return if @buffer.bytesize < 4
+
+      size = @buffer.unpack1("N")
+      mistake(Wire::MALFORMED, "a frame of length 0") if size.zero?
+      mistake(2, "a frame of #{size} bytes") if size > @limit
+      return if @buffer.bytesize < 4 + size
+
+      frame = @buffer.slice!(0, 4 + size)
+      frame.byteslice(4, size)
+    end
+
+    # Look at the frames that are there.
+    def look_around
+      while (frame = next_frame)
+        look(frame, 0)
+      end
+    end
+
+    # Look at frames, and read on, until what is due has come.
+    def hear(due)
+      loop do
+        while (frame = next_frame)
+          answer = look(frame, due)
+          return answer if answer
+        end
+        @buffer << read
+      end
+    end
+
+    def read
+      loop do
+        case data = @socket.read_nonblock(65_536, exception: false)
+        when String then return data
+        when nil then interrupted("the server's stream ended")
+        when :wait_readable then @tcp.wait_readable(@silence) || interrupted("the server is silent")
+        else @tcp.wait_writable(@silence)
+        end
+      end
+    rescue SystemCallError, IOError => e
+      interrupted("the connection is lost: #{e.message}")
+    end
+
+    # Take one frame; the answer, if it was the one that is due.
+    def look(payload, due)
+      found = Wire.parse(payload).select { |number, kind, _| number <= 8 && kind == 2 }
+      mistake(Wire::MALFORMED, "two messages in one frame") if found.size > 1
+      mistake(3, "a message that nobody knows") if found.empty?
+      kind, _, content = found.first
+      message = Wire.parse(content)
+      return farewell(kind, message) if [ERROR, FINISHED, BYE].include?(kind)
+
+      if kind == PING
+        send_message(PONG, Wire.integer(1, Wire.read_integer(message, 1) & 0xffff_ffff))
+        return
+      end
+      return due == PONG if kind == PONG
+
+      mistake(3, "message #{kind} may not be said now") unless kind == due
+      case due
+      when WELCOME then read_welcome(message)
+      when ACTIONS then Wire.read_actions(message, @action, @count)
+      else Wire.read_returns(message, @count)
+      end
+    rescue Wire::Wrong => e
+      mistake(e.code, "what is no Protobuf, or outside of what was agreed on")
+    end
+
+    def read_welcome(message)
+      limits = Wire.parse(*Wire.all(message, 5))
+      Wire.read_text(message, 2)
+      session, algorithm = Wire.read_text(message, 3), Wire.read_text(message, 4)
+      most = Wire.read_integer(limits, 1) & 0xffff_ffff
+      idle, heartbeat = Wire.read_double(limits, 2), Wire.read_double(limits, 3)
+      twice = @autoreset.include?(AUTORESET[:same_step]) ? 2 : 1
+      raise Wire::Wrong, 4 unless Wire.read_integer(message, 1) == 1
+      raise Wire::Wrong, Wire::VALUE unless idle.positive? && heartbeat.positive? && (idle + heartbeat).finite?
+      raise Wire::Wrong, 9 if [twice * @observation.sum(&:size), @action.sum(&:size)].max * @count > most
+
+      @session_id, @algorithm, @limit, @silence = session, algorithm, most, 3 * heartbeat
+      @name_bytes, @name_limit, @used = Wire.read_integer(limits, 4), Wire.read_integer(limits, 5), Set.new
+      true
+    end
+
+    # What the server says last.
+    def farewell(kind, message)
+      text = Wire.read_text(message, kind == ERROR ? 2 : 1)
+      hang_up
+      if kind == FINISHED
+        @finished = Finished.new("training has finished: #{text}", Wire.read_integer(message, 2))
+        raise @finished
+      end
+      interrupted("the server left: #{text}") if kind == BYE
+      code, after = Wire.read_integer(message, 1), Wire.read_double(message, 4)
+      text = "error #{code}" if text.empty?
+      raise Failed.new(text, code) if Wire.read_integer(message, 3).zero?
+
+      interrupted(text, code, after.positive? && after.finite? ? after : 0)
+    end
+
+    # One connection, to the address whose turn it is.
+    def attempt
+      host, _, port = @addresses[@address % @addresses.size].rpartition(":")
+      @limit, @silence, @answered = HANDSHAKE_BYTES, 60, false
+      begin
+        @tcp = Socket.tcp(host.delete("[]"), port.to_i, connect_timeout: 10)
+        @tcp.setsockopt(Socket::IPPROTO_TCP, Socket::TCP_NODELAY, 1)
+        @socket = @tls ? secured(host) : @tcp
+      rescue SystemCallError, SocketError, IOError => e
+        interrupted("cannot connect to #{host}:#{port}: #{e.message}")
+      end
+      send_message(HELLO, hello)
+      hear(WELCOME)
+    end
+
+    def secured(host)
+      socket = OpenSSL::SSL::SSLSocket.new(@tcp, @tls)
+      socket.hostname = host unless host.match?(/\A[\d.:\[\]]+\z/)
+      socket.connect
+      socket.post_connection_check(host.delete("[]"))
+      socket
+    rescue OpenSSL::SSL::SSLError => e
+      hang_up
+      raise Failed, "no TLS with #{host}: #{e.message}"
+    end
+
+    def hello
+      Wire.integer(1, 1) + Wire.text(2, "relaax-ruby") + Wire.text(3, VERSION) + Wire.text(4, @names[:token]) +
+        Wire.text(5, @names[:environment]) + Wire.text(6, @names[:host]) + Wire.integer(7, @frame_skip) +
+        Wire.bytes(8, @observation_space.wire) + Wire.bytes(9, @action_space.wire) + Wire.integer(10, @count) +
+        Wire.packed(11, @autoreset) + Wire.integer(12, @mode) + Wire.text(13, @session_id) +
+        Wire.integer(14, @reports_episodes ? 1 : 0)
+    end
+
+    # Wait before the next try, longer after each failure. Raises Failed when it is time to give up.
+    def back_off(lost)
+      wait = [[0.5 * 2**[@failures, 6].min, 30].min * rand(0.5..1.0), lost.retry_after * rand(1.0..1.2)].max
+      @since = now if @failures.zero?
+      if now - @since + wait > @retry_seconds
+        @failures = 0
+        raise Failed.new(lost.message, lost.code)
+      end
+      @failures += 1
+      @address += 1
+      sleep wait
+    end
+
+    def ask(kind, content, due)
+      send_message(kind, content)
+      answer = hear(due)
+      @answered, @failures, @playing = true, 0, due == ACTIONS
+      answer
+    end
+
+    def pack(observation)
+      unless observation.size == @observation.size
+        raise ArgumentError, "an observation has #{observation.size} leaves; the space has #{@observation.size}"
+      end
+      @observation.zip(observation).map { |leaf, values| leaf.pack(values, @count) }
+    end
+
+    def pack_episodes(field, episodes)
+      episodes.map do |one|
+        Wire.bytes(field, Wire.integer(1, one.environment) + Wire.double(2, one.episode_return) + Wire.integer(3, one.length))
+      end.join
+    end
+
+    # Look at an outcome; which episodes it ends, and which of them are cut off. Raises ArgumentError.
+    def check(reward, terminated, truncated, final, episodes, stepping)
+      raise @finished if @finished
+      raise @lost || Interrupted.new("the connection is lost: init connects again") unless @socket
+      raise ArgumentError, "no episode is under way: init begins one" unless @playing
+      unless reward.size == @count && [terminated, truncated].compact.all? { |mask| mask.size == @count }
+        raise ArgumentError, "rewards and masks have #{@count} entries"
+      end
+      wrong = reward.find_index { |one| !(one.to_f.abs <= 1e15) }
+      raise ArgumentError, "the reward of environment #{wrong} is #{reward[wrong]}; -1e15 to 1e15 is allowed" if wrong
+
+      cut = Array.new(@count) { |i| !!truncated&.at(i) && !terminated&.at(i) && (stepping || !@between[i]) }
+      ended = Array.new(@count) { |i| !!terminated&.at(i) || cut[i] }
+      check_ends(ended, cut, final, stepping)
+      known = episodes.all? { |e| e.environment.between?(0, @count - 1) && e.length.positive? && e.episode_return.abs <= 1e30 }
+      unless known && episodes.size <= (@reports_episodes ? @count : 0)
+        raise ArgumentError, "episodes: at most one for each environment, if reports_episodes was said"
+      end
+      [ended, cut]
+    end
+
+    def check_ends(ended, cut, final, stepping)
+      same = @autoreset_of.map { |habit| habit == AUTORESET[:same_step] }
+      if stepping
+        wrong = ended.each_index.find { |i| ended[i] && (@autoreset_of[i] == AUTORESET[:disabled] || @between[i]) }
+        raise ArgumentError, "the episode of environment #{wrong} cannot end here" if wrong
+        if final && ended.zip(same).none? { |over, here| over && here }
+          raise ArgumentError, "a final observation, but no episode ended"
+        end
+      end
+      needed = cut.zip(same).any? { |one, here| one && (here || !stepping) }
+      raise ArgumentError, "a truncated episode needs its final observation" if needed && !final
+    end
+  end
+end

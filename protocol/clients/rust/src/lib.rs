@@ -1,0 +1,664 @@
+//! A client of RLX, version 1 (protocol/RLX.md): environments in Rust that are acted on, and learned from, by a RELAAX
+//! server. No dependencies, no `unsafe`. Protobuf by hand. TLS is not in the standard library: see the README.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod space;
+mod wire;
+
+pub use space::{bytes, values, Dtype, Element, Space};
+
+use space::Leaf;
+use std::collections::hash_map::RandomState;
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use wire::{read_actions, read_returns, Message, Part, MALFORMED, VALUE};
+
+const HELLO: u64 = 1;
+const INIT: u64 = 2;
+const STEP: u64 = 3;
+const RESET: u64 = 4;
+const METRICS: u64 = 5;
+const PING: u64 = 6;
+const PONG: u64 = 7;
+const BYE: u64 = 8;
+const WELCOME: u64 = 1;
+const ACTIONS: u64 = 2;
+const RETURNS: u64 = 3;
+const HANDSHAKE_BYTES: usize = 65_536;
+
+/// Why a call did not do what it should. `code` is that of section 9 of the page, or 0.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Error {
+    /// The connection is lost, and with it the episodes: reset the environments and call `init`, which connects again.
+    Interrupted { code: u64, sentence: String },
+    /// Training is over.
+    Finished { global_step: u64, sentence: String },
+    /// There is nothing to try again, or it was tried for long enough.
+    Failed { code: u64, sentence: String },
+    /// The arguments are wrong. Nothing was sent; the connection stands.
+    Invalid { sentence: String },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Interrupted { sentence, .. } | Error::Finished { sentence, .. } => f.write_str(sentence),
+            Error::Failed { sentence, .. } | Error::Invalid { sentence } => f.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+fn invalid<T>(sentence: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Invalid { sentence: sentence.into() })
+}
+
+/// How an environment passes from one episode to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Autoreset {
+    Disabled = 1,
+    SameStep,
+    NextStep,
+}
+
+/// What is wanted of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Learn from this client.
+    Train = 1,
+    /// Act as well as possible, learn nothing.
+    Exploit,
+}
+
+/// Who the client is. `Config::new` fills in what is usual.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Config {
+    /// HOST:PORT; the next one after each failure.
+    pub addresses: Vec<String>,
+    pub token: String,
+    pub environment: String,
+    pub host: String,
+    pub session_id: String,
+    pub observation: Space,
+    pub action: Space,
+    /// N.
+    pub environments: usize,
+    pub frame_skip: u32,
+    /// One for all environments, or N.
+    pub autoreset: Vec<Autoreset>,
+    pub mode: Mode,
+    pub reports_episodes: bool,
+    /// How long to go on trying after a failure; zero: not at all.
+    pub retry: Duration,
+}
+
+impl Config {
+    /// One environment, habit DISABLED, training, five minutes of trying again.
+    pub fn new(address: &str, observation: Space, action: Space) -> Config {
+        Config {
+            addresses: address.split(',').map(String::from).collect(),
+            token: String::new(),
+            environment: String::new(),
+            host: String::new(),
+            session_id: String::new(),
+            observation,
+            action,
+            environments: 1,
+            frame_skip: 1,
+            autoreset: vec![Autoreset::Disabled],
+            mode: Mode::Train,
+            reports_episodes: false,
+            retry: Duration::from_secs(300),
+        }
+    }
+}
+
+/// A whole episode by the client's own account.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Episode {
+    pub environment: usize,
+    pub episode_return: f64,
+    pub length: u32,
+}
+
+/// The leaves of a batch: little-endian bytes with a leading axis N. See `bytes` and `values`.
+pub type Leaves = Vec<Vec<u8>>;
+
+/// What the last actions led to. Masks are empty (all false) or of N entries.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// N numbers.
+    pub reward: Vec<f64>,
+    /// Empty for `reset`.
+    pub observation: Leaves,
+    /// Empty for `reset`.
+    pub terminated: Vec<bool>,
+    /// Where an episode was cut off.
+    pub truncated: Vec<bool>,
+    /// Needed where an episode was truncated, with SAME_STEP and for `reset`; else empty.
+    pub final_observation: Leaves,
+    /// With `reports_episodes`.
+    pub episodes: Vec<Episode>,
+}
+
+enum Answer {
+    Welcome,
+    Actions(Leaves),
+    Returns(Vec<f64>),
+    Pong,
+}
+
+/// The way of N environments to their agent.
+pub struct Client {
+    config: Config,
+    observation: Vec<Leaf>,
+    action: Vec<Leaf>,
+    stream: Option<TcpStream>,
+    playing: bool,
+    answered: bool,
+    lost: Option<Error>,
+    end: Option<Error>,
+    retry_after: f64,
+    address: usize,
+    failures: i32,
+    since: Instant,
+    limit: usize,
+    silence: Duration,
+    name_limits: (u64, u64),
+    names: HashSet<String>,
+    buffer: Vec<u8>,
+    scalars: Vec<u8>,
+    between: Vec<bool>,
+    session: String,
+    algorithm: String,
+}
+
+impl Client {
+    /// Make a client. It does not connect yet.
+    pub fn new(config: Config) -> Result<Client, Error> {
+        let (mut observation, mut action, n) = (vec![], vec![], config.environments);
+        for (space, leaves) in [(&config.observation, &mut observation), (&config.action, &mut action)] {
+            space.leaves(leaves).or_else(invalid)?;
+        }
+        if config.addresses.is_empty() {
+            return invalid("there is no address");
+        }
+        if !(1..=65_536).contains(&n) || (config.autoreset.len() != 1 && config.autoreset.len() != n) {
+            return invalid(format!("{n} environments: 1 to 65536 are allowed, and one autoreset for all or for each"));
+        }
+        Ok(Client {
+            session: config.session_id.clone(),
+            observation,
+            action,
+            stream: None,
+            playing: false,
+            answered: false,
+            lost: None,
+            end: None,
+            retry_after: 0.0,
+            address: 0,
+            failures: 0,
+            since: Instant::now(),
+            limit: HANDSHAKE_BYTES,
+            silence: Duration::from_secs(60),
+            name_limits: (0, 0),
+            names: HashSet::new(),
+            buffer: vec![],
+            scalars: vec![],
+            between: vec![false; n],
+            algorithm: String::new(),
+            config,
+        })
+    }
+
+    /// The session id of the latest welcome.
+    pub fn session(&self) -> &str {
+        &self.session
+    }
+
+    /// The name of the algorithm that acts.
+    pub fn algorithm(&self) -> &str {
+        &self.algorithm
+    }
+
+    fn habit(&self, i: usize) -> Autoreset {
+        self.config.autoreset[if self.config.autoreset.len() == 1 { 0 } else { i }]
+    }
+
+    fn hang_up(&mut self) {
+        self.stream = None;
+        self.playing = false;
+        self.buffer.clear();
+        self.scalars.clear();
+    }
+
+    fn interrupted(&mut self, code: u64, sentence: String) -> Error {
+        self.hang_up();
+        let error = Error::Interrupted { code, sentence };
+        self.lost = Some(error.clone());
+        error
+    }
+
+    /// Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
+    fn mistake(&mut self, code: u64, what: &str) -> Error {
+        if let Some(stream) = &mut self.stream {
+            let _ = stream.write_all(&Part::default().text(1, what).frame(BYE));
+        }
+        let sentence = format!("the server's mistake: {what}");
+        if self.answered {
+            return self.interrupted(code, sentence);
+        }
+        self.hang_up();
+        Error::Failed { code, sentence }
+    }
+
+    /// Write a message in one call, the gathered scalars before it.
+    fn send(&mut self, kind: u64, content: &Part) -> Result<(), Error> {
+        let frame = content.frame(kind);
+        if frame.len() - 4 > self.limit {
+            return invalid(format!("a message of {} bytes; the server takes {}", frame.len() - 4, self.limit));
+        }
+        let mut data = std::mem::take(&mut self.scalars);
+        data.extend_from_slice(&frame);
+        match self.stream.as_mut().map(|stream| stream.write_all(&data)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(self.interrupted(0, format!("the connection is lost: {error}"))),
+            None => Err(self.interrupted(0, "there is no connection".into())),
+        }
+    }
+
+    /// The next frame, if it is there. Its length is judged before anything of its body is waited for.
+    fn frame(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        let Some(head) = self.buffer.get(..4) else { return Ok(None) };
+        let size = u32::from_be_bytes(head.try_into().expect("4 bytes")) as usize;
+        if size == 0 {
+            return Err(self.mistake(MALFORMED, "a frame of length 0"));
+        }
+        if size > self.limit {
+            return Err(self.mistake(2, &format!("a frame of {size} bytes")));
+        }
+        if self.buffer.len() < 4 + size {
+            return Ok(None);
+        }
+        let rest = self.buffer.split_off(4 + size);
+        Ok(Some(std::mem::replace(&mut self.buffer, rest)))
+    }
+
+    /// Look at the frames that are there.
+    fn look_around(&mut self) -> Result<(), Error> {
+        while let Some(frame) = self.frame()? {
+            self.look(&frame[4..], 0)?;
+        }
+        Ok(())
+    }
+
+    /// Look at frames, and read on, until what is due has come.
+    fn hear(&mut self, due: u64) -> Result<Answer, Error> {
+        let mut room = [0; 16_384];
+        loop {
+            while let Some(frame) = self.frame()? {
+                if let Some(answer) = self.look(&frame[4..], due)? {
+                    return Ok(answer);
+                }
+            }
+            match self.stream.as_mut().map(|stream| stream.read(&mut room)) {
+                Some(Ok(size)) if size > 0 => self.buffer.extend_from_slice(&room[..size]),
+                Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Some(Err(error)) => return Err(self.interrupted(0, format!("the server is gone or silent: {error}"))),
+                _ => return Err(self.interrupted(0, "the server's stream ended".into())),
+            }
+        }
+    }
+
+    /// Take one frame; the answer, if it was the one that is due.
+    fn look(&mut self, payload: &[u8], due: u64) -> Result<Option<Answer>, Error> {
+        let Some(frame) = Message::parse(&[payload]) else {
+            return Err(self.mistake(MALFORMED, "a frame is no Protobuf"));
+        };
+        let found: Vec<_> = frame.0.iter().filter(|f| f.number <= 8 && f.kind == 2).collect();
+        if found.len() > 1 {
+            return Err(self.mistake(MALFORMED, "two messages in one frame"));
+        }
+        let Some(found) = found.first() else { return Err(self.mistake(3, "a message that nobody knows")) };
+        let Some(m) = Message::parse(&[found.bytes]) else {
+            return Err(self.mistake(MALFORMED, "a message is no Protobuf"));
+        };
+        let n = self.config.environments;
+        let read = match found.number {
+            4 | 5 | 8 => return Err(self.farewell(found.number, &m)),
+            PING => {
+                self.send(PONG, &Part::default().integer(1, m.integer(1) & 0xffff_ffff))?;
+                return Ok(None);
+            }
+            PONG => return Ok(if due == PONG { Some(Answer::Pong) } else { None }),
+            kind if kind != due => {
+                return Err(self.mistake(3, &format!("message {kind} of the server may not be said now")));
+            }
+            WELCOME => self.read_welcome(&m).map(|()| Answer::Welcome),
+            ACTIONS => read_actions(&m, &self.action, n).map(Answer::Actions),
+            _ => read_returns(&m, n).map(Answer::Returns),
+        };
+        read.map(Some).map_err(|code| self.mistake(code, "an answer that is outside of what was agreed on"))
+    }
+
+    fn read_welcome(&mut self, m: &Message) -> Result<(), u64> {
+        let pieces = m.all(5);
+        let limits = Message::parse(&pieces).ok_or(MALFORMED)?;
+        let (session, algorithm) = (m.text(3).ok_or(MALFORMED)?, m.text(4).ok_or(MALFORMED)?);
+        m.text(2).ok_or(MALFORMED)?;
+        let (most, idle, heartbeat) = ((limits.integer(1) & 0xffff_ffff) as usize, limits.double(2), limits.double(3));
+        let total = |leaves: &[Leaf]| leaves.iter().map(Leaf::size).sum::<usize>() * self.config.environments;
+        let twice = if self.config.autoreset.contains(&Autoreset::SameStep) { 2 } else { 1 };
+        if m.integer(1) != 1 {
+            return Err(4);
+        }
+        if !(idle > 0.0 && heartbeat > 0.0 && idle.is_finite() && heartbeat.is_finite()) {
+            return Err(VALUE);
+        }
+        if twice * total(&self.observation) > most || total(&self.action) > most {
+            return Err(9);
+        }
+        (self.session, self.algorithm, self.limit) = (session, algorithm, most);
+        (self.name_limits, self.names) = ((limits.integer(4), limits.integer(5)), HashSet::new());
+        self.silence = Duration::from_secs_f64((3.0 * heartbeat).clamp(1e-3, 1e6));
+        Ok(())
+    }
+
+    /// What the server says last.
+    fn farewell(&mut self, kind: u64, m: &Message) -> Error {
+        let Some(text) = m.text(if kind == 4 { 2 } else { 1 }) else {
+            return self.mistake(MALFORMED, "a text is no UTF-8");
+        };
+        self.hang_up();
+        if kind == 5 {
+            let end = Error::Finished { global_step: m.integer(2), sentence: format!("training has finished: {text}") };
+            self.end = Some(end.clone());
+            return end;
+        }
+        if kind == BYE {
+            return self.interrupted(0, format!("the server left: {text}"));
+        }
+        let (code, after) = (m.integer(1), m.double(4));
+        let sentence = if text.is_empty() { format!("error {code}") } else { text };
+        if m.integer(3) == 0 {
+            return Error::Failed { code, sentence };
+        }
+        self.retry_after = if after > 0.0 { after.min(1e9) } else { 0.0 };
+        self.interrupted(code, sentence)
+    }
+
+    fn open(&self, address: &str) -> std::io::Result<TcpStream> {
+        let mut last = std::io::Error::new(std::io::ErrorKind::NotFound, "no such host");
+        for to in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&to, Duration::from_secs(10)) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                    stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+                    return Ok(stream);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// One connection, to the address whose turn it is.
+    fn attempt(&mut self) -> Result<(), Error> {
+        let address = self.config.addresses[self.address % self.config.addresses.len()].clone();
+        (self.limit, self.answered) = (HANDSHAKE_BYTES, false);
+        match self.open(&address) {
+            Ok(stream) => self.stream = Some(stream),
+            Err(error) => return Err(self.interrupted(0, format!("cannot connect to {address}: {error}"))),
+        }
+        let g = &self.config;
+        let hello = Part::default().integer(1, 1).text(2, "relaax-rust").text(3, env!("CARGO_PKG_VERSION"));
+        let hello = hello.text(4, &g.token).text(5, &g.environment).text(6, &g.host).integer(7, g.frame_skip.into());
+        let hello = hello.space(8, &g.observation).space(9, &g.action).integer(10, g.environments as u64);
+        let hello = hello.packed(11, g.autoreset.iter().map(|habit| *habit as u64)).integer(12, g.mode as u64);
+        let hello = hello.text(13, &self.session).integer(14, g.reports_episodes.into());
+        self.send(HELLO, &hello)?;
+        self.hear(WELCOME)?;
+        if let Some(stream) = &self.stream {
+            let _ = stream.set_read_timeout(Some(self.silence));
+        }
+        Ok(())
+    }
+
+    /// Wait before the next try, longer after each failure; false: it is time to give up.
+    fn back_off(&mut self) -> bool {
+        let chance = RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
+        let wait = (0.5 * 2f64.powi(self.failures.min(6))).min(30.0) * (0.5 + chance / 2.0);
+        let wait = Duration::from_secs_f64(wait.max(self.retry_after * (1.0 + chance / 5.0)));
+        if self.failures == 0 {
+            self.since = Instant::now();
+        }
+        self.retry_after = 0.0;
+        if self.since.elapsed() + wait > self.config.retry {
+            self.failures = 0;
+            return false;
+        }
+        self.failures += 1;
+        self.address += 1;
+        sleep(wait);
+        true
+    }
+
+    /// Connect now; without it the first `init` does.
+    pub fn connect(&mut self) -> Result<(), Error> {
+        while self.stream.is_none() {
+            if let Some(end) = &self.end {
+                return Err(end.clone());
+            }
+            if let Some(Error::Interrupted { code, sentence }) = self.lost.take() {
+                if !self.back_off() {
+                    return Err(Error::Failed { code, sentence });
+                }
+            }
+            match self.attempt() {
+                Ok(()) | Err(Error::Interrupted { .. }) => {}
+                Err(error) => {
+                    self.hang_up();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, kind: u64, content: &Part, due: u64) -> Result<Answer, Error> {
+        self.send(kind, content)?;
+        let answer = self.hear(due)?;
+        (self.answered, self.failures, self.playing) = (true, 0, due == ACTIONS);
+        Ok(answer)
+    }
+
+    fn fit(&self, leaves: &Leaves) -> Result<(), Error> {
+        if leaves.len() != self.observation.len() {
+            return invalid(format!(
+                "an observation has {} leaves; the space has {}",
+                leaves.len(),
+                self.observation.len()
+            ));
+        }
+        match self
+            .observation
+            .iter()
+            .zip(leaves)
+            .position(|(leaf, data)| !leaf.legal(data, self.config.environments, false))
+        {
+            Some(i) => invalid(format!(
+                "leaf {i} of the observation has a wrong size, or a value that is NaN, infinite or outside"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Begin an episode in every environment; the first actions. `partial`: empty, or where it was under way already.
+    pub fn init(&mut self, observation: &Leaves, partial: &[bool]) -> Result<Leaves, Error> {
+        if self.playing {
+            return invalid("an episode is under way: reset ends it");
+        }
+        self.fit(observation)?;
+        let n = self.config.environments;
+        let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial);
+        loop {
+            self.connect()?;
+            let answer = self.look_around().and_then(|()| self.ask(INIT, &content, ACTIONS));
+            match answer {
+                Ok(Answer::Actions(actions)) => {
+                    self.between = vec![false; n];
+                    return Ok(actions);
+                }
+                Err(Error::Interrupted { .. }) | Ok(_) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Look at an outcome; which episodes it ends, and which of them are cut off.
+    fn check(&self, o: &Outcome, stepping: bool) -> Result<(Vec<bool>, Vec<bool>), Error> {
+        let n = self.config.environments;
+        if self.stream.is_none() {
+            let lost = Error::Interrupted { code: 0, sentence: "the connection is lost: init connects again".into() };
+            return Err(self.end.clone().unwrap_or(lost));
+        }
+        if !self.playing {
+            return invalid("no episode is under way: init begins one");
+        }
+        if o.reward.len() != n || [&o.terminated, &o.truncated].iter().any(|mask| !mask.is_empty() && mask.len() != n) {
+            return invalid(format!("rewards have {n} entries, and masks {n} or none"));
+        }
+        let (mut ended, mut cut, mut needed, mut allowed) = (vec![false; n], vec![false; n], false, !stepping);
+        for i in 0..n {
+            let over = stepping && !o.terminated.is_empty() && o.terminated[i];
+            cut[i] = !o.truncated.is_empty() && o.truncated[i] && !over && (stepping || !self.between[i]);
+            ended[i] = over || cut[i];
+            if !(o.reward[i].abs() <= 1e15) {
+                return invalid(format!("the reward of environment {i} is {}; -1e15 to 1e15 is allowed", o.reward[i]));
+            }
+            if stepping && ended[i] && (self.habit(i) == Autoreset::Disabled || self.between[i]) {
+                return invalid(format!("the episode of environment {i} cannot end here"));
+            }
+            needed |= cut[i] && (!stepping || self.habit(i) == Autoreset::SameStep);
+            allowed |= ended[i] && self.habit(i) == Autoreset::SameStep;
+        }
+        if needed && o.final_observation.is_empty() {
+            return invalid("a truncated episode needs its final observation");
+        }
+        if !o.final_observation.is_empty() {
+            if !allowed {
+                return invalid("a final observation, but no episode ended");
+            }
+            self.fit(&o.final_observation)?;
+        }
+        if o.episodes.len() > if self.config.reports_episodes { n } else { 0 } {
+            return invalid("episodes, but reports_episodes was not said, or too many");
+        }
+        if o.episodes.iter().any(|e| e.environment >= n || e.length < 1 || !(e.episode_return.abs() <= 1e30)) {
+            return invalid("an episode has no such environment, length or return");
+        }
+        if stepping {
+            self.fit(&o.observation)?;
+        }
+        Ok((ended, cut))
+    }
+
+    /// Send an outcome; the next actions. What NEXT_STEP says in `first` is filled in by the client: the reward of an
+    /// environment whose episode ended with the step before is void.
+    pub fn step(&mut self, o: &Outcome) -> Result<Leaves, Error> {
+        let (ended, cut) = self.check(o, true)?;
+        self.look_around()?;
+        let n = self.config.environments;
+        let content = Part::default().doubles(1, &o.reward).leaves(2, &self.observation, &o.observation, n);
+        let content = content.mask(3, &o.terminated).mask(4, &cut);
+        let content = content.leaves(5, &self.observation, &o.final_observation, n).mask(6, &self.between);
+        match self.ask(STEP, &episodes(content, 7, &o.episodes), ACTIONS)? {
+            Answer::Actions(actions) => {
+                self.between = (0..n).map(|i| ended[i] && self.habit(i) == Autoreset::NextStep).collect();
+                Ok(actions)
+            }
+            _ => invalid("no actions"),
+        }
+    }
+
+    /// End the episode of every environment; their returns.
+    pub fn reset(&mut self, o: &Outcome) -> Result<Vec<f64>, Error> {
+        let (_, cut) = self.check(o, false)?;
+        self.look_around()?;
+        let content = Part::default().doubles(1, &o.reward).mask(2, &cut);
+        let content = content.leaves(3, &self.observation, &o.final_observation, self.config.environments);
+        match self.ask(RESET, &episodes(content, 4, &o.episodes), RETURNS)? {
+            Answer::Returns(returns) => Ok(returns),
+            _ => invalid("no returns"),
+        }
+    }
+
+    /// Gather a scalar, which goes with the next message; false: there is no connection, or no room in the limits.
+    pub fn metric(&mut self, name: &str, value: f64) -> Result<bool, Error> {
+        let good = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(good) || !(value.abs() <= 1e30) {
+            return invalid(
+                "a metric has letters, digits and _ - . / in its name, a letter first, and a value from -1e30 to 1e30",
+            );
+        }
+        let (bytes, count) = self.name_limits;
+        let new = !self.names.contains(name);
+        if self.stream.is_none()
+            || name.len() as u64 > bytes
+            || (new && self.names.len() as u64 >= count)
+            || self.scalars.len() > 1 << 16
+        {
+            return Ok(false);
+        }
+        self.names.insert(name.into());
+        let scalar = Part::default().text(1, name).double(2, value);
+        self.scalars.extend(Part::default().bytes(1, &scalar.0).frame(METRICS));
+        Ok(true)
+    }
+
+    /// Say that the environments are alive, where they are slower than the server's idle timeout.
+    pub fn alive(&mut self) -> Result<(), Error> {
+        self.send(PING, &Part::default().integer(1, 1))?;
+        self.hear(PONG).map(|_| ())
+    }
+
+    /// Say goodbye. Dropping a client does too.
+    pub fn close(&mut self) {
+        if self.stream.is_some() && self.send(BYE, &Part::default()).is_ok() {
+            if let Some(mut stream) = self.stream.take() {
+                let (until, mut rest) = (Instant::now() + Duration::from_secs(1), [0; 4096]);
+                let _ = stream
+                    .shutdown(Shutdown::Write)
+                    .and_then(|()| stream.set_read_timeout(Some(Duration::from_millis(500))));
+                while Instant::now() < until && stream.read(&mut rest).map_or(false, |size| size > 0) {}
+            }
+        }
+        self.hang_up();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn episodes(part: Part, field: u64, episodes: &[Episode]) -> Part {
+    episodes.iter().fold(part, |all, e| {
+        let one = Part::default().integer(1, e.environment as u64).double(2, e.episode_return);
+        all.bytes(field, &one.integer(3, e.length.into()).0)
+    })
+}

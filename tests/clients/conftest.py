@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.client_languages import LANGUAGES, Language, require
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Language, Path]]:
+    """Builds a client once: built(NAME) gives the language and the folder with what was built."""
+    folder = tmp_path_factory.getbasetemp() / "clients"
+    ready: dict[str, Path] = {}
+
+    def build(name: str) -> tuple[Language, Path]:
+        language = LANGUAGES[name]
+        require(language)
+        if name not in ready:
+            out = folder / name
+            out.mkdir(parents=True, exist_ok=True)
+            for command in language.build:
+                language.run(command, out)
+            ready[name] = out
+        return language, ready[name]
+
+    return build

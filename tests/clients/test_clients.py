@@ -1,0 +1,298 @@
+"""The clients of protocol/clients: their own tests, the golden conversations, conformance, TLS, and learning."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from relaax.conformance import scripts
+from relaax.conformance.client import check_client, client_rules
+from relaax.conformance.client_talk import ClientTalk
+from relaax.conformance.vectors import golden
+from support.client_languages import CLIENTS, FUZZ, LANGUAGES, ROOT, Language, placed, require
+from support.findings import not_passed
+from support.golden_clients import Different, Player, playable
+from support.keys import Keys
+from support.processes import Processes
+from support.run import Runs
+
+Built = Callable[[str], tuple[Language, Path]]
+
+PATIENCE = 240.0
+TIMING = {"server_actions_early"}  # it may be read too late to be a mistake
+MANY_FUZZ = 1_000_000
+each_language = pytest.mark.parametrize("name", LANGUAGES)
+
+
+def installed(name: str) -> Language:
+    """The language, whose compilers are there."""
+    require(LANGUAGES[name])
+    return LANGUAGES[name]
+
+
+def test_every_client_is_listed() -> None:
+    assert sorted(path.name for path in CLIENTS.iterdir() if path.is_dir()) == sorted(LANGUAGES)
+    for language in LANGUAGES.values():
+        assert (language.folder / "README.md").is_file()
+        lines, code = language.lines()
+        assert 0 < code < lines
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@each_language
+def test_its_own_tests(built: Built, name: str) -> None:
+    language, out = built(name)
+    for command in language.tests:
+        language.run(command, out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_million_fuzzed_answers(built: Built, short: bool) -> None:
+    """Under ASan and UBSan, which end the program at their first finding."""
+    language, out = built("c")
+    count = FUZZ if short else MANY_FUZZ
+    said = language.run(("{out}/fuzz", str(count), "7"), out)
+    assert re.match(rf"{count} fuzzed answers: \d+ understood, .*; nothing else happened\n$", said)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_finding_of_the_sanitizers_is_seen(tmp_path: Path) -> None:
+    """An error of the kind that the fuzzer looks for: lengths that are believed."""
+    language = installed("c")
+    header = (language.folder / "rlx.h").read_text("utf-8")
+    check = "    if (size > (size_t)(in->end - in->at)) return -1;\n"
+    assert header.count(check) == 1
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "rlx.h").write_text(header.replace(check, ""), "utf-8")
+    for file in ("fuzz.c", "memory.h"):
+        (tmp_path / "tests" / file).write_bytes((language.folder / "tests" / file).read_bytes())
+    options = ("-std=c99", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    language.run(("gcc", *options, str(tmp_path / "tests/fuzz.c"), "-o", "{out}/fuzz"), tmp_path)
+    with pytest.raises(AssertionError, match="Sanitizer"):
+        language.run(("{out}/fuzz", str(FUZZ)), tmp_path)
+
+
+FAULTS = {
+    "forgets_first": ("next_step_protobuf", "    rlx__put_mask(c, 6, c->between);\n", ""),
+    "unsorted_keys": (
+        "key_order_protobuf",
+        "least = s->kind == RLX_TUPLE ? i : s->parts;\n            for (j = 0; s->kind == RLX_DICT && j < s->parts;",
+        "least = i;\n            for (j = 0; j < 0;",
+    ),
+    "believes_actions": ("server_action_range", "return integer >= s->start &&", "return 1 || "),
+    "any_version": ("server_welcome_version", "    if (version != 1) return RLX__VERSION;\n", ""),
+    "wrong_nonce": (
+        "metrics_ping_bye_protobuf",
+        "rlx__put_integer(c, 1, nonce);",
+        "rlx__put_integer(c, 1, nonce + 1);",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_wrong_client_is_found(tmp_path: Path, fault: str) -> None:
+    language = installed("c")
+    conversation, right, wrong = FAULTS[fault]
+    header = (language.folder / "rlx.h").read_text("utf-8")
+    assert header.count(right) == 1
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "rlx.h").write_text(header.replace(right, wrong), "utf-8")
+    (tmp_path / "tests/play.c").write_bytes((language.folder / "tests/play.c").read_bytes())
+    language.run(("gcc", "-std=c99", "-O1", str(tmp_path / "tests/play.c"), "-o", "{out}/play"), tmp_path)
+    with Player([str(tmp_path / "play")], tmp_path) as player, pytest.raises(Different):
+        player.play(golden(conversation), one_by_one=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("c", "page.c"), pytest.param("rust", "examples/page.rs", marks=pytest.mark.slow)]
+)
+def test_the_program_of_its_page_is_right(tmp_path: Path, name: str, file: str) -> None:
+    """Compiles it; without a server it gives up, which takes longer than a test should."""
+    language = installed(name)
+    page = (language.folder / "README.md").read_text("utf-8")
+    (program,) = re.findall(rf"```{name}\n(.*?)```", page, re.DOTALL)
+    folder = tmp_path / name
+    shutil.copytree(language.folder, folder, ignore=shutil.ignore_patterns("build", "target"))
+    (folder / file).write_text(program, "utf-8")
+    strict = ("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", str(folder / file), f"-I{folder}", "-o", "{out}/page")
+    manifest = str(folder / "Cargo.toml")
+    cargo = ("cargo", "build", "--quiet", "--manifest-path", manifest, "--example", "page", "--target-dir", "{out}")
+    language.run(strict if name == "c" else cargo, tmp_path)
+
+
+def test_the_header_is_installed_for_pkg_config(tmp_path: Path) -> None:
+    language = installed("c")
+    language.run(("make", "-s", "install", "DESTDIR={out}", "PREFIX=/opt/rlx"), tmp_path)
+    found = (tmp_path / "opt/rlx/lib/pkgconfig/rlx.pc").read_text("utf-8")
+    assert "prefix=/opt/rlx\n" in found
+    assert (tmp_path / "opt/rlx/include/rlx.h").read_bytes() == (language.folder / "rlx.h").read_bytes()
+    version = re.search(r'RLX_VERSION "(.*)"', (language.folder / "rlx.h").read_text("utf-8"))
+    assert version is not None
+    assert f"Version: {version[1]}\n" in found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@each_language
+def test_golden_conversations(built: Built, name: str) -> None:
+    language, out = built(name)
+    with Player(placed(language.play, out), language.folder) as player:
+        for conversation in playable():
+            for one_by_one in (False, True):
+                player.play(conversation, one_by_one)
+
+
+def cartpole(language: Language, out: Path, *options: str) -> list[str]:
+    """Its example as a command that may be run from anywhere."""
+    words = placed(language.cartpole, out)
+    words = [str(language.folder / word) if (language.folder / word).is_file() else word for word in words]
+    return [*words, "{address}", *options]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("habit", ["same_step", "next_step", "disabled"])
+@each_language
+def test_conformance(built: Built, name: str, habit: str, short: bool) -> None:
+    language, out = built(name)
+    command = cartpole(language, out, "--environments", "3", "--autoreset", habit, "--episodes", "1000")
+    rules = client_rules("*" if habit == "same_step" or not short else "[evlt]*")
+    report = check_client(command, 60.0, rules, jobs=4)
+    assert not report.failed, not_passed(report)
+    assert set(not_passed(report)) <= TIMING
+
+
+def elliptic_keys(folder: Path) -> Path:
+    """Those of `relaax keys`."""
+    return Keys(folder).folder
+
+
+def rsa_keys(folder: Path) -> Path:
+    """An authority, and a certificate of it for localhost, with RSA keys."""
+    folder.mkdir()
+    now = datetime.now(timezone.utc)
+    authority, server = (rsa.generate_private_key(65537, 2048) for _ in range(2))
+    for name, key, signs in (("ca", authority, True), ("server", server, False)):
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{folder.name} {name}")]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{folder.name} ca")]))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(signs, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        )
+        certificate = builder.sign(authority, hashes.SHA256())
+        (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "server-key.pem").write_bytes(server.private_bytes(*pem))
+    return folder
+
+
+class TlsServer:
+    """Serves one client over TLS. `told`: what it answered; None where no handshake was made."""
+
+    def __init__(self, keys: Path) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(keys / "server.pem", keys / "server-key.pem")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE)
+        self.answers: int | None = None
+        self.connections = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        sock, _ = self._listener.accept()
+        self.connections += 1
+        sock.settimeout(PATIENCE)
+        try:
+            with self._context.wrap_socket(sock, server_side=True) as secure:
+                talk = ClientTalk(secure, 0, PATIENCE)
+                try:
+                    scripts.serve()(talk)
+                finally:
+                    self.answers = talk.answers
+        except (OSError, Exception):  # a client that does not trust this server
+            return
+
+    def close(self) -> int:
+        """How many have come."""
+        self._thread.join(PATIENCE)
+        self._listener.settimeout(0.1)
+        try:
+            self._listener.accept()
+            self.connections += 1
+        except TimeoutError:
+            pass
+        self._listener.close()
+        return self.connections
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [language.name for language in LANGUAGES.values() if language.tls])
+def test_tls(built: Built, name: str, tmp_path: Path, processes: Processes) -> None:
+    """It plays over TLS; it does not talk to, nor try again at, a server whose authority it does not know."""
+    language, out = built(name)
+    make = rsa_keys if name == "csharp" else elliptic_keys  # mono judges no certificates with elliptic curves
+    keys, strange = make(tmp_path / "keys"), make(tmp_path / "strange")
+    for trusted in (keys, strange):
+        server = TlsServer(keys)
+        words = cartpole(language, out, "--tls-ca", str(trusted / "ca.pem"))
+        client = processes.start(*(word.replace("{address}", server.address) for word in words))
+        code = client.wait(PATIENCE)
+        assert server.close() == 1
+        if trusted is keys:
+            assert (code, server.answers) == (0, scripts.ANSWERS), client.report()
+        else:
+            assert code == 1, client.report()
+            assert "TLS" in client.stderr
+            assert not server.answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@each_language
+def test_cartpole_is_learned_through_it(built: Built, runs: Runs, name: str, short: bool, tmp_path: Path) -> None:
+    """Four connections, each with four environments; random play returns 20."""
+    language, out = built(name)
+    target = 100 if short else 475
+    document = yaml.safe_load((ROOT / "config/da3c_gym_cartpole.yaml").read_text("utf-8"))
+    words = [word for word in cartpole(language, out) if word != "{address}"]
+    document["relaax-run"] |= {
+        "environment": str(ROOT / "tests/support/started_client.py"),
+        "arguments": [str(tmp_path), *words],
+        "target-return": target,
+    }
+    document["algorithm"]["path"] = str(ROOT / "algorithms/da3c")
+    config = tmp_path / "cartpole.yaml"
+    config.write_text(yaml.safe_dump(document), "utf-8")
+    run = runs.start("--seed", "11", "--no-progress", config=config)
+    assert run.running.wait(600) == 0, run.running.report()
+    summary = run.summary
+    print(name, "steps", summary["env_steps"], "return", summary["mean_return_100"])
+    assert summary["status"] == "target_reached"
+    assert summary["mean_return_100"] >= target

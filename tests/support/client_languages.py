@@ -1,0 +1,172 @@
+"""The clients of protocol/clients: how each is built, tested and started, and how long it is.
+
+python -m support.client_languages      (in tests/) prints the lines of code
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ROOT / "protocol" / "clients"
+FUZZ = 20_000  # answers, where the tests are to be fast
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Language:
+    """A client. In commands, which run in its folder, `{out}` is where it is built."""
+
+    name: str
+    compilers: tuple[str, ...]
+    build: tuple[Command, ...]
+    tests: tuple[Command, ...]
+    play: Command
+    cartpole: Command
+    sources: tuple[str, ...]
+    comments: tuple[str, ...]  # how a line of comment begins
+    tls: bool = True
+
+    @property
+    def folder(self) -> Path:
+        return CLIENTS / self.name
+
+    def lines(self) -> tuple[int, int]:
+        """Lines of its sources: all of them, and those of code."""
+        files = [file for glob in self.sources for file in self.folder.glob(glob)]
+        found = [line.strip() for file in files for line in file.read_text("utf-8").splitlines()]
+        return len(found), sum(bool(line) and not line.startswith(self.comments) for line in found)
+
+    def run(self, command: Command, out: Path, timeout: float = 600) -> str:
+        """Run a command to its end; what it says. Raises AssertionError where that is a failure."""
+        done = subprocess.run(
+            placed(command, out),
+            cwd=self.folder,
+            env=environment(out),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, f"{' '.join(done.args)}: exit code {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+
+def placed(command: Command, out: Path) -> list[str]:
+    """The words of a command with `{out}` replaced."""
+    return [word.replace("{out}", str(out)) for word in command]
+
+
+def environment(out: Path) -> dict[str, str]:
+    """Variables for compilers that would reach for the network, or write into the home."""
+    own = {"GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOCACHE": str(out.parent / "go-cache")}
+    return {**os.environ, **own, "RUSTFLAGS": "-D warnings", "CARGO_NET_OFFLINE": "true"}
+
+
+_SLASHES = ("//", "/*", "*", "///")
+_JAVA = "javac --release 17 -Xlint:all -Werror -d {out} -sourcepath src/main/java:src/test/java examples/CartPole.java"
+_MCS = ("mcs", "-warnaserror", "-langversion:7", "-recurse:src/*.cs")
+
+LANGUAGES = {
+    language.name: language
+    for language in (
+        Language(
+            "c",
+            ("gcc", "g++", "make"),
+            build=(("make", "-s", "OUT={out}", "CC=gcc", "CXX=g++"),),
+            tests=(("make", "-s", "OUT={out}", "CC=gcc", "CXX=g++", f"FUZZ={FUZZ}", "check"),),
+            play=("{out}/play",),
+            cartpole=("{out}/cartpole",),
+            sources=("rlx.h",),
+            comments=_SLASHES,
+            tls=False,
+        ),
+        Language(
+            "go",
+            ("go",),
+            build=(("go", "vet", "./..."), ("go", "build", "-o", "{out}/", "./cartpole", "./play")),
+            tests=(("go", "test", "."),),
+            play=("{out}/play",),
+            cartpole=("{out}/cartpole",),
+            sources=("client.go", "spaces.go", "wire.go"),
+            comments=_SLASHES,
+        ),
+        Language(
+            "rust",
+            ("cargo", "rustc"),
+            build=(("cargo", "build", "--quiet", "--locked", "--release", "--examples", "--target-dir", "{out}"),),
+            tests=(("cargo", "test", "--quiet", "--locked", "--release", "--target-dir", "{out}"),),
+            play=("{out}/release/examples/play",),
+            cartpole=("{out}/release/examples/cartpole",),
+            sources=("src/*.rs",),
+            comments=_SLASHES,
+            tls=False,
+        ),
+        Language(
+            "ruby",
+            ("ruby",),
+            build=(("ruby", "-wc", "lib/rlx.rb", "lib/rlx/space.rb", "lib/rlx/wire.rb", "examples/cartpole.rb"),),
+            tests=(("ruby", "-w", "test/test_rlx.rb"),),
+            play=("ruby", "-w", "test/play.rb"),
+            cartpole=("ruby", "examples/cartpole.rb"),
+            sources=("lib/**/*.rb",),
+            comments=("#",),
+        ),
+        Language(
+            "java",
+            ("javac", "java"),
+            build=((*_JAVA.split(), "src/test/java/relaax/rlx/Play.java", "src/test/java/relaax/rlx/ClientTest.java"),),
+            tests=(("java", "-cp", "{out}", "relaax.rlx.ClientTest"),),
+            play=("java", "-cp", "{out}", "relaax.rlx.Play"),
+            cartpole=("java", "-cp", "{out}", "CartPole"),
+            sources=("src/main/java/relaax/rlx/*.java",),
+            comments=_SLASHES,
+        ),
+        Language(
+            "csharp",
+            ("mcs", "mono"),
+            build=tuple(
+                (*_MCS, f"-out:{{out}}/{name}.exe", f"{folder}/{name}.cs")
+                for folder, name in (("examples", "CartPole"), ("tests", "Play"), ("tests", "ClientTest"))
+            ),
+            tests=(("mono", "{out}/ClientTest.exe"),),
+            play=("mono", "{out}/Play.exe"),
+            cartpole=("mono", "{out}/CartPole.exe"),
+            sources=("src/*.cs",),
+            comments=_SLASHES,
+        ),
+    )
+}
+
+
+def require(language: Language) -> None:
+    """Install the compilers where that is possible, or skip the test and say what this machine lacks."""
+    if all(map(shutil.which, language.compilers)):
+        return
+    said = subprocess.run(
+        [ROOT / "tests/support/install-toolchains"], capture_output=True, text=True, check=False, timeout=900
+    )
+    lacking = [name for name in language.compilers if shutil.which(name) is None]
+    if lacking:
+        reason = said.stdout.strip() or said.stderr.strip() or "its Debian has none"
+        pytest.skip(f"this machine lacks {', '.join(lacking)}, and tests/support/install-toolchains says: {reason}")
+
+
+def main() -> None:
+    """Print a line for each client."""
+    print(f"{'client':10} {'lines':>6} {'of code':>8}")
+    for language in LANGUAGES.values():
+        lines, code = language.lines()
+        print(f"{language.name:10} {lines:6} {code:8}")
+
+
+if __name__ == "__main__":
+    main()

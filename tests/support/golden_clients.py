@@ -1,0 +1,283 @@
+"""Plays the golden conversations against a client of protocol/clients: its program `play` says what it is told to.
+
+protocol/clients/README.md describes what goes to `play` and what comes from it. The JSON conversations are played in
+Protobuf, which is what these clients speak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format
+
+from relaax.conformance.vectors import Conversation, golden, load
+from relaax.conformance.wire import Line, Over, decoded, encoded, kind_of
+from relaax.rlx import rlx_pb2
+from relaax.rlx.errors import ErrorCode
+
+PATIENCE = 60.0
+_ASKS = ("init", "step", "reset")
+DIFFERS = ("client_name", "client_version")  # a client has its own
+
+
+class Different(AssertionError):
+    """The client said or heard something else than the conversation."""
+
+
+def playable() -> list[Conversation]:
+    """Every conversation but those whose mistake exists in JSON alone."""
+    return [c for c in load() if not (c.file == "server_mistakes" and c.codec == "json")]
+
+
+class Player:
+    """A running program `play`. Use it as a context manager."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def play(self, conversation: Conversation, one_by_one: bool) -> None:
+        """Play one conversation, the server's bytes whole or one by one. Raises Different."""
+        entries = _said(conversation)
+        too_long = threading.Timer(PATIENCE, self._process.kill)
+        too_long.start()
+        try:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                script = [*commands(entries, listener.getsockname()[1]), "end"]
+                assert self._process.stdin is not None
+                self._process.stdin.write("".join(f"{one}\n" for one in script))
+                self._process.stdin.flush()
+                with self._accepted(listener) as sock:
+                    _serve(Line(sock, PATIENCE, one_by_one), entries)
+            heard, due = self._heard(), _due(entries)
+        finally:
+            too_long.cancel()
+        if len(heard) != len(due) or not all(map(_agree, heard, due)):
+            raise Different(f"it heard {heard}; it was told {due}")
+
+    def _accepted(self, listener: socket.socket) -> socket.socket:
+        listener.settimeout(0.05)
+        while self._process.poll() is None:
+            with contextlib.suppress(TimeoutError):
+                return listener.accept()[0]
+        raise Different(f"it did not connect: {' '.join(self._process.communicate())}")
+
+    def _heard(self) -> list[str]:
+        assert self._process.stdout is not None
+        lines = [line.rstrip("\n") for line in iter(self._process.stdout.readline, "end\n") if line or self._ended()]
+        return lines
+
+    def _ended(self) -> bool:
+        raise Different(f"it ended with exit code {self._process.wait()}: {self._process.communicate()[1]}")
+
+
+def _said(conversation: Conversation) -> list[dict[str, Any]]:
+    """Entries as these clients can say them: a ping for a mistake of the client, which waits for what follows."""
+    entries: list[dict[str, Any]] = []
+    state = ""  # the last message that is not a ping or metrics
+    for entry in conversation.entries:
+        kind = next(iter(entry.get("message", {"": None})))
+        if entry["from"] == "client" and "error" in entry:
+            if not entries:
+                entries.append(golden("plain_protobuf").entries[0])
+            elif state in ("init", "step", "reset", "hello"):
+                pass  # it is waiting already
+            else:
+                entries.append({"from": "client", "message": {"ping": {}}})
+        elif "end_of_stream" in entry and entry["from"] == "client":
+            break
+        elif not (entry["from"] == "client" and kind == "metrics" and state in ("init", "step", "reset")):
+            entries.append(entry)
+        if kind not in ("ping", "pong", "metrics"):
+            state = kind
+    last = entries[-1]
+    unasked = (
+        last["from"] == "server" and entries[-2]["from"] == "server" and "ping" not in entries[-2].get("message", {})
+    )
+    if unasked:
+        entries.insert(len(entries), {"from": "client", "message": {"ping": {}}, "late": True})
+    return entries
+
+
+def commands(entries: Sequence[dict[str, Any]], port: int) -> list[str]:
+    """What the client is to do, a line each."""
+    lines = []
+    for entry in entries:
+        if entry["from"] == "server":
+            continue
+        message = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
+        kind = kind_of(message)
+        body = getattr(message, kind)
+        if kind == "hello":
+            numbers = [body.environments, body.mode, body.frame_skip, int(body.reports_episodes)]
+            habits = [len(body.autoreset), *body.autoreset]
+            texts = [_hex(text.encode()) for text in (body.environment, body.host, body.token, body.session_id)]
+            spaces = [*_space(body.observation_space), *_space(body.action_space)]
+            lines.append(["connect", f"127.0.0.1:{port}", *numbers, *habits, *texts, *spaces])
+        elif kind == "init":
+            lines.append(["init", _mask(body.partial), *_leaves(body.observation)])
+        elif kind in ("step", "reset"):
+            masks = [_mask(body.terminated)] if kind == "step" else []
+            episodes = ",".join(f"{e.environment}:{_bits(e.episode_return)}:{e.length}" for e in body.episodes)
+            observation = body.observation if kind == "step" else []
+            leaves = [*_leaves(observation), *_leaves(body.final_observation)]
+            lines.append([kind, *_numbers(body.reward), *masks, _mask(body.truncated), episodes or "-", *leaves])
+        elif kind == "metrics":
+            lines += [["metric", _hex(scalar.name.encode()), _bits(scalar.value)] for scalar in body.scalars]
+        elif kind == "ping":
+            lines.append(["ping"])
+    return [" ".join(map(str, line)) for line in lines]
+
+
+def _space(space: Any) -> list[Any]:
+    kind = space.WhichOneof("space")
+    body = getattr(space, kind)
+    if kind == "box":
+        return [kind, body.dtype, len(body.shape), *body.shape, *_numbers(body.low), *_numbers(body.high)]
+    if kind == "discrete":
+        return [kind, body.n, body.start]
+    if kind == "multi_discrete":
+        return [kind, len(body.nvec), *body.nvec]
+    if kind == "multi_binary":
+        return [kind, len(body.shape), *body.shape]
+    if kind == "tuple":
+        return [kind, len(body.spaces), *(word for part in body.spaces for word in _space(part))]
+    # Against the order of their keys, in which the files have them: the client is to sort.
+    parts = [[_hex(entry.key.encode()), *_space(entry.space)] for entry in reversed(body.entries)]
+    return [kind, len(parts), *(word for part in parts for word in part)]
+
+
+def _hex(data: bytes) -> str:
+    return data.hex() or "-"
+
+
+def _bits(number: float) -> str:
+    return struct.pack(">d", number).hex()
+
+
+def _numbers(numbers: Sequence[float]) -> list[Any]:
+    return [len(numbers), *map(_bits, numbers)]
+
+
+def _mask(mask: Sequence[bool]) -> str:
+    return "".join("01"[one] for one in mask) or "-"
+
+
+def _leaves(arrays: Sequence[Any]) -> list[str]:
+    return [_hex(array.data) for array in arrays]
+
+
+def _serve(line: Line, entries: list[dict[str, Any]]) -> None:
+    held = b""  # a mistake that is one only if it is there before the client speaks goes with what is before it
+    gathered: list[Any] = []  # scalars: how many come in a frame is the client's choice
+    for place, entry in enumerate(entries):
+        if entry["from"] == "client":
+            wanted = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
+            if kind_of(wanted) == "bye" or entry.get("late"):
+                continue
+            if kind_of(wanted) == "metrics":
+                gathered += [(scalar.name, scalar.value) for scalar in wanted.metrics.scalars]
+                continue
+            while kind_of(said := decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)) == "metrics":
+                for scalar in said.metrics.scalars:
+                    if not gathered or gathered.pop(0) != (scalar.name, scalar.value):
+                        raise Different(f"a scalar that was not due: {scalar}")
+            _compare(said, wanted)
+            if kind_of(wanted) != "pong" and gathered:
+                raise Different(f"these scalars did not come: {gathered}")
+            continue
+        held += _bytes_of(entry)
+        following = entries[place + 1] if place + 1 < len(entries) else {}
+        if following.get("from") != "server":
+            line.send(held)
+            held = b""
+    line.end()
+    try:
+        while True:
+            said = decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)
+            if kind_of(said) not in ("bye", "ping"):
+                raise Different(f"at the end it said {said}")
+    except Over:
+        pass
+
+
+def _bytes_of(entry: dict[str, Any]) -> bytes:
+    data = bytes.fromhex(entry["bytes"])
+    if "message" in entry and data[4:5] == b"{":
+        return encoded(json_format.ParseDict(entry["message"], rlx_pb2.ServerMessage()), "protobuf")
+    return data
+
+
+def _compare(said: Any, wanted: Any) -> None:
+    if kind_of(said) == kind_of(wanted) == "ping":
+        return
+    for message in (said, wanted):
+        if kind_of(message) == "hello":
+            for field in DIFFERS:
+                message.hello.ClearField(field)
+            message.hello.frame_skip = message.hello.frame_skip or 1
+            _sort(message.hello.observation_space)
+            _sort(message.hello.action_space)
+    if said.SerializeToString(deterministic=True) != wanted.SerializeToString(deterministic=True):
+        raise Different(f"it said {said}; the conversation has {wanted}")
+
+
+def _sort(space: Any) -> None:
+    """Put the entries of dicts into order: on the wire they may have any."""
+    for part in space.tuple.spaces if space.HasField("tuple") else []:
+        _sort(part)
+    if space.HasField("dict"):
+        space.dict.entries.sort(key=lambda entry: entry.key)
+        for entry in space.dict.entries:
+            _sort(entry.space)
+
+
+def _due(entries: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines that the client must print: `lost CODE` and `finished STEP` have a sentence after them."""
+    lines = []
+    for entry in entries:
+        if entry["from"] == "client":
+            continue
+        if "error" in entry:
+            lines.append(f"lost {ErrorCode[entry['error'].removeprefix('ERROR_CODE_')].value}")
+            continue
+        message = json_format.ParseDict(entry["message"], rlx_pb2.ServerMessage())
+        kind = kind_of(message)
+        body = getattr(message, kind)
+        if kind == "welcome":
+            lines.append(f"welcome {body.session_id.encode().hex()} {body.algorithm.encode().hex()}")
+        elif kind == "actions":
+            lines.append(" ".join(["actions", *_leaves(body.action)]))
+        elif kind == "episode_returns":
+            lines.append(" ".join(["returns", *(struct.pack("<d", one).hex() for one in body.episode_return)]))
+        elif kind == "pong":
+            lines.append("pong")
+        elif kind == "training_finished":
+            lines.append(f"finished {body.global_step}")
+        elif kind in ("error", "bye"):
+            lines.append(f"lost {body.code if kind == 'error' else 0}")
+    last = entries[-1]
+    if last["from"] == "client" and not last.get("late") and next(iter(last["message"])) in _ASKS:
+        lines.append("lost 0")  # the conversation ends before the answer
+    return lines
+
+
+def _agree(heard: str, due: str) -> bool:
+    if due.startswith(("lost", "finished")):
+        return heard.startswith(f"{due} ") and len(heard) > len(due) + 1
+    return heard.split() == due.split()
