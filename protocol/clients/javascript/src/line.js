@@ -1,0 +1,98 @@
+// What lies under a conversation: payloads out, payloads in, and whether the stream has ended.
+
+import { MALFORMED, Wrong } from "./wire.js";
+
+const TOO_LARGE = 2;
+
+/** A line whose stream is somebody's. `heard` is called when something has come, or the stream has ended. */
+export class Line {
+  ended = ""; // a sentence, once it has
+  heard = () => {};
+
+  /** Wait for something to come; false if nothing does within some seconds. */
+  wait(seconds) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => done(false), Math.min(1000 * seconds, 2 ** 31 - 1));
+      const done = (came) => {
+        clearTimeout(timer);
+        this.wake = () => this.heard();
+        resolve(came);
+      };
+      this.wake = () => done(true);
+    });
+  }
+
+  wake = () => this.heard();
+
+  end(sentence) {
+    this.ended ||= sentence;
+    this.wake();
+  }
+
+  /** A length is judged before anything of its body is waited for. */
+  static judge(size, limit) {
+    if (size === 0) throw new Wrong(MALFORMED, "a frame of length 0");
+    if (size > limit) throw new Wrong(TOO_LARGE, `a frame of ${size} bytes`);
+  }
+}
+
+/** WebSocket, of a browser or of Node 22: each message is a payload. */
+export class WebSocketLine extends Line {
+  #payloads = [];
+
+  /** Raises TypeError or SyntaxError where the address is wrong, Error where the connection cannot be made. */
+  static async open(address, seconds) {
+    if (typeof WebSocket === "undefined") throw new TypeError("this Node has no WebSocket: use 22 or newer, or HOST:PORT");
+    const line = new WebSocketLine();
+    line.socket = new WebSocket(address);
+    line.socket.binaryType = "arraybuffer";
+    let open = false;
+    line.socket.onopen = () => {
+      open = true;
+      line.wake();
+    };
+    line.socket.onmessage = ({ data }) => {
+      line.#payloads.push(data);
+      line.wake();
+    };
+    line.socket.onerror = () => line.end(open ? "the connection is lost" : "no server, or one that does not let this page in");
+    line.socket.onclose = ({ code }) => line.end(`the server's stream ended (${code})`);
+    if (!(await line.wait(seconds))) line.end(`nobody answered within ${seconds} s`);
+    if (open) return line;
+    line.destroy();
+    throw new Error(line.ended);
+  }
+
+  send(payloads) {
+    for (const payload of payloads) this.socket.send(payload);
+  }
+
+  take(limit) {
+    const data = this.#payloads.shift();
+    if (data === undefined) return undefined;
+    if (typeof data === "string") throw new Wrong(MALFORMED, "a text message");
+    Line.judge(data.byteLength, limit);
+    return new Uint8Array(data);
+  }
+
+  /** Say no more; what was sent still goes out. */
+  close() {
+    this.socket.close(1000);
+  }
+
+  destroy() {
+    this.socket.onmessage = this.socket.onerror = this.socket.onclose = null;
+    this.socket.close();
+  }
+}
+
+/** The line of an address: ws://, wss://, or HOST:PORT, which only Node has. */
+export async function open(address, tls, seconds) {
+  if (/^wss?:/.test(address)) {
+    if (tls) throw new TypeError("tls is for HOST:PORT: with wss:// the browser decides, and in Node NODE_EXTRA_CA_CERTS");
+    return WebSocketLine.open(address, seconds);
+  }
+  if (!globalThis.process?.versions?.node) throw new TypeError(`a page connects to ws:// and wss:// alone, not to ${address}`);
+  const { TcpLine } = await import("./tcp.js");
+  return TcpLine.open(address, tls, seconds);
+}

@@ -1,0 +1,436 @@
+// A client of RLX, version 1 (protocol/RLX.md; sections named here are its), for browsers and for Node: environments in
+// JavaScript that a RELAAX server acts on and learns from. Protobuf by hand; nothing but the platform.
+
+import { open } from "./line.js";
+import { encoded, leavesOf } from "./space.js";
+import * as wire from "./wire.js";
+
+export { DTYPES, box, dict, discrete, half, multiBinary, multiDiscrete, tuple } from "./space.js";
+
+export const VERSION = "1.0.0";
+const [HELLO, INIT, STEP, RESET, METRICS, PING, PONG, BYE] = [1, 2, 3, 4, 5, 6, 7, 8];
+const [WELCOME, ACTIONS, RETURNS, ERROR, FINISHED] = [1, 2, 3, 4, 5];
+const HABITS = { disabled: 1, same_step: 2, next_step: 3 };
+const MODES = { train: 1, exploit: 2 };
+const HANDSHAKE_BYTES = 65536;
+const CONNECT_SECONDS = 10;
+const QUIET_SECONDS = 60; // before the welcome
+
+/** Why a call did not do what it should. `code` is that of section 9, or 0. Wrong arguments are a RangeError instead. */
+export class RlxError extends Error {
+  constructor(sentence, code = 0) {
+    super(sentence);
+    this.name = new.target.name;
+    this.code = code;
+  }
+}
+
+/** The connection is lost, and with it the episodes: reset the environments and call `init`, which connects again. */
+export class Interrupted extends RlxError {
+  constructor(sentence, code = 0, retryAfter = 0) {
+    super(sentence, code);
+    this.retryAfter = retryAfter;
+  }
+}
+
+/** There is nothing to try again, or it was tried for long enough. */
+export class Failed extends RlxError {}
+
+/** Training is over. */
+export class Finished extends RlxError {
+  constructor(sentence, globalStep) {
+    super(sentence);
+    this.globalStep = globalStep;
+  }
+}
+
+function known(table, name, what) {
+  if (!Object.hasOwn(table, name)) throw new RangeError(`${what} is ${name}: ${Object.keys(table).join(", ")} are known`);
+  return table[name];
+}
+
+/** The way of N environments to their agent. rlx.d.ts says what each call takes and gives. */
+export class Client {
+  #line;
+  #lost; // why there is no connection
+  #over; // a Finished, for good
+  #busy = false; // a call is under way
+  #failures = 0;
+  #address = 0;
+  #since = 0;
+  #scalars = [];
+  #playing = false;
+  #between; // NEXT_STEP: the episode ended with the step before
+  #timer;
+
+  constructor(addresses, options) {
+    const { observation, action, environments = 1, autoreset = "disabled", mode = "train" } = options;
+    this.addresses = [addresses].flat();
+    this.options = { frameSkip: 1, retrySeconds: 300, sessionId: "", onRetry: () => {}, ...options };
+    this.sessionId = this.options.sessionId;
+    this.algorithm = "";
+    this.count = environments;
+    this.habits = [autoreset].flat().map((name) => known(HABITS, name, "autoreset"));
+    this.mode = known(MODES, mode, "mode");
+    [this.observation, this.action] = [leavesOf(observation), leavesOf(action)];
+    const fits = Number.isInteger(this.count) && this.count >= 1 && this.count <= 65536;
+    if (!fits || ![1, this.count].includes(this.habits.length) || !this.addresses.length)
+      throw new RangeError(`${this.count} environments: 1 to 65536 are allowed, and one autoreset for all or for each`);
+    this.habitOf = this.#all((i) => this.habits[this.habits.length > 1 ? i : 0]);
+    this.#between = this.#all(() => false);
+  }
+
+  /** Connect now; without it the first `init` does. */
+  async connect() {
+    await this.#alone(() => this.#connect());
+  }
+
+  /** Begin an episode in every environment; the first actions. */
+  async init(observation, { partial } = {}) {
+    return this.#alone(async () => {
+      if (this.#playing && this.#line) throw new RangeError("an episode is under way: reset ends it");
+      this.#sized(partial);
+      const leaves = wire.arrays(1, this.observation, this.#pack(observation), this.count);
+      const content = wire.join([leaves, wire.mask(2, partial)]);
+      for (;;) {
+        await this.#connect();
+        try {
+          const actions = await this.#ask(INIT, content, ACTIONS);
+          this.#between = this.#all(() => false);
+          return actions;
+        } catch (error) {
+          if (!(error instanceof Interrupted)) throw error;
+        }
+      }
+    });
+  }
+
+  /** Send what the last actions led to; the next actions. */
+  async step(reward, observation, { terminated, truncated, finalObservation, episodes = [] } = {}) {
+    return this.#alone(async () => {
+      const [ended, cut] = this.#check(reward, terminated, truncated, finalObservation, episodes, true);
+      const content = [wire.doubles(1, Array.from(reward)), this.#leaves(2, observation)];
+      content.push(wire.mask(3, terminated && Array.from(terminated)), wire.mask(4, cut));
+      if (finalObservation) content.push(this.#leaves(5, finalObservation));
+      content.push(wire.mask(6, this.#between), this.#episodes(7, episodes));
+      const actions = await this.#ask(STEP, wire.join(content), ACTIONS);
+      this.#between = ended.map((over, i) => over && this.habitOf[i] === HABITS.next_step);
+      return actions;
+    });
+  }
+
+  /** End the episode of every environment; their returns. */
+  async reset(reward, { truncated, finalObservation, episodes = [] } = {}) {
+    return this.#alone(async () => {
+      const [, cut] = this.#check(reward, undefined, truncated, finalObservation, episodes, false);
+      const content = [wire.doubles(1, Array.from(reward)), wire.mask(2, cut)];
+      if (finalObservation) content.push(this.#leaves(3, finalObservation));
+      content.push(this.#episodes(4, episodes));
+      return this.#ask(RESET, wire.join(content), RETURNS);
+    });
+  }
+
+  /** Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits. */
+  metric(name, value) {
+    const size = new TextEncoder().encode(name).length;
+    if (!size || !(Math.abs(value) <= 1e30)) throw new RangeError(`metric "${name}", ${value}: a name, and -1e30 to 1e30`);
+    if (!this.#line || !this.names || size > this.nameBytes || this.#scalars.length >= 1000) return false;
+    if (!this.names.has(name) && this.names.size >= this.nameLimit) return false;
+    this.names.add(name);
+    const scalar = wire.bytes(1, wire.join([wire.text(1, name), wire.double(2, value)]));
+    this.#scalars.push(wire.bytes(METRICS, scalar));
+    return true;
+  }
+
+  /** Ask whether the server is there. Between calls the client does so by itself, before the server takes it as gone. */
+  async alive() {
+    await this.#alone(() => this.#ask(PING, wire.integer(1, 1), PONG));
+  }
+
+  /** Say goodbye. */
+  async close() {
+    this.#over ??= new Failed("the client was closed");
+    if (!this.#line) return;
+    const line = this.#line;
+    if (!this.#busy) {
+      this.#send(BYE, []);
+      line.close();
+      for (const until = Date.now() + 1000; !line.ended && Date.now() < until; ) await line.wait(0.5);
+    }
+    this.#hangUp();
+  }
+
+  #all(make) {
+    return Array.from({ length: this.count }, (_, i) => make(i));
+  }
+
+  /** One call at a time: the two sides take turns. */
+  async #alone(call) {
+    if (this.#busy) throw new RangeError("another call is under way: await it");
+    this.#busy = true;
+    try {
+      return await call();
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  async #connect() {
+    while (!this.#line) {
+      if (this.#over) throw this.#over;
+      const lost = this.#lost;
+      this.#lost = undefined;
+      if (lost instanceof Interrupted) await this.#backOff(lost);
+      try {
+        await this.#attempt();
+      } catch (error) {
+        if (!(error instanceof Interrupted)) throw error;
+      }
+    }
+  }
+
+  /** Wait before the next try, longer after each failure (section 9). Throws Failed when it is time to give up. */
+  async #backOff(lost) {
+    const growing = Math.min(0.5 * 2 ** this.#failures, 30) * (0.5 + Math.random() / 2);
+    const wait = Math.max(growing, lost.retryAfter * (1 + Math.random() / 5));
+    if (!this.#failures) this.#since = Date.now();
+    if ((Date.now() - this.#since) / 1000 + wait > this.options.retrySeconds) {
+      this.#failures = 0;
+      throw new Failed(lost.message, lost.code);
+    }
+    this.#failures += 1;
+    this.#address += 1;
+    this.options.onRetry(lost, wait);
+    await new Promise((resolve) => setTimeout(resolve, 1000 * wait));
+    if (this.#over) throw this.#over;
+  }
+
+  /** One connection, to the address whose turn it is. */
+  async #attempt() {
+    const address = this.addresses[this.#address % this.addresses.length];
+    [this.limit, this.silence, this.answered, this.names] = [HANDSHAKE_BYTES, QUIET_SECONDS, false, undefined];
+    try {
+      this.#line = await open(address, this.options.tls, CONNECT_SECONDS);
+    } catch (error) {
+      if (error.constructor.name === "NoTls") throw new Failed(error.message);
+      if (error.constructor !== Error) throw new RangeError(error.message);
+      this.#interrupt(`cannot connect to ${address}: ${error.message}`);
+    }
+    this.#line.heard = () => this.#busy || this.#overhear();
+    await this.#exchange(HELLO, this.#hello(), WELCOME);
+    this.#timer = setInterval(() => this.#keepAlive(), 1000 * Math.min(this.idle / 4, 30));
+    this.#timer.unref?.();
+  }
+
+  #hello() {
+    const { environment, host, token, frameSkip, reportsEpisodes, observation, action } = this.options;
+    return wire.join([
+      wire.integer(1, 1),
+      wire.text(2, "relaax-javascript"),
+      wire.text(3, VERSION),
+      wire.text(4, token),
+      wire.text(5, environment),
+      wire.text(6, host),
+      wire.integer(7, frameSkip),
+      wire.bytes(8, encoded(observation)),
+      wire.bytes(9, encoded(action)),
+      wire.integer(10, this.count),
+      wire.packed(11, this.habits),
+      wire.integer(12, this.mode),
+      wire.text(13, this.sessionId),
+      wire.integer(14, reportsEpisodes ? 1 : 0),
+    ]);
+  }
+
+  async #ask(kind, content, due) {
+    if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: init connects");
+    const answer = await this.#exchange(kind, content, due);
+    if (due !== PONG) {
+      [this.answered, this.#playing] = [true, due === ACTIONS];
+      this.#failures = 0;
+    }
+    return answer;
+  }
+
+  /** Send, and look at frames until what is due has come. */
+  async #exchange(kind, content, due) {
+    this.#overhear();
+    this.#send(kind, content);
+    for (;;) {
+      const answer = this.#look(due);
+      if (answer !== undefined) return answer;
+      if (!(await this.#line.wait(this.silence))) this.#interrupt("the server is silent");
+    }
+  }
+
+  /** Write a message in one call, the gathered scalars before it. */
+  #send(kind, content) {
+    if (!this.#line) throw this.#over ?? this.#lost;
+    const payload = wire.bytes(kind, content);
+    if (payload.length > this.limit) throw new RangeError(`a message of ${payload.length} bytes; the server takes ${this.limit}`);
+    this.#line.send([...this.#scalars, payload]);
+    this.#scalars = [];
+    this.spoke = Date.now();
+  }
+
+  /** Look at what came while nobody waited: a ping is answered, anything else ends the connection and is told later. */
+  #overhear() {
+    try {
+      this.#look(0);
+    } catch {
+      // it is in #lost or #over
+    }
+  }
+
+  #keepAlive() {
+    if (this.#busy || !this.#line || Date.now() - this.spoke < 250 * this.idle) return;
+    this.#send(PING, []);
+  }
+
+  /** Take frames up to the answer that is due; undefined if it is not there yet. */
+  #look(due) {
+    try {
+      while (this.#line) {
+        const payload = this.#line.take(this.limit);
+        if (!payload) break;
+        const answer = this.#read(payload, due);
+        if (answer !== undefined) return answer;
+      }
+    } catch (error) {
+      if (error instanceof wire.Wrong) this.#mistake(error);
+      throw error;
+    }
+    if (this.#line?.ended) this.#interrupt(this.#line.ended);
+    if (!this.#line && due) throw this.#over ?? this.#lost;
+    return undefined;
+  }
+
+  /** Understand one frame; the answer, if it was the one that is due. */
+  #read(payload, due) {
+    const found = wire.parse(payload).filter(([number, kind]) => number <= 8 && kind === 2);
+    if (found.length > 1) throw new wire.Wrong(wire.MALFORMED, "two messages in one frame");
+    if (!found.length) throw new wire.Wrong(3, "a message that nobody knows");
+    const [[kind, , content]] = found;
+    const message = wire.parse(content);
+    if ([ERROR, FINISHED, BYE].includes(kind)) return this.#farewell(kind, message);
+    if (kind === PING) return void this.#send(PONG, wire.integer(1, wire.readUint32(message, 1)));
+    if (kind === PONG) return due === PONG || undefined;
+    if (kind !== due) throw new wire.Wrong(3, `message ${kind} may not be said now`);
+    if (due === WELCOME) return this.#welcome(message);
+    return due === ACTIONS ? wire.readActions(message, this.action, this.count) : wire.readReturns(message, this.count);
+  }
+
+  #welcome(message) {
+    const limits = wire.parse(...wire.all(message, 5));
+    wire.readText(message, 2);
+    const [session, algorithm] = [wire.readText(message, 3), wire.readText(message, 4)];
+    const [idle, heartbeat] = [wire.readDouble(limits, 2), wire.readDouble(limits, 3)];
+    const most = wire.readUint32(limits, 1);
+    if (wire.readUint32(message, 1) !== 1) throw new wire.Wrong(4, "a welcome of another version");
+    if (!(idle > 0 && heartbeat > 0 && Number.isFinite(idle + heartbeat))) throw new wire.Wrong(wire.VALUE);
+    if (!/^[\w-]{0,128}$/.test(session)) throw new wire.Wrong(wire.VALUE, "a session id that is none");
+    const bytes = (leaves) => leaves.reduce((sum, leaf) => sum + leaf.size, 0) * this.count;
+    const twice = this.habits.includes(HABITS.same_step) ? 2 : 1;
+    if (Math.max(twice * bytes(this.observation), bytes(this.action)) > most)
+      throw new wire.Wrong(9, "frames that are too short for these spaces");
+    [this.sessionId, this.algorithm, this.limit, this.idle, this.silence] = [session, algorithm, most, idle, 3 * heartbeat];
+    [this.nameBytes, this.nameLimit, this.names] = [wire.readUint32(limits, 4), wire.readUint32(limits, 5), new Set()];
+    return true;
+  }
+
+  /** What the server says last. */
+  #farewell(kind, message) {
+    const text = wire.readText(message, kind === ERROR ? 2 : 1);
+    if (kind === FINISHED) {
+      this.#over = new Finished(`training has finished: ${text}`, Number(wire.readInteger(message, 2)));
+      this.#hangUp();
+      throw this.#over;
+    }
+    if (kind === BYE) this.#interrupt(`the server left: ${text}`);
+    const [code, after] = [wire.readUint32(message, 1), wire.readDouble(message, 4)];
+    const sentence = text || `error ${code}`;
+    if (wire.readInteger(message, 3)) this.#interrupt(sentence, code, after > 0 && Number.isFinite(after) ? after : 0);
+    this.#fail(sentence, code);
+  }
+
+  /** Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9). */
+  #mistake({ code, message }) {
+    const sentence = `the server's mistake: ${message}`;
+    try {
+      this.#line.send([wire.bytes(BYE, wire.text(1, sentence.slice(0, 200)))]);
+      this.#line.close();
+    } catch {
+      // it is gone already
+    }
+    if (this.answered) this.#interrupt(sentence, code);
+    this.#fail(sentence, code);
+  }
+
+  #interrupt(sentence, code = 0, retryAfter = 0) {
+    this.#lost = new Interrupted(sentence, code, retryAfter);
+    this.#hangUp();
+    throw this.#lost;
+  }
+
+  #fail(sentence, code) {
+    this.#lost = new Failed(sentence, code);
+    this.#hangUp();
+    throw this.#lost;
+  }
+
+  #hangUp() {
+    clearInterval(this.#timer);
+    const line = this.#line;
+    this.#line = undefined;
+    line?.destroy();
+    line?.wake(); // a call that waits
+    this.#playing = false;
+    this.#scalars = [];
+  }
+
+  #pack(observation) {
+    if (observation.length !== this.observation.length)
+      throw new RangeError(`an observation has ${observation.length} leaves; the space has ${this.observation.length}`);
+    return this.observation.map((leaf, i) => leaf.pack(observation[i], this.count));
+  }
+
+  #leaves(field, observation) {
+    return wire.arrays(field, this.observation, this.#pack(observation), this.count);
+  }
+
+  #episodes(field, episodes) {
+    const one = ({ environment, episodeReturn, length }) =>
+      wire.bytes(field, wire.join([wire.integer(1, environment), wire.double(2, episodeReturn), wire.integer(3, length)]));
+    return wire.join(episodes.map(one));
+  }
+
+  #sized(...lists) {
+    if (lists.every((list) => !list || list.length === this.count)) return;
+    throw new RangeError(`rewards and masks have ${this.count} entries, one for each environment`);
+  }
+
+  /** Look at an outcome: which episodes it ends, and which of them are cut off. */
+  #check(reward, terminated, truncated, final, episodes, stepping) {
+    this.#overhear();
+    if (!this.#line) throw this.#over ?? this.#lost ?? new Interrupted("there is no connection: init connects");
+    if (!this.#playing) throw new RangeError("no episode is under way: init begins one");
+    this.#sized(reward, terminated, truncated);
+    const wrong = Array.from(reward).findIndex((one) => !(typeof one === "number" && Math.abs(one) <= 1e15));
+    if (wrong >= 0) throw new RangeError(`the reward of environment ${wrong} is ${reward[wrong]}; -1e15 to 1e15 is allowed`);
+    const cut = this.#all((i) => !!truncated?.[i] && !terminated?.[i] && (stepping || !this.#between[i]));
+    const ended = cut.map((one, i) => one || !!terminated?.[i]);
+    const same = this.habitOf.map((habit) => habit === HABITS.same_step);
+    if (stepping) {
+      const place = ended.findIndex((over, i) => over && (this.habitOf[i] === HABITS.disabled || this.#between[i]));
+      if (place >= 0) throw new RangeError(`the episode of environment ${place} cannot end here`);
+      if (final && !ended.some((over, i) => over && same[i])) throw new RangeError("a final observation, but no episode ended");
+    }
+    const needed = cut.some((one, i) => one && (same[i] || !stepping));
+    if (needed && !final) throw new RangeError("a truncated episode needs its final observation");
+    const right = ({ environment: at, episodeReturn, length }) =>
+      Number.isInteger(at) && at >= 0 && at < this.count && length >= 1 && Math.abs(episodeReturn) <= 1e30;
+    if (episodes.length > (this.options.reportsEpisodes ? this.count : 0) || !episodes.every(right))
+      throw new RangeError("episodes: at most one for each environment, if reportsEpisodes was said");
+    return [ended, cut];
+  }
+}

@@ -1,0 +1,148 @@
+// Spaces, and the leaves that values of them have on the wire (RLX.md, sections 4 and 5).
+
+import { bytes, doubles, integer, join, packed, text } from "./wire.js";
+
+const TYPES = {
+  bool: [1, Uint8Array],
+  uint8: [2, Uint8Array],
+  uint16: [3, Uint16Array],
+  uint32: [4, Uint32Array],
+  uint64: [5, BigUint64Array],
+  int8: [6, Int8Array],
+  int16: [7, Int16Array],
+  int32: [8, Int32Array],
+  int64: [9, BigInt64Array],
+  float16: [10, Uint16Array],
+  float32: [11, Float32Array],
+  float64: [12, Float64Array],
+};
+/** The names of element types; the first has the number 1 on the wire. */
+export const DTYPES = Object.keys(TYPES);
+
+if (new Uint8Array(new Uint16Array([1]).buffer)[0] !== 1) throw new Error("RLX in JavaScript needs a little-endian machine");
+
+const list = (bounds) => (typeof bounds === "number" ? [bounds] : Array.from(bounds ?? []));
+
+/** Arrays of a shape. `low`, `high`: a number, one for each element, or nothing for no bound. */
+export function box(dtype, shape = [], { low, high } = {}) {
+  if (!(dtype in TYPES)) throw new RangeError(`no dtype is called ${dtype}: ${DTYPES.join(", ")}`);
+  return { kind: 1, dtype, shape: [...shape], low: list(low), high: list(high) };
+}
+
+/** The integers start, ..., start + n - 1. */
+export const discrete = (n, start = 0) => ({ kind: 2, dtype: "int64", shape: [], n: BigInt(n), start: BigInt(start) });
+
+/** A vector of choices: element i is one of 0, ..., nvec[i] - 1. */
+export const multiDiscrete = (nvec) => ({ kind: 3, dtype: "int64", shape: [nvec.length], nvec: Array.from(nvec, BigInt) });
+
+/** Bits of a shape, as int8. */
+export const multiBinary = (shape) => ({ kind: 4, dtype: "int8", shape: [...shape] });
+
+/** An ordered list of spaces. */
+export const tuple = (spaces) => ({ kind: 5, spaces: [...spaces] });
+
+/** Named spaces: an object or a Map. */
+export const dict = (spaces) => ({ kind: 6, entries: spaces instanceof Map ? [...spaces] : Object.entries(spaces) });
+
+/** Protobuf of rlx.v1.Space. */
+export function encoded(space) {
+  const content = {
+    1: () => [integer(1, TYPES[space.dtype][0]), packed(2, space.shape), doubles(3, space.low), doubles(4, space.high)],
+    2: () => [integer(1, space.n), integer(2, space.start)],
+    3: () => [packed(1, space.nvec)],
+    4: () => [packed(1, space.shape)],
+    5: () => space.spaces.map((part) => bytes(1, encoded(part))),
+    6: () => space.entries.map(([key, part]) => bytes(1, join([text(1, key), bytes(2, encoded(part))]))),
+  };
+  return bytes(space.kind, join(content[space.kind]()));
+}
+
+/** By code point, which is not how JavaScript compares: its characters are those of UTF-16. */
+function byCodePoint([one], [other]) {
+  const [a, b] = [Array.from(one, (c) => c.codePointAt(0)), Array.from(other, (c) => c.codePointAt(0))];
+  const differs = a.findIndex((point, i) => point !== b[i]);
+  return differs < 0 ? a.length - b.length : a[differs] - (b[differs] ?? -1);
+}
+
+/** The arrays of a value, in their order. */
+export function leavesOf(space) {
+  if (space.kind === 5) return space.spaces.flatMap(leavesOf);
+  if (space.kind === 6) return [...space.entries].sort(byCodePoint).flatMap(([, part]) => leavesOf(part));
+  return [new Leaf(space)];
+}
+
+/** The number of a float16's bits. */
+export function half(bits) {
+  const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+  const size = exponent === 31 ? NaN : exponent ? (1024 + fraction) * 2 ** (exponent - 25) : fraction * 2 ** -24;
+  return bits >> 15 ? -size : size;
+}
+
+/** One array of a value. */
+export class Leaf {
+  constructor(space) {
+    this.space = space;
+    this.shape = space.shape;
+    [this.number, this.Type] = TYPES[space.dtype];
+    this.elements = this.shape.reduce((product, axis) => product * axis, 1);
+    this.size = this.elements * this.Type.BYTES_PER_ELEMENT;
+    if (!this.shape.every((axis) => Number.isInteger(axis) && axis >= 1) || this.elements >= 2 ** 31)
+      throw new RangeError(`a space has the shape [${this.shape}]: axes are at least 1, elements at most 2^31 - 1`);
+    this.float = space.dtype.startsWith("float");
+    this.large = this.Type.name.startsWith("Big");
+    [this.low, this.high] = [this.#bounds(space.low, -1), this.#bounds(space.high, 1)];
+    const most = space.kind === 2 ? [space.start, space.start + space.n - 1n] : space.kind === 3 ? space.nvec : [2n ** 63n];
+    this.safe = most.every((one) => one <= Number.MAX_SAFE_INTEGER && one >= Number.MIN_SAFE_INTEGER);
+  }
+
+  /** Rounded to what the dtype can hold. */
+  #bounds(given = [], sign) {
+    if (!given.length) return [sign * Infinity];
+    if (given.length !== 1 && given.length !== this.elements)
+      throw new RangeError(`a box of ${this.elements} elements has ${given.length} bounds`);
+    if (this.space.dtype === "float32") return given.map(Math.fround);
+    if (this.space.dtype !== "float16") return given;
+    return given.map((bound) => (Number.isFinite(bound) ? bound + (sign * Math.abs(bound)) / 2048 : bound));
+  }
+
+  /** Bytes as an array of this type. */
+  typed(data) {
+    return new this.Type(data.slice().buffer);
+  }
+
+  /** What a program is given: float16 as numbers; int64 of a discrete space, where it is small, as an Array of numbers. */
+  unpack(typed) {
+    if (this.space.dtype === "float16") return Float32Array.from(typed, half);
+    return this.large && this.safe ? Array.from(typed, Number) : typed;
+  }
+
+  /** The bytes of a value for `count` environments. Raises RangeError. */
+  pack(values, count) {
+    let typed = values;
+    if (values instanceof ArrayBuffer) typed = new this.Type(values);
+    else if (!(values instanceof this.Type)) typed = this.#converted(values);
+    if (typed.length !== count * this.elements)
+      throw new RangeError(`a leaf of the observation has ${typed.length} elements; ${count} x ${this.elements} are due`);
+    if (!this.legal(typed, false)) throw new RangeError("a leaf of the observation has a value that is NaN, infinite or outside");
+    return new Uint8Array(typed.buffer, typed.byteOffset, typed.byteLength);
+  }
+
+  #converted(values) {
+    if (this.space.dtype === "float16") throw new RangeError("float16 is given as a Uint16Array of its bits");
+    const typed = this.large ? this.Type.from(values, (one) => BigInt(one)) : this.Type.from(values);
+    const wrong = this.float ? -1 : typed.findIndex((one, i) => one != values[i]);
+    if (wrong >= 0) throw new RangeError(`${values[wrong]} is no ${this.space.dtype}`);
+    return typed;
+  }
+
+  legal(values, bounds) {
+    const { kind, n, start, nvec, dtype } = this.space;
+    if (kind === 2) return values.every((one) => one >= start && one < start + n);
+    if (kind === 3) return values.every((one, i) => one >= 0n && one < nvec[i % this.elements]);
+    if (kind === 4 || dtype === "bool") return values.every((one) => one === 0 || one === 1);
+    const numbers = dtype === "float16" ? Float32Array.from(values, half) : values;
+    if (this.float && !numbers.every(Number.isFinite)) return false;
+    const { low, high } = this;
+    return !bounds || numbers.every((one, i) => one >= low[i % low.length] && one <= high[i % high.length]);
+  }
+}

@@ -1,0 +1,178 @@
+// Protobuf, by hand: what RLX needs of it. A message is built of pieces (arrays of bytes), which `join` puts together.
+
+export const MALFORMED = 1;
+export const VALUE = 8;
+const UTF8 = new TextEncoder();
+const STRICT = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+/** Bytes that are no message of this protocol; `code` is that of section 9 of RLX.md. */
+export class Wrong extends Error {
+  constructor(code, sentence = "what is no Protobuf, or outside of what was agreed on") {
+    super(sentence);
+    this.code = code;
+  }
+}
+
+export function join(pieces) {
+  const joined = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    joined.set(piece, at);
+    at += piece.length;
+  }
+  return joined;
+}
+
+function varint(value) {
+  const bytes = [];
+  if (value >= 0 && value < 2 ** 31) {
+    let rest = Number(value);
+    for (; rest > 127; rest >>>= 7) bytes.push((rest & 127) | 128);
+    return [...bytes, rest];
+  }
+  let rest = BigInt.asUintN(64, BigInt(value));
+  for (; rest > 127n; rest >>= 7n) bytes.push(Number(rest & 127n) | 128);
+  return [...bytes, Number(rest)];
+}
+
+export const integer = (field, value) => (value == 0 ? [] : [...varint(field << 3), ...varint(value)]);
+export const bytes = (field, data) => join([varint((field << 3) | 2), varint(data.length), data]);
+export const text = (field, string) => (string ? bytes(field, UTF8.encode(string)) : []);
+export const packed = (field, values) => (values.length ? bytes(field, values.flatMap(varint)) : []);
+export const mask = (field, given) => (given?.some(Boolean) ? bytes(field, given.map(Number)) : []);
+
+/** Little-endian doubles, as everything on the wire. */
+function floats(values) {
+  const data = new DataView(new ArrayBuffer(8 * values.length));
+  values.forEach((value, i) => data.setFloat64(8 * i, value, true));
+  return new Uint8Array(data.buffer);
+}
+export const double = (field, value) => [...varint((field << 3) | 1), ...floats([value])];
+export const doubles = (field, values) => (values.length ? bytes(field, floats(values)) : []);
+
+/** A list of arrays: `data`, bytes, for each leaf. */
+export function arrays(field, leaves, data, count) {
+  const one = (leaf, i) => join([integer(1, leaf.number), packed(2, [count, ...leaf.shape]), bytes(3, data[i])]);
+  return join(leaves.map((leaf, i) => bytes(field, one(leaf, i))));
+}
+
+class Reader {
+  constructor(data) {
+    this.data = data;
+    this.at = 0;
+  }
+
+  get over() {
+    return this.at === this.data.length;
+  }
+
+  /** A number, where it has at most 28 bits; else a bigint of 64. */
+  varint() {
+    let value = 0;
+    for (let i = 0; i < 10; i++) {
+      if (this.over) throw new Wrong(MALFORMED);
+      const byte = this.data[this.at++];
+      if (i === 4) value = BigInt(value);
+      if (i < 4) value |= (byte & 127) << (7 * i);
+      else value |= BigInt(byte & 127) << BigInt(7 * i);
+      if (byte < 128) return i < 4 ? value : BigInt.asUintN(64, value);
+    }
+    throw new Wrong(MALFORMED);
+  }
+
+  take(size) {
+    if (size > this.data.length - this.at) throw new Wrong(MALFORMED);
+    this.at += Number(size);
+    return this.data.subarray(this.at - Number(size), this.at);
+  }
+
+  /** The next field: number, kind, value. A group, which nobody knows, is skipped. */
+  field(depth = 0) {
+    const tag = this.varint();
+    const [number, kind] = [Number(BigInt(tag) >> 3n), Number(BigInt(tag) & 7n)];
+    if (number < 1 || number >= 2 ** 29 || depth > 100) throw new Wrong(MALFORMED);
+    if (kind === 0) return [number, kind, this.varint()];
+    if (kind === 1) return [number, kind, this.take(8)];
+    if (kind === 2) return [number, kind, this.take(this.varint())];
+    if (kind === 3) return [number, kind, this.skip(number, depth)];
+    if (kind === 4) return [number, kind, undefined];
+    if (kind === 5) return [number, kind, this.take(4)];
+    throw new Wrong(MALFORMED);
+  }
+
+  skip(number, depth) {
+    for (;;) {
+      const [inner, kind] = this.field(depth + 1);
+      if (kind === 4 && inner === number) return undefined;
+      if (kind === 4) throw new Wrong(MALFORMED);
+    }
+  }
+}
+
+/** The fields of a message, [number, kind, value] each. Of several pieces: as if their bytes were joined. */
+export function parse(...pieces) {
+  const fields = [];
+  for (const piece of pieces) {
+    const reader = new Reader(piece);
+    while (!reader.over) fields.push(reader.field());
+  }
+  if (fields.some(([, kind]) => kind === 4)) throw new Wrong(MALFORMED);
+  return fields;
+}
+
+export const all = (fields, number) => fields.filter(([n, kind]) => n === number && kind === 2).map(([, , value]) => value);
+
+function last(fields, number, kind, otherwise) {
+  for (let i = fields.length - 1; i >= 0; i--) if (fields[i][0] === number && fields[i][1] === kind) return fields[i][2];
+  return otherwise;
+}
+
+const number64 = (data) => new DataView(data.buffer, data.byteOffset, 8).getFloat64(0, true);
+export const readInteger = (fields, number) => last(fields, number, 0, 0);
+export const readUint32 = (fields, number) => Number(BigInt.asUintN(32, BigInt(readInteger(fields, number))));
+export const readDouble = (fields, number) => number64(last(fields, number, 1, new Uint8Array(8)));
+
+export function readText(fields, number) {
+  try {
+    return STRICT.decode(last(fields, number, 2, new Uint8Array()));
+  } catch {
+    throw new Wrong(MALFORMED);
+  }
+}
+
+function readShape(fields, most) {
+  const axes = [];
+  for (const [number, kind, value] of fields) {
+    if (number !== 2) continue;
+    if (kind === 0) axes.push(Number(value));
+    const reader = new Reader(kind === 2 ? value : []);
+    while (!reader.over && axes.length <= most) axes.push(Number(reader.varint()));
+  }
+  return axes;
+}
+
+/** The leaves of actions, checked: see Leaf.unpack for what they are. */
+export function readActions(message, leaves, count) {
+  const found = all(message, 1);
+  if (found.length !== leaves.length) throw new Wrong(VALUE);
+  return leaves.map((leaf, i) => {
+    const fields = parse(found[i]);
+    const due = [count, ...leaf.shape];
+    const data = last(fields, 3, 2, new Uint8Array());
+    const fits = String(readShape(fields, due.length)) === String(due) && data.length === count * leaf.size;
+    if (!fits || readUint32(fields, 1) !== leaf.number) throw new Wrong(VALUE);
+    const values = leaf.typed(data);
+    if (!leaf.legal(values, true)) throw new Wrong(VALUE);
+    return leaf.unpack(values);
+  });
+}
+
+export function readReturns(message, count) {
+  const data = message.filter(([number, kind]) => number === 1 && (kind === 1 || kind === 2)).map(([, , value]) => value);
+  if (data.some((one) => one.length % 8)) throw new Wrong(MALFORMED);
+  const joined = join(data);
+  if (joined.length !== 8 * count) throw new Wrong(VALUE);
+  const returns = Array.from({ length: count }, (_, i) => number64(joined.subarray(8 * i)));
+  if (!returns.every((one) => Math.abs(one) <= 1e30)) throw new Wrong(VALUE);
+  return returns;
+}

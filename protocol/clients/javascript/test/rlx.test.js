@@ -1,0 +1,199 @@
+// What the golden conversations do not show: the example of section 13, what is refused before it is sent, connecting
+// again, answers that were right before they were changed, and RLX over WebSocket where this Node has one.
+
+import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
+import net from "node:net";
+import test from "node:test";
+import { Client, Failed, Finished, Interrupted, box, dict, discrete } from "../src/rlx.js";
+import { leavesOf } from "../src/space.js";
+import * as wire from "../src/wire.js";
+
+const WELCOME = "0000002c0a2a08011a0273312204646133632a1c08808040110000000000c08240190000000000002440208001288002";
+const ACTIONS = "0000001312110a0f08091201011a080200000000000000";
+const FULL = "000000152213080b120466756c6c180121000000000000e83f"; // OVERLOADED, to be tried again after 0.75 s
+const OVER = "000000062a0410c0c407"; // training has finished at step 123,456
+const PAGE = [
+  "0000002601",
+  "0000001412120a10080b120201021a080000003f000080be",
+  "0000001e1a1c0a08000000000000f03f1210080b120201021a080000403f00000000",
+];
+const SEEN = [[0, 0]];
+
+/** A server that answers each question with the next frame of a script, one script for each connection; then it hangs up. */
+async function serve(scripts, play) {
+  let told = "";
+  let rest = Buffer.alloc(0);
+  const server = net.createServer((socket) => {
+    const script = [...(scripts.shift() ?? [])];
+    let waiting = rest;
+    socket.on("error", () => {});
+    socket.on("data", (chunk) => {
+      waiting = Buffer.concat([waiting, chunk]);
+      while (waiting.length >= 4 && waiting.length >= 4 + waiting.readUInt32BE()) {
+        const frame = waiting.subarray(0, 4 + waiting.readUInt32BE());
+        waiting = waiting.subarray(frame.length);
+        told += frame.toString("hex");
+        if (![1, 2, 3, 4, 6].includes(frame[4] >> 3)) continue;
+        if (script.length) socket.write(Buffer.from(script.shift(), "hex"));
+        else socket.end();
+      }
+    });
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  try {
+    await play(`127.0.0.1:${server.address().port}`);
+  } finally {
+    server.close();
+  }
+  return told;
+}
+
+const make = (addresses, options = {}) =>
+  new Client(addresses, {
+    observation: box("float32", [2]),
+    action: discrete(3),
+    environment: "Point-v0",
+    retrySeconds: -1,
+    ...options,
+  });
+
+test("the bytes of the page", async () => {
+  const told = await serve([[WELCOME, ACTIONS, ACTIONS]], async (address) => {
+    const client = make(address);
+    assert.deepEqual(await client.init([[0.5, -0.25]]), [[2]]);
+    assert.deepEqual([client.sessionId, client.algorithm], ["s1", "da3c"]);
+    assert.deepEqual(await client.step([1], [Float32Array.of(0.75, 0)]), [[2]]);
+    await client.close();
+  });
+  assert.ok(told.includes("380142070a05080b1201024a041202080350015a01016001"));
+  for (const due of PAGE.slice(1)) assert.ok(told.includes(due));
+});
+
+test("refused before it is sent", async () => {
+  const told = await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address);
+    assert.equal(client.metric("before", 1), false);
+    await assert.rejects(client.init([[0, NaN]]), RangeError);
+    await client.init(SEEN);
+    const wrong = [
+      [[2e15], SEEN], [[NaN], SEEN], [[1, 1], SEEN], [["1"], SEEN], [[1], [[1]]], [[1], [[1e39, 0]]], [[1], []],
+      [[1], SEEN, { terminated: [true] }], [[1], SEEN, { finalObservation: SEEN }], [[1], SEEN, { truncated: [true, true] }],
+      [[1], SEEN, { episodes: [{ environment: 0, episodeReturn: 1, length: 1 }] }],
+    ];
+    for (const outcome of wrong) await assert.rejects(client.step(...outcome), RangeError);
+    await assert.rejects(client.reset([1], { truncated: [true] }), RangeError);
+    await assert.rejects(client.init(SEEN), /reset ends it/);
+    for (const [name, value] of [["", 1], ["x", NaN], ["x", 2e30]]) assert.throws(() => client.metric(name, value), RangeError);
+    assert.equal(client.metric("é".repeat(65), 1), false); // 130 bytes; the server takes 128
+    const first = client.alive();
+    await assert.rejects(client.step([1], SEEN), /another call is under way/);
+    await assert.rejects(first, Interrupted); // the script has ended
+    await client.close();
+  });
+  assert.ok(!told.includes("1a1c"));
+  assert.throws(() => box("float31", [1]), RangeError);
+  for (const shape of [[0], [65536, 65536]]) assert.throws(() => make("a:1", { observation: box("float32", shape) }), RangeError);
+  assert.throws(() => make("a:1", { autoreset: ["disabled", "disabled"] }), RangeError);
+  assert.throws(() => make("a:1", { mode: "toString" }), RangeError);
+  for (const address of ["nonsense", "a:b", "http://localhost:1/"]) await assert.rejects(make(address).connect(), RangeError);
+});
+
+test("values are those of the space", () => {
+  const packed = (space, values) => leavesOf(space)[0].pack(values, 1);
+  assert.deepEqual([...packed(box("bool", [2]), [true, false])], [1, 0]);
+  assert.deepEqual([...packed(box("int16", [2]), [-2, 258])], [254, 255, 2, 1]);
+  assert.deepEqual([...packed(discrete(5, -2), [-1])], Array(8).fill(255));
+  for (const [dtype, value] of [["uint8", 256], ["int8", -129], ["uint32", 0.5], ["int64", 1.5], ["float16", 1], ["bool", 2]])
+    assert.throws(() => packed(box(dtype, [1]), [value]), RangeError, dtype);
+  const keys = ["b", "\u{1f600}", "\uff5e", "Z"]; // code points, not the units of UTF-16
+  const spaces = new Map(keys.map((key, i) => [key, box("uint8", [i + 1])]));
+  assert.deepEqual(leavesOf(dict(spaces)).map((leaf) => leaf.elements), [4, 1, 3, 2]);
+});
+
+test("connects again", async () => {
+  const waits = [];
+  const told = await serve([[WELCOME, ACTIONS], [FULL], [WELCOME, ACTIONS, OVER]], async (address) => {
+    const client = make([address, address], { retrySeconds: 60, onRetry: (_, seconds) => waits.push(seconds) });
+    await client.init(SEEN);
+    await assert.rejects(client.step([1], SEEN), Interrupted);
+    await assert.rejects(client.step([1], SEEN), Interrupted);
+    await client.init(SEEN);
+    await assert.rejects(client.step([1], SEEN), (error) => error instanceof Finished && error.globalStep === 123456);
+    await assert.rejects(client.init(SEEN), Finished);
+  });
+  assert.equal(told.split("6a027331").length - 1, 2); // the session id, twice
+  assert.equal(waits.length, 2);
+  assert.ok(waits[0] >= 0.25 && waits[1] >= 0.75, String(waits));
+});
+
+test("gives up", async () => {
+  const nobody = await serve([], async () => {});
+  assert.equal(nobody, "");
+  const client = make("127.0.0.1:1", { retrySeconds: 0.1 });
+  await assert.rejects(client.init(SEEN), (error) => error instanceof Failed && /127\.0\.0\.1:1/.test(error.message));
+});
+
+test("changed answers are understood or refused", () => {
+  const leaves = leavesOf(discrete(3));
+  const ends = { understood: 0, refused: 0 };
+  let state = 1;
+  const random = (below) => (state = (Math.imul(state, 1103515245) + 12345) >>> 0) % below;
+  for (let round = 0; round < 20000; round++) {
+    let data = [...Buffer.from((round % 2 ? ACTIONS : WELCOME).slice(12), "hex")];
+    for (let changes = random(4); changes > 0 && data.length; changes--) {
+      const at = random(data.length);
+      data = [[...data.slice(0, at), random(256), ...data.slice(at + 1)], data.slice(0, at), [...data.slice(0, at), random(256), ...data.slice(at)]][random(3)];
+    }
+    try {
+      const message = wire.parse(Uint8Array.from(data));
+      if (round % 2) wire.readActions(message, leaves, 1);
+      else wire.parse(...wire.all(message, 5));
+      ends.understood += 1;
+    } catch (error) {
+      assert.ok(error instanceof wire.Wrong, `${error.stack}\n${Buffer.from(data).toString("hex")}`);
+      ends.refused += 1;
+    }
+  }
+  assert.ok(ends.understood > 1000 && ends.refused > 1000, JSON.stringify(ends));
+});
+
+/** A server of WebSocket that answers each message with the next of a script; a text answers where it is told "text". */
+function serveWebSocket(script) {
+  return net.createServer((socket) => {
+    let waiting = Buffer.alloc(0);
+    let open = false;
+    socket.on("error", () => {});
+    socket.on("data", (chunk) => {
+      waiting = Buffer.concat([waiting, chunk]);
+      if (!open) {
+        const [, key] = /sec-websocket-key: (.*)\r\n/i.exec(waiting.toString("latin1")) ?? [];
+        if (!waiting.includes("\r\n\r\n")) return;
+        const accept = createHash("sha1").update(`${key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`).digest("base64");
+        socket.write(`HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ${accept}\r\n\r\n`);
+        [open, waiting] = [true, Buffer.alloc(0)];
+        return;
+      }
+      while (waiting.length >= 6 && waiting.length >= 6 + (waiting[1] & 127)) {
+        const binary = waiting[0] === 0x82;
+        waiting = waiting.subarray(6 + (waiting[1] & 127));
+        const answer = binary && script.shift();
+        if (!answer) socket.end();
+        else if (answer === "text") socket.write(Buffer.from([0x81, 1, 0x78]));
+        else socket.write(Buffer.concat([Buffer.from([0x82, answer.length / 2 - 4]), Buffer.from(answer.slice(8), "hex")]));
+      }
+    });
+  });
+}
+
+const lacking = typeof WebSocket === "undefined" && "this Node has no WebSocket: 22 has, and 20 with --experimental-websocket";
+test("over WebSocket", { skip: lacking }, async () => {
+  const server = serveWebSocket([WELCOME, ACTIONS, "text", WELCOME, ACTIONS]);
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const client = make(`ws://127.0.0.1:${server.address().port}/`, { retrySeconds: 60 });
+  assert.deepEqual(await client.init(SEEN), [[2]]);
+  await assert.rejects(client.step([1], SEEN), (error) => error instanceof Interrupted && /text message/.test(error.message));
+  assert.deepEqual(await client.init(SEEN), [[2]]);
+  await client.close();
+  server.close();
+});
