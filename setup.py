@@ -102,7 +102,8 @@ setup(
     package_dir=bundled,
     package_data={
         "relaax": ["py.typed"],
-        "relaax.protocol": ["rlx/v1/rlx.proto"],
+        "relaax.protocol": ["rlx/v1/rlx.proto", "clients/javascript/src/*"],
+        "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
     },

@@ -111,6 +111,16 @@ LANGUAGES = {
             tls=False,
         ),
         Language(
+            "javascript",
+            ("node",),
+            build=tuple(("node", "--check", file) for file in ("src/rlx.js", "src/tcp.js", "examples/cartpole.js")),
+            tests=(("node", "--test"),),
+            play=("node", "play.js"),
+            cartpole=("node", "examples/cartpole.js"),
+            sources=("src/*.js",),
+            comments=_SLASHES,
+        ),
+        Language(
             "ruby",
             ("ruby",),
             build=(("ruby", "-wc", "lib/rlx.rb", "lib/rlx/space.rb", "lib/rlx/wire.rb", "examples/cartpole.rb"),),

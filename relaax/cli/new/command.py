@@ -9,7 +9,17 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from relaax.cli.new.scaffold import ALGORITHM, ENVIRONMENT, EXAMPLES, ScaffoldError, check_name, copied, filled, write
+from relaax.cli.new.scaffold import (
+    ALGORITHM,
+    ENVIRONMENT,
+    EXAMPLES,
+    ScaffoldError,
+    browser_game,
+    check_name,
+    copied,
+    filled,
+    write,
+)
 
 new = typer.Typer(
     no_args_is_help=True,
@@ -58,7 +68,10 @@ def algorithm(
 
 
 @new.command()
-def environment(name: Annotated[str, typer.Argument(help="Its name, such as my_world.")]) -> None:
+def environment(
+    name: Annotated[str, typer.Argument(help="Its name, such as my_world.")],
+    browser: Annotated[bool, typer.Option("--browser", help="Write a game that is played in a browser tab.")] = False,
+) -> None:
     """Write your own environment, ready for training.
 
     NAME/main.py is a small task in Python and numpy that needs only the client of RELAAX. Replace its class World by
@@ -66,11 +79,19 @@ def environment(name: Annotated[str, typer.Argument(help="Its name, such as my_w
     episode is over. `relaax run NAME.yaml` trains it by da3c; NAME.Procfile is for honcho; NAME/main HOST:PORT NAME
     connects it to running servers.
 
+    With --browser, NAME/ is a page with a game on a canvas, NAME/game.js, and the client for JavaScript. `relaax run
+    NAME.yaml` serves it at http://localhost:8900/ to browsers of this computer, and it learns while one watches.
+
     Nothing is ever overwritten. Exit code 2: nothing was written, and a message says why.
     """
     folder = Path(name)
     try:
         check_name(name, "environments")
+        if browser:
+            write(browser_game(name), executables=[folder / "main.py"])
+            print(f"wrote {name}/, {name}.yaml and {name}.Procfile")
+            _say_next(name, "the game", f"{name}/game.js", "learns what is played at http://localhost:8900/: open it")
+            return
         files = {folder / "main.py": filled(ENVIRONMENT, ".py", name)}
         files |= {Path(f"{name}{suffix}"): filled(ENVIRONMENT, suffix, name) for suffix in (".yaml", ".Procfile")}
         write(files, executables=[folder / "main.py"], links={folder / "main": "main.py"})
@@ -85,9 +106,11 @@ def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _say_next(name: str, what: str, file: str) -> None:
+def _say_next(
+    name: str, what: str, file: str, run: str = "trains it on this machine and shows the progress"
+) -> None:
     lines = {
-        f"relaax run {name}.yaml": "trains it on this machine and shows the progress",
+        f"relaax run {name}.yaml": run,
         f"honcho -f {name}.Procfile start": "does the same with separate servers and environment",
         f"edit {file}": f"{what} is in this {'directory' if file.endswith('/') else 'file'}",
     }

@@ -18,6 +18,7 @@ from relaax.configuration.yaml_file import parse_yaml
 
 ALGORITHM = "reinforce"
 ENVIRONMENT = "docking"
+GAME = "orchard"
 """The templates, by the names that they have in their own text."""
 EXAMPLES = {
     "da3c": "da3c_gym_cartpole",
@@ -84,6 +85,21 @@ def copied(algorithm: str, name: str) -> dict[Path, str]:
     servers = (bundled_folder("config") / f"{example}.Procfile").read_text(encoding="utf-8")
     procfile = re.sub(r"(?m)(^\S*server: .*\n)+", servers.replace(f"config/{example}.yaml", f"{name}.yaml"), procfile)
     return {**files, Path(f"{name}.yaml"): text, Path(f"{name}.Procfile"): procfile}
+
+
+def browser_game(name: str) -> dict[Path, str]:
+    """Return the files of a game in a browser tab: page, client for JavaScript, configuration and Procfile."""
+    folder = Path(name)
+    client = sorted((bundled_folder("protocol") / "clients" / "javascript" / "src").iterdir())
+    return {
+        folder / "index.html": filled(GAME, ".html", name),
+        folder / "game.js": filled(GAME, ".game.js", name),
+        folder / "page.js": filled(GAME, ".page.js", name),
+        folder / "main.py": filled(GAME, ".py", name),
+        **{folder / "rlx" / file.name: file.read_text(encoding="utf-8") for file in client},
+        Path(f"{name}.yaml"): filled(GAME, ".yaml", name),
+        Path(f"{name}.Procfile"): filled(GAME, ".Procfile", name),
+    }
 
 
 def write(files: Mapping[Path, str], executables: Sequence[Path] = (), links: Mapping[Path, str] | None = None) -> None:

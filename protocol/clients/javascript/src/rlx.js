@@ -135,8 +135,9 @@ export class Client {
     const size = new TextEncoder().encode(name).length;
     if (!size || !(Math.abs(value) <= 1e30)) throw new RangeError(`metric "${name}", ${value}: a name, and -1e30 to 1e30`);
     if (!this.#line || !this.names || size > this.nameBytes || this.#scalars.length >= 1000) return false;
-    if (!this.names.has(name) && this.names.size >= this.nameLimit) return false;
-    this.names.add(name);
+    const form = name.replace(/[^\w\-./]|^\//gu, "_"); // as the server keeps it
+    if (!this.names.has(form) && this.names.size >= this.nameLimit) return false;
+    this.names.add(form);
     const scalar = wire.bytes(1, wire.join([wire.text(1, name), wire.double(2, value)]));
     this.#scalars.push(wire.bytes(METRICS, scalar));
     return true;

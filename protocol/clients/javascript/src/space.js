@@ -107,7 +107,7 @@ export class Leaf {
 
   /** Bytes as an array of this type. */
   typed(data) {
-    return new this.Type(data.slice().buffer);
+    return new this.Type(new Uint8Array(data).buffer); // a copy: aligned
   }
 
   /** What a program is given: float16 as numbers; int64 of a discrete space, where it is small, as an Array of numbers. */

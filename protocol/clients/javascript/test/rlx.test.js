@@ -175,9 +175,10 @@ function serveWebSocket(script) {
         return;
       }
       while (waiting.length >= 6 && waiting.length >= 6 + (waiting[1] & 127)) {
-        const binary = waiting[0] === 0x82;
+        const [opcode, kind] = [waiting[0], (waiting[6] ^ waiting[2]) >> 3];
         waiting = waiting.subarray(6 + (waiting[1] & 127));
-        const answer = binary && script.shift();
+        if (opcode === 0x82 && kind > 6) continue;
+        const answer = opcode === 0x82 && script.shift();
         if (!answer) socket.end();
         else if (answer === "text") socket.write(Buffer.from([0x81, 1, 0x78]));
         else socket.write(Buffer.concat([Buffer.from([0x82, answer.length / 2 - 4]), Buffer.from(answer.slice(8), "hex")]));

@@ -1,0 +1,60 @@
+// The game orchard: apples are to be caught, stones to be let fall. Replace World by a game of yours, and leave page.js
+// as it is: it needs the four names that are exported here. Nothing in this file knows of learning but `reward`.
+
+import { box, discrete } from "./rlx/rlx.js";
+
+export const OBSERVATION = box("float32", [6]);
+export const ACTION = discrete(3); // left, stay, right
+
+const THINGS = 10; // of an episode: so much is the highest return
+const REACH = 0.15;
+const FALL = 0.05;
+
+export class World {
+  /** Begin an episode. */
+  restart() {
+    [this.basket, this.speed, this.things, this.caught] = [0, 0, 0, 0];
+    this.#drop();
+    return this.#observe();
+  }
+
+  /** One step: what is seen then, its reward, and whether the episode is over by the rules (terminated) or by time (truncated). */
+  do(action) {
+    this.speed = 0.6 * this.speed + 0.06 * (action - 1);
+    this.basket = Math.max(-1, Math.min(1, this.basket + this.speed));
+    this.x += this.drift;
+    if (Math.abs(this.x) > 1) [this.x, this.drift] = [Math.sign(this.x), -this.drift];
+    this.y -= FALL;
+    let reward = 0;
+    if (this.y <= 0) {
+      const caught = Math.abs(this.x - this.basket) < REACH;
+      reward = caught === this.apple ? 1 : 0;
+      this.caught += reward;
+      this.things += 1;
+      this.#drop();
+    }
+    return { observation: this.#observe(), reward, terminated: false, truncated: this.things >= THINGS };
+  }
+
+  #drop() {
+    [this.x, this.y, this.drift] = [2 * Math.random() - 1, 1, 0.06 * (Math.random() - 0.5)];
+    this.apple = Math.random() < 0.7;
+  }
+
+  #observe() {
+    return [this.basket, 5 * this.speed, this.x - this.basket, this.y, 20 * this.drift, this.apple ? 1 : -1];
+  }
+}
+
+/** Paint one world into a square of a canvas. */
+export function draw(context, world, left, top, side) {
+  const [across, down] = [(x) => left + ((x + 1.2) / 2.4) * side, (y) => top + (0.9 - 0.8 * y) * side];
+  context.fillStyle = "#e8f1e4";
+  context.fillRect(left + 1, top + 1, side - 2, side - 2);
+  context.fillStyle = world.apple ? "#c0392b" : "#5d6d7e";
+  context.beginPath();
+  context.arc(across(world.x), down(world.y), side / 24, 0, 2 * Math.PI);
+  context.fill();
+  context.fillStyle = "#8e5a2b";
+  context.fillRect(across(world.basket - REACH), down(0), (2 * REACH * side) / 2.4, side / 20);
+}

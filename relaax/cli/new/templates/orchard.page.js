@@ -1,0 +1,124 @@
+// Plays N worlds of game.js with the agent of a RELAAX server, and shows how they do. It is the same for every game.
+
+import { Client, Finished, Interrupted } from "./rlx/rlx.js";
+import { ACTION, OBSERVATION, World, draw } from "./game.js";
+
+const MEAN = 100; // episodes
+const KEPT = 4000; // points of the curve
+const UNAUTHENTICATED = 5;
+
+const element = (id) => document.getElementById(id);
+const settings = await (await fetch("settings.json")).json();
+// What a reload does not lose.
+const kept = { steps: 0, episodes: 0, last: [], curve: [], token: "", sessionId: "", ...JSON.parse(sessionStorage.rlx ?? "{}") };
+const worlds = Array.from({ length: settings.environments }, () => new World());
+let client;
+
+function say(sentence, kind = "") {
+  element("status").textContent = sentence;
+  element("status").className = kind;
+}
+
+const flat = (observations) => [Float32Array.from(observations.flat())];
+
+/** Until the next picture: a page that is watched plays as fast as pictures come. A hidden one is given none. */
+const picture = () => new Promise((resolve) => (document.hidden ? setTimeout(resolve, 20) : requestAnimationFrame(resolve)));
+
+/** Steps of all worlds, for as long as the connection lasts. */
+async function play() {
+  const returns = worlds.map(() => 0);
+  let actions = await client.init(flat(worlds.map((world) => world.restart())));
+  kept.sessionId = client.sessionId;
+  say(`connected to ${settings.server}: ${client.algorithm} learns`);
+  for (;;) {
+    const results = worlds.map((world, i) => world.do(actions[0][i]));
+    const seen = results.map((one) => one.observation);
+    const over = results.map((one) => one.terminated || one.truncated);
+    const next = seen.map((one, i) => (over[i] ? worlds[i].restart() : one));
+    results.forEach((one, i) => {
+      returns[i] += one.reward;
+      if (!over[i]) return;
+      ended(returns[i]);
+      returns[i] = 0;
+    });
+    const flags = { terminated: results.map((one) => one.terminated), truncated: results.map((one) => one.truncated) };
+    const more = over.some(Boolean) ? { ...flags, finalObservation: flat(seen) } : {};
+    kept.steps += worlds.length;
+    const reward = results.map((one) => one.reward);
+    actions = await client.step(reward, flat(next), more);
+    if (element("slowly").checked) await picture();
+  }
+}
+
+function ended(episodeReturn) {
+  kept.episodes += 1;
+  kept.last = [...kept.last, episodeReturn].slice(-MEAN);
+  kept.curve.push(kept.last.reduce((sum, one) => sum + one, 0) / kept.last.length);
+  if (kept.curve.length > KEPT) kept.curve = kept.curve.filter((_, i) => i % 2);
+}
+
+async function main() {
+  for (;;) {
+    const spaces = { observation: OBSERVATION, action: ACTION };
+    const onRetry = ({ message }, seconds) => say(`${message}; trying again in ${seconds.toFixed(1)} s`, "waiting");
+    const { token, sessionId } = kept;
+    const identity = { token, sessionId, environment: settings.name, onRetry, retrySeconds: Infinity };
+    client = new Client(settings.server, { ...spaces, ...identity, environments: worlds.length, autoreset: "same_step" });
+    say(`connecting to ${settings.server}`, "waiting");
+    for (let lost = true; lost; ) {
+      lost = false;
+      await play().catch((error) => {
+        if (error instanceof Interrupted) lost = true;
+        else if (error instanceof Finished) say(error.message);
+        else say(error.message, "refused");
+        element("ask").hidden = error.code !== UNAUTHENTICATED;
+      });
+    }
+    await new Promise((resolve) => (element("ask").onsubmit = (event) => resolve(event.preventDefault())));
+    kept.token = element("token").value.trim();
+    element("ask").hidden = true;
+  }
+}
+
+let before = { time: performance.now(), steps: kept.steps };
+
+function panel() {
+  const seconds = (performance.now() - before.time) / 1000;
+  element("rate").textContent = Math.round((kept.steps - before.steps) / seconds);
+  before = { time: performance.now(), steps: kept.steps };
+  element("return").textContent = kept.curve.length ? kept.curve.at(-1).toFixed(2) : "none yet";
+  element("episodes").textContent = kept.episodes;
+  element("steps").textContent = kept.steps;
+  const { width, height } = element("curve");
+  const context = element("curve").getContext("2d");
+  const [low, high] = [Math.min(0, ...kept.curve), Math.max(1, ...kept.curve)];
+  const at = (one) => height - 12 - ((one - low) / (high - low)) * (height - 24);
+  context.clearRect(0, 0, width, height);
+  context.fillText(high.toFixed(1), 2, 10);
+  context.fillText(low.toFixed(1), 2, height - 2);
+  context.beginPath();
+  kept.curve.forEach((one, i) => context.lineTo((i / Math.max(1, kept.curve.length - 1)) * width, at(one)));
+  context.strokeStyle = "#2471a3";
+  context.lineWidth = 2;
+  context.stroke();
+}
+
+function paint() {
+  const canvas = element("game");
+  const columns = Math.ceil(Math.sqrt(worlds.length));
+  const side = canvas.width / columns;
+  const context = canvas.getContext("2d");
+  worlds.forEach((world, i) => {
+    if (world.x !== undefined) draw(context, world, (i % columns) * side, Math.floor(i / columns) * side, side);
+  });
+  requestAnimationFrame(paint);
+}
+
+addEventListener("pagehide", () => {
+  sessionStorage.rlx = JSON.stringify(kept);
+  client?.close();
+});
+addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
+setInterval(panel, 1000);
+requestAnimationFrame(paint);
+main();
