@@ -94,6 +94,18 @@ class Browser:
         """That of the page."""
         return str(self._driver.title)
 
+    def text(self, element: str) -> str:
+        """What the page shows in an element, by its id."""
+        return str(self.execute("return document.getElementById(arguments[0])?.textContent ?? ''", element))
+
+    def execute(self, script: str, *arguments: str) -> object:
+        """Run a script in the page; what it returns."""
+        return self._driver.execute_script(script, *arguments)
+
+    def screenshot(self, file: Path) -> None:
+        """Write what the window shows, as PNG."""
+        self._driver.save_screenshot(str(file))
+
     def open(self, port: int, password: str) -> None:
         """Go to the page of noVNC, which logs in."""
         self._driver.get(f"http://127.0.0.1:{port}/vnc.html?autoconnect=1&password={password}")

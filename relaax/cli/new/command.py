@@ -106,9 +106,7 @@ def _refuse(what: str, reason: ScaffoldError) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _say_next(
-    name: str, what: str, file: str, run: str = "trains it on this machine and shows the progress"
-) -> None:
+def _say_next(name: str, what: str, file: str, run: str = "trains it on this machine and shows the progress") -> None:
     lines = {
         f"relaax run {name}.yaml": run,
         f"honcho -f {name}.Procfile start": "does the same with separate servers and environment",

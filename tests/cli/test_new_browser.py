@@ -1,0 +1,162 @@
+"""`relaax new environment --browser`: a game in a tab of a real browser that learns, whatever happens to its page."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from relaax.cli.app import app
+from support.processes import Processes, Running, wait_until
+from support.run import Runs
+from support.screens import Browser, free_ports, need
+from support.service import Service
+
+FILES = {
+    "index.html",
+    "game.js",
+    "page.js",
+    "main.py",
+    *(f"rlx/{name}.js" for name in ("line", "rlx", "space", "tcp", "wire")),
+}
+PATIENCE = 120.0
+RELOADS = 10
+
+
+@pytest.fixture
+def game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with `mine/`, which the command wrote."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    result = CliRunner().invoke(app, ["new", "environment", "--browser", "mine"])
+    assert result.exit_code == 0, result.output
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    need("chromium", "chromedriver")
+    with ExitStack() as stack:
+        yield Browser(stack, tmp_path / "profile")
+
+
+def serve(processes: Processes, game: Path, address: str) -> str:
+    """Serve the page; its URL."""
+    page = processes.start(sys.executable, game / "mine/main.py", address, "mine", "4", "--port", "0")
+    return page.wait_for_line("open http://").split(" ", 1)[1]
+
+
+def shows(browser: Browser, element: str, condition: Callable[[str], bool], what: str) -> None:
+    try:
+        wait_until(lambda: condition(browser.text(element)), what, PATIENCE, interval=0.1)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the page says {browser.text(element)!r}") from None
+
+
+def plays_on(browser: Browser) -> None:
+    """Wait for many more steps."""
+    before = int(browser.text("steps") or 0)
+    shows(browser, "steps", lambda text: int(text or 0) > before + 200, "it plays on")
+
+
+def test_what_is_written(game: Path) -> None:
+    written = {path.relative_to(game / "mine").as_posix() for path in (game / "mine").rglob("*") if path.is_file()}
+    assert written == FILES | {"rlx/rlx.d.ts"}
+    texts = [path.read_text("utf-8") for path in game.rglob("*") if path.is_file()]
+    assert not [text for text in texts if "orchard" in text]
+    config = yaml.safe_load((game / "mine.yaml").read_text("utf-8"))
+    assert config["relaax-run"]["environment"] == "mine/main.py"
+    refused = CliRunner().invoke(app, ["new", "environment", "--browser", "mine"])
+    assert refused.exit_code == 2
+    assert "already exists" in refused.output
+
+
+def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
+    url = serve(processes, game, "localhost:1")
+    port = url.rstrip("/").rpartition(":")[2]
+    second = processes.start(sys.executable, game / "mine/main.py", "localhost:1", "mine", "--port", port)
+    assert second.wait(PATIENCE) == 2
+    assert f"cannot serve the page at port {port}: Address already in use" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_the_page_asks_for_a_token_and_outlasts_a_server(
+    game: Path, processes: Processes, tmp_path: Path, browser: Browser
+) -> None:
+    service = Service(processes, tmp_path, env={"RELAAX_TOKEN": "the-right-one-of-all"})
+    url = serve(processes, game, service.address)
+    browser.go(url)
+    for token, sentence in (
+        ("", "asks for a token"),
+        ("a-wrong-one", "is not this server's"),
+        ("the-right-one-of-all", "learns"),
+    ):
+        if token:
+            browser.execute("document.getElementById('token').value = arguments[0]", token)
+            browser.execute("document.querySelector('#ask button').click()")
+        shows(browser, "status", lambda text, words=sentence: words in text, sentence)  # type: ignore[misc]
+    plays_on(browser)
+
+    service.rlx_server.kill()
+    shows(browser, "status", lambda text: "trying again in" in text, "it waits for the server")
+    service.start_rlx_server()
+    shows(browser, "status", lambda text: "learns" in text, "it came back")
+    plays_on(browser)
+
+    browser.go(url.replace("localhost", "evil.localhost"))
+    shows(browser, "status", lambda text: "does not let this page in" in text, "pages of others are refused")
+    assert "Pages of the origin http://evil.localhost" in service.rlx_server.stderr
+
+
+def started(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
+    """`relaax run`, its directory, and the URL of its page."""
+    (port,) = free_ports(1)
+    config = game / "mine.yaml"
+    document = yaml.safe_load(config.read_text("utf-8"))
+    document["relaax-run"]["arguments"] = ["--port", str(port)]
+    config.write_text(yaml.safe_dump(document), "utf-8")
+    run = runs.start("--target-return", str(target), "--seed", "1", "--no-progress", config=config)
+    run.wait_for(lambda status: True, "the servers answer")
+    return run.running, run.directory, f"http://localhost:{port}/"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("reloads", [0, RELOADS])
+def test_it_learns_while_one_watches(reloads: int, runs: Runs, game: Path, browser: Browser, short: bool) -> None:
+    """Chance returns 4, the highest is 10. Of the steps that the page makes, reloads take a tenth at most."""
+    run, directory, url = started(runs, game, 6 if short else 9)
+    wait_until(lambda: _opens(browser, url), "the page is served", PATIENCE, interval=0.2)
+    draw = random.Random(3)
+    for _ in range(reloads):
+        until = int(browser.text("steps") or 0) + draw.randrange(1000, 12_000)
+        wait_until(lambda least=until: int(browser.text("steps") or 0) >= least or over(run), "steps", PATIENCE)  # type: ignore[misc]
+        browser.go(url)
+        wait_until(lambda: browser.text("steps") or over(run), "the page is there again", PATIENCE)
+    assert run.wait(600) == 0, run.report()
+    summary = yaml.safe_load((directory / "summary.json").read_text("utf-8"))
+    made = int(browser.text("steps"))
+    print(
+        f"{reloads} reloads: {made} steps of the page, {summary['env_steps']} learned from, in {summary['seconds']} s"
+    )
+    assert summary["status"] == "target_reached"
+    assert made <= 1.1 * summary["env_steps"] + 5000  # and what it made when the target was reached
+    assert float(browser.text("return")) > 4.5
+
+
+def over(run: Running) -> bool:
+    return run.returncode is not None
+
+
+def _opens(browser: Browser, url: str) -> bool:
+    try:
+        browser.go(url)
+    except Exception:  # nobody listens yet
+        return False
+    return bool(browser.text("status"))
