@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -71,15 +70,6 @@ def test_our_own_client_passes(codec: str) -> None:
     report = check([sys.executable, "-c", PYTHON_CLIENT, "{address}", codec], deadline=60)
     assert not report.failed, not_passed(report)
     assert set(not_passed(report)) <= TIMING
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
-def test_the_node_client_passes() -> None:
-    program = SUPPORT.parent / "node" / "cartpole.js"
-    report = check(["node", str(program), "{address}", "--episodes", "1000"], deadline=60)
-    assert not report.failed, not_passed(report)
-    assert set(not_passed(report)) <= TIMING | {"limits"}  # it sends no metrics
 
 
 def test_the_script_of_the_specification_passes(tmp_path: Path) -> None:

@@ -99,7 +99,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / name).write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        for line in ("algorithm my_algorithm", "algorithm my_da3c --from da3c", "environment my_world"):
+        for line in (
+            "algorithm my_algorithm",
+            "algorithm my_da3c --from da3c",
+            "environment my_world",
+            "environment --browser my_game",
+        ):
             assert CliRunner().invoke(app, ["new", *line.split()]).exit_code == 0
     for name in ("da3c_gym_cartpole", "pong"):
         (folder / "runs" / name).mkdir(parents=True)

@@ -13,7 +13,7 @@ const [WELCOME, ACTIONS, RETURNS, ERROR, FINISHED] = [1, 2, 3, 4, 5];
 const HABITS = { disabled: 1, same_step: 2, next_step: 3 };
 const MODES = { train: 1, exploit: 2 };
 const HANDSHAKE_BYTES = 65536;
-const CONNECT_SECONDS = 10;
+const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
 
 /** Why a call did not do what it should. `code` is that of section 9, or 0. Wrong arguments are a RangeError instead. */

@@ -7,18 +7,20 @@ The page connects to that server by itself and plays N games. It asks for a toke
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import http.server
 import json
 import signal
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     """The files of this folder, and the settings of the page."""
 
-    extensions_map = {".html": "text/html", ".js": "text/javascript", "": "application/octet-stream"}
+    extensions_map: ClassVar = {".html": "text/html", ".js": "text/javascript", "": "application/octet-stream"}
 
     def __init__(self, *arguments: object, settings: bytes) -> None:
         self._settings = settings
@@ -61,10 +63,8 @@ def main() -> None:
         sys.exit(2)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     print(f"open http://localhost:{pages.server_port}/", flush=True)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         pages.serve_forever()
-    except KeyboardInterrupt:
-        pass
 
 
 if __name__ == "__main__":
