@@ -130,8 +130,8 @@ def started(runs: Runs, game: Path, target: float) -> tuple[Running, Path, str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("reloads", [0, RELOADS])
 def test_it_learns_while_one_watches(reloads: int, runs: Runs, game: Path, browser: Browser, short: bool) -> None:
-    """Chance returns 4, the highest is 10. Of the steps that the page makes, reloads take a tenth at most."""
-    run, directory, url = started(runs, game, 6 if short else 9)
+    """Chance returns 1, the highest is 10. Of the steps that the page makes, reloads take a tenth at most."""
+    run, directory, url = started(runs, game, 5 if short else 9)
     wait_until(lambda: _opens(browser, url), "the page is served", PATIENCE, interval=0.2)
     draw = random.Random(3)
     for _ in range(reloads):
@@ -147,7 +147,7 @@ def test_it_learns_while_one_watches(reloads: int, runs: Runs, game: Path, brows
     )
     assert summary["status"] == "target_reached"
     assert made <= 1.1 * summary["env_steps"] + 5000  # and what it made when the target was reached
-    assert float(browser.text("return")) > 4.5
+    assert float(browser.text("return")) > 4
 
 
 def over(run: Running) -> bool:

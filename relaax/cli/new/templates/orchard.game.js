@@ -6,14 +6,14 @@ import { box, discrete } from "./rlx/rlx.js";
 export const OBSERVATION = box("float32", [6]);
 export const ACTION = discrete(3); // left, stay, right
 
-const THINGS = 10; // of an episode: so much is the highest return
+const APPLES = 10; // of an episode: so much is the highest return
 const REACH = 0.15;
 const FALL = 0.05;
 
 export class World {
   /** Begin an episode. */
   restart() {
-    [this.basket, this.speed, this.things, this.caught] = [0, 0, 0, 0];
+    [this.basket, this.speed, this.apples] = [0, 0, 0];
     this.#drop();
     return this.#observe();
   }
@@ -28,12 +28,11 @@ export class World {
     let reward = 0;
     if (this.y <= 0) {
       const caught = Math.abs(this.x - this.basket) < REACH;
-      reward = caught === this.apple ? 1 : 0;
-      this.caught += reward;
-      this.things += 1;
+      reward = caught ? (this.apple ? 1 : -1) : 0;
+      this.apples += this.apple ? 1 : 0;
       this.#drop();
     }
-    return { observation: this.#observe(), reward, terminated: false, truncated: this.things >= THINGS };
+    return { observation: this.#observe(), reward, terminated: false, truncated: this.apples >= APPLES };
   }
 
   #drop() {

@@ -14,13 +14,10 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import ClassVar
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     """The files of this folder, and the settings of the page."""
-
-    extensions_map: ClassVar = {".html": "text/html", ".js": "text/javascript", "": "application/octet-stream"}
 
     def __init__(self, *arguments: object, settings: bytes) -> None:
         self._settings = settings
