@@ -60,7 +60,7 @@ class Player {
       if (any && this.autoreset === "disabled") {
         // all end together
         await this.client.reset(reward, { truncated: terminated.map((one) => !one), finalObservation: this.#show(this.last) });
-        actions = await this.#start();
+        if (this.returns.length < this.wanted) actions = await this.#start();
       } else {
         const finalObservation = any && this.autoreset === "same_step" ? this.#show(this.last) : undefined;
         actions = await this.client.step(reward, this.#show(this.poles), { terminated, truncated, finalObservation });
