@@ -3,9 +3,10 @@
 
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
+import { readFileSync } from "node:fs";
 import net from "node:net";
 import test from "node:test";
-import { Client, Failed, Finished, Interrupted, box, dict, discrete } from "../src/rlx.js";
+import { Client, Failed, Finished, Interrupted, VERSION, box, dict, discrete } from "../src/rlx.js";
 import { leavesOf } from "../src/space.js";
 import * as wire from "../src/wire.js";
 
@@ -57,6 +58,11 @@ const make = (addresses, options = {}) =>
     retrySeconds: -1,
     ...options,
   });
+
+test("it says the version of its package", () => {
+  const manifest = JSON.parse(readFileSync(new URL("../package.json", import.meta.url)));
+  assert.equal(VERSION, manifest.version);
+});
 
 test("the bytes of the page", async () => {
   const told = await serve([[WELCOME, ACTIONS, ACTIONS]], async (address) => {
