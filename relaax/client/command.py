@@ -18,10 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM, parse_address
+from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.failure import CannotWrite, Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
+from relaax.client.places import Places
 from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
 from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
@@ -53,8 +54,8 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     result.add_argument(
         "address",
         metavar="ADDRESS",
-        help=f"HOST:PORT of an RLX server, or HOST for port {PORT}; random: no server, random actions; check: make "
-        "them, say their spaces, end",
+        help=f"HOST:PORT of an RLX server, or HOST for port {PORT}; several with commas between, or @FILE with one on each "
+        "line; random: no server, random actions; check: make them, say their spaces, end",
     )
     if name is not None:
         result.add_argument("name", metavar="NAME", help=name)
@@ -181,7 +182,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `relaax.client.run` from the command line, but for the environment. Raises UsageError."""
     try:
         if arguments.address not in (CHECK, LOCAL, RANDOM):
-            parse_address(arguments.address)
+            Places(arguments.address)
     except ValueError as error:
         raise UsageError(str(error)) from None
     tls_ca = _readable(arguments.tls_ca)

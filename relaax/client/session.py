@@ -11,11 +11,11 @@ from typing import TypeVar
 
 import relaax
 from relaax import rlx
-from relaax.client.address import parse_address
 from relaax.client.alive import Alive
 from relaax.client.backoff import Backoff
 from relaax.client.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.latency import Latency
+from relaax.client.places import Places
 from relaax.client.scalars import Scalars
 from relaax.client.wire import ClientWire
 
@@ -51,10 +51,9 @@ class Session:
     ) -> None:
         if codec not in ("protobuf", "json"):
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
-        self.address = address
         self._latency = latency or Latency(None)
         self.scalars = Scalars(self.flush, self._latency.names)
-        self._host, self._port = parse_address(address)
+        self._places = Places(address)
         self._hello = replace(
             hello, client_name="relaax-python", client_version=relaax.__version__, host=socket.gethostname()
         )
@@ -66,6 +65,11 @@ class Session:
         self._wire: ClientWire | None = None
         self._begun = False  # an episode, on this connection
         self._finished: TrainingFinished | None = None
+
+    @property
+    def address(self) -> str:
+        """Return where the server is that was tried last."""
+        return self._places.here
 
     def connect(self) -> None:
         """Connect now, with retries. Does nothing if a connection is up."""
@@ -193,8 +197,7 @@ class Session:
         self._backoff.wait()
         patience = self._patience
         self._wire = ClientWire(
-            self._host,
-            self._port,
+            *self._places.choose(),
             codec=self._codec,
             connect_timeout=patience.connect_timeout,
             silence=patience.response_timeout,
@@ -211,6 +214,7 @@ class Session:
             welcome.algorithm,
             self._hello.environments,
         )
+        self._places.connected()
         self.scalars.limit(welcome.limits)
         self._hello = replace(self._hello, session_id=welcome.session_id)
 
@@ -221,7 +225,7 @@ class Session:
             self._backoff.succeeded()
             raise Failure(f"{self.address}: {interrupted}", interrupted.code) from interrupted
         try:
-            wait = self._backoff.failed(interrupted)
+            wait = self._backoff.failed(interrupted, elsewhere=self._places.lost(interrupted.code))
         except Failure as failure:
             raise Failure(f"{self.address}: {failure}", failure.code) from interrupted
         logger.warning("%s: %s; trying again in %.1f s", self.address, interrupted, wait)
