@@ -16,8 +16,8 @@ class Backoff:
     """Exponential waits with jitter between attempts, from the first failure until an attempt succeeds.
 
     A wait is drawn from the upper half of [0, 0.1 s x 2^failures], bounded by 10 s, so that the clients of a server
-    that died do not come back all at once; a server that asks for a longer wait gets it. Of several servers all are tried
-    before a wait, and the one that asks for the shortest decides.
+    that died do not come back all at once; a server that asks for a longer wait gets it. Of several servers all are
+    tried before a wait, and the one that asks for the shortest decides.
     """
 
     def __init__(
