@@ -155,7 +155,11 @@ def test_nothing_runs_as_root_or_writes_where_it_need_not() -> None:
 
 def test_everything_is_probed_and_a_last_checkpoint_has_its_time() -> None:
     for container in everything():
-        ports = {port["name"]: port["containerPort"] for port in container.spec["ports"]} if "ports" in container.spec else {}
+        ports = (
+            {port["name"]: port["containerPort"] for port in container.spec["ports"]}
+            if "ports" in container.spec
+            else {}
+        )
         for name in ("startupProbe", "readinessProbe", "livenessProbe"):
             probe = container.spec[name]
             if container.component == "environment":
@@ -190,11 +194,7 @@ def test_each_pod_sees_the_secrets_that_it_needs() -> None:
                 for variable in container.variables.values()
                 if "secretKeyRef" in variable.get("valueFrom", {})
             ),
-            *(
-                item["key"]
-                for volume in container.pod["volumes"]
-                for item in volume.get("secret", {}).get("items", ())
-            ),
+            *(item["key"] for volume in container.pod["volumes"] for item in volume.get("secret", {}).get("items", ())),
         }
         for container in containers(rendered("tls"))
     }
@@ -271,7 +271,9 @@ def test_services_budgets_and_policies_select_pods_that_are_there(name: str) -> 
 
 
 def test_a_long_name_of_a_release_leaves_names_that_kubernetes_takes() -> None:
-    manifests = render("--values", VALUES["distributed"], release="a-release-whose-name-has-as-many-as-53-characters-xxx")
+    manifests = render(
+        "--values", VALUES["distributed"], release="a-release-whose-name-has-as-many-as-53-characters-xxx"
+    )
     for made in manifests:
         assert len(made["metadata"]["name"]) <= (52 if made["kind"] == "StatefulSet" else 63)
 
