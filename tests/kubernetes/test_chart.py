@@ -313,3 +313,23 @@ def test_notes_say_where_to_connect_and_what_certificates_need() -> None:
         if word.startswith("training-")
     }
     assert dialled | {"training-relaax-rlx-server"} == listed
+
+
+def leaves(values: dict[str, Any], where: str = "") -> list[str]:
+    """The dotted names of all values."""
+    found = []
+    for key, value in values.items():
+        found += leaves(value, f"{where}{key}.") if isinstance(value, dict) and value else [f"{where}{key}"]
+    return found
+
+
+def test_the_page_has_every_value() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8").partition("## Values")[2]
+    values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    roles = ("parameterServer", "replayServer", "rlxServer", "learner")
+    for name in leaves(values):
+        first, _, rest = name.partition(".")
+        shared = rest.partition(".")[0] if first in roles else ""
+        assert (
+            f"`{name}`" in page or f"`{shared}`" in page or f"`{first}.{shared or rest.partition('.')[0]}`" in page
+        ), name
