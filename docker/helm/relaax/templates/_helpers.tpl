@@ -52,6 +52,14 @@ labels:
 {{ .Values.storage.volume.existingClaim | default (printf "%s-data" (include "relaax.fullname" .)) }}
 {{- end -}}
 
+{{/* Whether TensorBoard is in the parameter server's pod. A volume of one node would keep that pod from another node, were it
+mounted by a pod of its own. */}}
+{{- define "relaax.boardBeside" -}}
+{{- if and .Values.tensorboard.enabled (not .Values.storage.s3.bucket) (not (has "ReadWriteMany" .Values.storage.volume.accessModes)) -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{/* HOST:PORT of each shard of a component: a pod's name below that of its headless Service. */}}
 {{- define "relaax.shards" -}}
 {{- $service := printf "%s-%s" (include "relaax.fullname" .root) .component -}}

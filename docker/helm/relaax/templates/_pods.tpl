@@ -229,7 +229,7 @@ the main port, which are required above, are asked for all the same. */}}
 {{- end }}
 {{- with $s3.region }}
 - name: AWS_DEFAULT_REGION
-  value: {{ . }}
+  value: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -240,4 +240,57 @@ the main port, which are required above, are asked for all the same. */}}
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+{{- end -}}
+
+{{/* The container of TensorBoard, by itself or beside a parameter server. */}}
+{{- define "relaax.tensorboard" -}}
+{{- $s3 := .Values.storage.s3 -}}
+- name: tensorboard
+  image: {{ include "relaax.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    {{- if $s3.bucket }}
+    - tensorboard
+    - --logdir=s3://{{ $s3.bucket }}/{{ $s3.key }}/{{ include "relaax.run" . }}/metrics
+    - --host={{ .Values.listen | trimAll "[]" }}
+    - --port=6006
+    # The fast reader knows no S3.
+    - --load_fast=false
+    {{- else }}
+    - relaax-tensorboard
+    - --config={{ include "relaax.config" . }}
+    - --metrics-dir=/data/{{ include "relaax.run" . }}/metrics
+    - --bind={{ .Values.listen }}:6006
+    # It knows no token: the NetworkPolicy and `kubectl port-forward` say who sees it.
+    - --allow-anonymous
+    {{- end }}
+  {{- if and $s3.bucket (or $s3.existingSecret $s3.region $s3.endpoint) }}
+  env:
+    {{- with include "relaax.s3Variables" . | trim }}{{ nindent 4 . }}{{ end }}
+    {{- with $s3.endpoint }}
+    - name: S3_ENDPOINT
+      value: {{ . | quote }}
+    {{- end }}
+  {{- end }}
+  ports:
+    - {name: http, containerPort: 6006}
+  startupProbe:
+    httpGet: {path: /, port: http}
+    periodSeconds: 5
+    failureThreshold: 60
+  readinessProbe:
+    httpGet: {path: /, port: http}
+    timeoutSeconds: 5
+  livenessProbe:
+    tcpSocket: {port: http}
+    periodSeconds: 30
+  resources:
+    {{- toYaml .Values.tensorboard.resources | nindent 4 }}
+  securityContext:
+    {{- include "relaax.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+    {{- include "relaax.commonMounts" (dict "root" . "certificates" list) | nindent 4 }}
+    {{- if not $s3.bucket }}
+    - {name: data, mountPath: /data, readOnly: true}
+    {{- end }}
 {{- end -}}
