@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -12,6 +13,7 @@ import yaml
 
 import relaax
 from support.charts import CHART, ROOT, VALUES, Container, containers, one, render, rendered, run_helm, workloads
+from support.pages import blocks
 
 OLDEST, NEWEST = "1.28", "1.37"
 # Of operators, whose schemas nobody has here.
@@ -349,7 +351,7 @@ def test_notes_say_where_to_connect_and_what_certificates_need() -> None:
         for word in argument.partition("=")[2].split(",") or [argument]
         if word.startswith("training-")
     }
-    assert dialled | {"training-relaax-rlx-server"} == listed
+    assert dialled | {"training-relaax-rlx-server", "training-relaax-rlx-server.lab"} == listed
 
 
 def leaves(values: dict[str, Any], where: str = "") -> list[str]:
@@ -370,3 +372,21 @@ def test_the_page_has_every_value() -> None:
         assert (
             f"`{name}`" in page or f"`{shared}`" in page or f"`{first}.{shared or rest.partition('.')[0]}`" in page
         ), name
+
+
+def shown_values() -> list[str]:
+    """Values in blocks of the page, and in commands that read them from their input."""
+    page = ROOT / "docs" / "kubernetes.md"
+    given = [made.text for made in blocks(page) if made.language == "yaml"]
+    for made in blocks(page):
+        given += re.findall(r"<<'VALUES'\n(.*?)VALUES\n", made.text, re.DOTALL)
+    return given
+
+
+def test_helm_takes_the_values_of_the_page(tmp_path: Path) -> None:
+    given = shown_values()
+    assert len(given) >= 4
+    for text in given:
+        (tmp_path / "values.yaml").write_text(text, encoding="utf-8")
+        for made in render("--set", "auth.existingSecret=relaax-keys", "--values", tmp_path / "values.yaml"):
+            kubernetes_validate.validate(made, NEWEST, strict=True)
