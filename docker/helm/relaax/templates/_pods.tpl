@@ -71,13 +71,14 @@ annotations:
 {{- end -}}
 
 {{/* The status port says how a server is; liveness asks only whether it answers, unless `alive` names
-another path. */}}
+another path. `minutes`: how long a start may take. */}}
 {{- define "relaax.probes" -}}
 startupProbe:
   httpGet: {path: /metrics, port: status}
   periodSeconds: 2
   timeoutSeconds: 5
-  failureThreshold: 150
+  # {{ .minutes | default 10 }} minutes: it reads its checkpoint first.
+  failureThreshold: {{ mul 30 (.minutes | default 10) }}
 readinessProbe:
   httpGet: {path: /healthz, port: status}
   periodSeconds: 5
