@@ -325,7 +325,7 @@ def test_servers_are_scaled_by_the_places_that_are_wanted() -> None:
         "serverAddress": "http://prometheus.monitoring:9090",
         "threshold": "48",
         "query": f"sum(relaax_rlx_server_workers{pods}}}) + 16 + clamp_max(sum(increase("
-        f'relaax_rlx_server_refusals_total{pods},reason=~"max_workers|memory"}}[1m])), 48)',
+        f'relaax_rlx_server_refusals_total{pods},reason=~"max_workers|memory"}}[1m])) or vector(0), 48)',
     }
     page = (ROOT / "docs" / "metrics.md").read_text("utf-8")
     for family in re.findall(r"relaax_\w+", trigger["metadata"]["query"]):

@@ -131,5 +131,5 @@ true
 want of room, up to one server's. Divided by the places of a server it is the number of servers. */}}
 {{- define "relaax.wantedPlaces" -}}
 {{- $pods := printf "namespace=\"%s\",pod=~\"%s-rlx-server-.*\"" .Release.Namespace (include "relaax.fullname" .) -}}
-sum(relaax_rlx_server_workers{ {{- $pods -}} }) + {{ int .Values.autoscaling.buffer }} + clamp_max(sum(increase(relaax_rlx_server_refusals_total{ {{- $pods -}} ,reason=~"max_workers|memory"}[1m])), {{ int .Values.rlxServer.maxWorkers }})
+sum(relaax_rlx_server_workers{ {{- $pods -}} }) + {{ int .Values.autoscaling.buffer }} + clamp_max(sum(increase(relaax_rlx_server_refusals_total{ {{- $pods -}} ,reason=~"max_workers|memory"}[1m])) or vector(0), {{ int .Values.rlxServer.maxWorkers }})
 {{- end -}}
