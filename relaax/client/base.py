@@ -138,11 +138,13 @@ class ClientBase:
 def secret(variable: str) -> str:
     """Return the environment variable, or what the file has that VARIABLE_FILE names; "" if neither is set.
 
+    White space around it is left out: a secret of Kubernetes that was made from a file ends with a line end.
+
     Raises ValueError if that file cannot be read.
     """
     path = os.environ.get(f"{variable}_FILE")
     if variable in os.environ or not path:
-        return os.environ.get(variable, "")
+        return os.environ.get(variable, "").strip()
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

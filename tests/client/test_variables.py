@@ -23,7 +23,7 @@ def test_a_token_is_that_of_the_variable_or_of_the_file_that_another_names(tmp_p
     (tmp_path / "token").write_text("of the file\n")
     file = {"RELAAX_TOKEN_FILE": str(tmp_path / "token")}
     assert token_heard(**file) == "of the file"
-    assert token_heard(**file, RELAAX_TOKEN="of the variable") == "of the variable"
+    assert token_heard(**file, RELAAX_TOKEN="of the variable\n") == "of the variable"
 
 
 @pytest.mark.parametrize(
