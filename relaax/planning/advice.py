@@ -13,6 +13,7 @@ from relaax.planning.workload import MachineSize, Workload
 WORTH = 1.1
 """A setting is named that lets so many times as many environments in."""
 MOST = 6
+LARGE_BATCH = 512
 MOST_LEARNERS = 256
 MANY = 64
 """Environments of a connection beyond which more are not proposed."""
@@ -112,6 +113,10 @@ def _others(workload: Workload, costs: Costs, size: MachineSize, now: Forecast) 
     if workload.learners:
         more = min(MOST_LEARNERS, math.ceil(max(2.0, scale) * workload.learners))
         yield f"relaax-learner.learners={more}", replace(workload, learners=more), "gradients are older"
+    if workload.learners and workload.replay is not None and workload.replay.batch < LARGE_BATCH:
+        larger = replace(workload.replay, batch=LARGE_BATCH)
+        setting = f"algorithm.batch_size={LARGE_BATCH}"
+        yield setting, replace(workload, replay=larger), "fewer, larger updates: a batch of Horgan et al. 2018"
     if workload.replay is not None:
         before = workload.replay.shards
         more = min(MOST_SHARDS, math.ceil(max(2.0, scale) * before))

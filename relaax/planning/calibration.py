@@ -53,6 +53,7 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
     act = 1e3 * result["act_latency_ms"]["p50"]
     worker = lines["worker"].us(1)
     share = min(MOST_SHARE, max(LEAST_SHARE, (act - result["client_us_per_message"]) / worker))
+    learner = training["us"].get("learner", 0.0)
     memory = result.get("worker_memory_mb", {}).get("mean")
     costs = Costs(
         sources=(f"{name} ({result.get('name', 'a benchmark')}, {result.get('date', 'undated')})",),
@@ -60,9 +61,11 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         worker=lines["worker"],
         act_share=share,
         wake_us=max(0.0, act - result["client_us_per_message"] - share * worker),
+        asking_us=result["client_us_per_message"],
         exchange_scale=scale,
         exchange_cold=_cold_exchange(single, crowd),
-        learner_us=training["us"].get("learner", 0.0),
+        learner_us=min(learner, LEARNER_US),
+        learner_us_per_item=max(0.0, learner - LEARNER_US) / max(1, workload_batch(workload)),
         worker_mb=memory,
     )
     return _replay(costs, result, workload)
@@ -120,7 +123,9 @@ def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs
         act_share=min(MOST_SHARE, max(LEAST_SHARE, acting / worker.us(1))),
         wake_us=WAKE_US,
         exchange_cold=COLD,
-        learner_us=LEARNER_US + million * workload_batch(workload) * LEARNER_US_PER_MILLION,
+        asking_us=ASKING_US,
+        learner_us=LEARNER_US,
+        learner_us_per_item=million * LEARNER_US_PER_MILLION,
         client_mb=client_mb,
     )
 
@@ -140,5 +145,5 @@ COLD = 2.2
 """docs/architecture.md: with caches overwritten between the calls CartPole's step takes 56 us instead of 23 with one
 environment, 64 instead of 36 with 8."""
 COLD_NETWORK = 1.3
-WAKE_US = 60.0
+WAKE_US, ASKING_US = 30.0, 70.0
 LEARNER_US, LEARNER_US_PER_MILLION = 600.0, 90.0

@@ -50,8 +50,11 @@ class Costs:
     exchange_scale: float = 1.0
     """How many times as much an exchange costs as `exchange_us` says."""
     exchange_cold: float = 1.0
+    asking_us: float = 0.0
+    """Of an action's time, the client's own."""
     learner_us: float = 0.0
-    """Of an update, a learner's."""
+    learner_us_per_item: float = 0.0
+    """Of an update, a learner's, and of each transition in its batch."""
     insert_us: float = 8.0
     insert_us_per_byte: float = 2.4e-3
     sample_us: float = 5.0

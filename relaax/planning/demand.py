@@ -9,8 +9,9 @@ from relaax.planning.workload import Workload
 
 REQUEST_BYTES = 200.0
 """Of a push or an answer beside its vectors: numbers, metrics, HTTP/2."""
-MESSAGE_BYTES = 60.0
-"""Of a step and its answer beside the numbers, headers of TCP included."""
+MESSAGE_BYTES = 165.0
+"""Of a step and its answer beside the numbers, headers of Ethernet and TCP included: 200 for CartPole, as the devices of
+network namespaces count them (docs/scaling.md)."""
 ASKS = 0.5
 """Of an exchange, what it costs without a gradient."""
 FREE_SAMPLES = 0.8
@@ -95,7 +96,7 @@ def demand(
         * shards
         * (1.0 if workload.workers_push else ASKS),
         exchange_shard=warmth[at_shard] * SERVER_SHARE * one,
-        learner=updates * costs.learner_us if replay is not None else 0.0,
+        learner=updates * (costs.learner_us + replay.batch * costs.learner_us_per_item) if replay is not None else 0.0,
         replay=_replay_us(workload, costs, inserted, sampled),
         pushes=pushes,
         updates=updates,

@@ -98,7 +98,7 @@ def on_machines(workload: Workload, costs: Costs, size: MachineSize, machines: i
     every = asked.client + asked.worker + asked.pushes * asked.exchange_shard * workload.shards
     pool = Pool(size.cores, machines, every + asked.learner + asked.replay)
     delay = costs.wake_us + 1e3 * size.round_trip_ms
-    circle = _circle(workload, asked, pool, pool, delay, 1e3 * size.round_trip_ms if way == GRPC else 0.0)
+    circle = _circle(workload, costs, asked, pool, pool, delay, 1e3 * size.round_trip_ms if way == GRPC else 0.0)
     turning = turn(circle)
     parts = _parts(workload, costs, asked, turning, size, None, wanted(workload, costs, delay))
     return _forecast(workload, costs, asked, turning, size, parts, machines, way, delay, pool)
@@ -115,7 +115,7 @@ def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "a
     asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0)
     environments = Pool(size.cores, _count(messages * asked.client, size), asked.client)
     workers = Pool(size.cores, _worker_machines(workload, costs, asked, messages, size), asked.worker)
-    circle = _circle(workload, asked, environments, workers, delay, 1e3 * size.round_trip_ms)
+    circle = _circle(workload, costs, asked, environments, workers, delay, 1e3 * size.round_trip_ms)
     turning = turn(circle)
     counts = {"environments": environments.copies, "workers": workers.copies}
     parts = _parts(workload, costs, asked, turning, size, counts, wanted(workload, costs, delay))
@@ -140,7 +140,13 @@ def _worker_machines(workload: Workload, costs: Costs, asked: Demand, messages: 
 
 
 def _circle(
-    workload: Workload, asked: Demand, environments: Pool, workers: Pool, delay: float, exchange_delay: float
+    workload: Workload,
+    costs: Costs,
+    asked: Demand,
+    environments: Pool,
+    workers: Pool,
+    delay: float,
+    exchange_delay: float,
 ) -> Circle:
     learn = asked.learn + asked.exchange_worker + asked.exchange_shard + exchange_delay
     if not workload.workers_push:
@@ -151,6 +157,7 @@ def _circle(
         act=asked.act,
         learn=learn,
         delay=delay,
+        asking=costs.asking_us,
         rollout=workload.rollout,
         overlap=workload.overlap,
         period=0.0 if workload.rate is None else 1e6 / workload.rate,
@@ -306,7 +313,7 @@ def _forecast(
 
 
 def rlx_servers(workload: Workload, parts: Sequence[PartForecast]) -> int:
-    """Return how many RLX servers there are: one on each machine of workers, and no more workers of one than allowed."""
+    """Return how many RLX servers there are: one on each machine of workers, with as many workers as allowed."""
     machines = next(part.machines for part in parts if part.name == "workers")
     return max(math.ceil(workload.connections / workload.max_workers), machines or 1)
 

@@ -61,6 +61,8 @@ class Circle:
     period: float
     environments: Pool
     workers: Pool
+    asking: float = 0.0
+    """Of `client`, what is a part of the action's time."""
     limit: float = math.inf
     """Messages per second that servers which all share can answer."""
 
@@ -111,7 +113,9 @@ def turn(circle: Circle) -> Turning:
         low = most
     _, blocked, stretch = _round(circle, low)
     whole = 1e6 * circle.connections / low if low > 0 else math.inf
-    return Turning(low, whole, circle.act + circle.delay, blocked, circle.act * (stretch - 1.0), circle.rollout)
+    return Turning(
+        low, whole, circle.asking + circle.act + circle.delay, blocked, circle.act * (stretch - 1.0), circle.rollout
+    )
 
 
 def _round(circle: Circle, messages: float) -> tuple[float, float, float]:

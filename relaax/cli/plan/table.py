@@ -55,7 +55,7 @@ def sentences(
     many = "1 machine" if forecast.machines == 1 else f"{forecast.machines:,} machines"
     yield (
         f"{many} of {size.cores} cores, {size.gigabytes:g} GB and {size.gigabits:g} Gbit/s; "
-        f"{forecast.rlx_servers:,} RLX server{'s' * (forecast.rlx_servers > 1)} for {forecast.connections:,} connections; "
+        f"RLX servers: {forecast.rlx_servers:,} for {forecast.connections:,} connections; "
         f"parameters by {forecast.bridge.replace('_', ' ')}"
     )
     yield f"an action: p50 {forecast.act_p50_ms:.2f}, p99 {forecast.act_p99_ms:.2f} ms"
