@@ -15,6 +15,8 @@ WORTH = 1.1
 MOST = 6
 LARGE_BATCH = 512
 MOST_LEARNERS = 256
+LONG = 100
+"""Steps of a rollout beyond which longer ones are not proposed."""
 MANY = 64
 """Environments of a connection beyond which more are not proposed."""
 
@@ -93,8 +95,8 @@ def _forecast(workload: Workload, costs: Costs, size: MachineSize, machines: int
 
 def _others(workload: Workload, costs: Costs, size: MachineSize, now: Forecast) -> Iterator[tuple[str, Workload, str]]:
     """Yield settings, the workload with each, and its price in words."""
-    if workload.rollout_key and workload.workers_push:
-        longer = 4 * workload.rollout
+    if workload.rollout_key and workload.workers_push and workload.rollout < LONG:
+        longer = min(LONG, 4 * workload.rollout)
         yield f"{workload.rollout_key}={longer}", replace(workload, rollout=longer), "fewer, larger updates"
     if workload.sync_interval == 1 and workload.workers_push:
         yield "algorithm.sync_interval=4", replace(workload, sync_interval=4), "gradients are older"
@@ -106,7 +108,7 @@ def _others(workload: Workload, costs: Costs, size: MachineSize, now: Forecast) 
     if workload.shards < shards <= MOST_SHARDS:
         yield f"relaax-parameter-server.shards={shards}", replace(workload, shards=shards), "more processes, one cut"
     if workload.per_connection < MANY and workload.environments > workload.per_connection:
-        more = min(4 * workload.per_connection, workload.environments)
+        more = min(MANY, 4 * workload.per_connection, workload.environments)
         price = "larger messages, and gradients over more environments"
         yield f"{more} environments per connection", replace(workload, per_connection=more), price
     scale = workload.environments / FULL / breaks_at(now)

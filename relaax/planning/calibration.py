@@ -61,6 +61,7 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         worker=lines["worker"],
         act_share=share,
         wake_us=max(0.0, act - result["client_us_per_message"] - share * worker),
+        paced=_paced(crowd, result.get("processor_paced")),
         asking_us=result["client_us_per_message"],
         exchange_scale=scale,
         exchange_cold=_cold_exchange(single, crowd),
@@ -69,6 +70,14 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         worker_mb=memory,
     )
     return _replay(costs, result, workload)
+
+
+def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> float:
+    """Return how much more a step costs whose processes slept before it, client and worker together."""
+    if crowd is None or paced is None:
+        return 1.0
+    free, held = (sum(point["us"].get(kind, 0.0) for kind in ("client", "worker")) for point in (crowd, paced))
+    return max(1.0, held / free) if free > 0 else 1.0
 
 
 def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Workload) -> float:
@@ -113,7 +122,8 @@ def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs
     """
     million = workload.multiplications / 1e6
     network = million * US_PER_MILLION
-    cold = (COLD * (FIXED_US + EACH_US) + COLD_NETWORK * network) / (FIXED_US + EACH_US + network)
+    code = (FIXED_US + EACH_US) / (FIXED_US + EACH_US + network)
+    cold = COLD * code + COLD_NETWORK * (1.0 - code)
     worker = MessageCost(FIXED_US, EACH_US + network, cold)
     acting = ACT_FIXED_US + ACT_SHARE * (worker.us(1) - FIXED_US)
     return Costs(
@@ -123,6 +133,7 @@ def defaults(workload: Workload, client: MessageCost, client_mb: float) -> Costs
         act_share=min(MOST_SHARE, max(LEAST_SHARE, acting / worker.us(1))),
         wake_us=WAKE_US,
         exchange_cold=COLD,
+        paced=1.0 + (PACED - 1.0) * code,
         asking_us=ASKING_US,
         learner_us=LEARNER_US,
         learner_us_per_item=million * LEARNER_US_PER_MILLION,
@@ -145,5 +156,6 @@ COLD = 2.2
 """docs/architecture.md: with caches overwritten between the calls CartPole's step takes 56 us instead of 23 with one
 environment, 64 instead of 36 with 8."""
 COLD_NETWORK = 1.3
+PACED = 1.5
 WAKE_US, ASKING_US = 30.0, 70.0
 LEARNER_US, LEARNER_US_PER_MILLION = 600.0, 90.0

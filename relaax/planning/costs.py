@@ -50,6 +50,8 @@ class Costs:
     exchange_scale: float = 1.0
     """How many times as much an exchange costs as `exchange_us` says."""
     exchange_cold: float = 1.0
+    paced: float = 1.0
+    """How many times as much a message costs if its processes slept before it, held to a rate (`processor_paced`)."""
     asking_us: float = 0.0
     """Of an action's time, the client's own."""
     learner_us: float = 0.0

@@ -10,7 +10,7 @@ from relaax.planning.workload import Workload
 REQUEST_BYTES = 200.0
 """Of a push or an answer beside its vectors: numbers, metrics, HTTP/2."""
 MESSAGE_BYTES = 165.0
-"""Of a step and its answer beside the numbers, headers of Ethernet and TCP included: 200 for CartPole, as the devices of
+"""Of a step and its answer beside the numbers, headers of Ethernet and TCP included: 200 for CartPole, as devices of
 network namespaces count them (docs/scaling.md)."""
 ASKS = 0.5
 """Of an exchange, what it costs without a gradient."""
@@ -64,15 +64,25 @@ class Demand:
 
 
 def demand(
-    workload: Workload, costs: Costs, bridge: str, at_client: float, at_worker: float, at_shard: float
+    workload: Workload,
+    costs: Costs,
+    bridge: str,
+    at_client: float,
+    at_worker: float,
+    at_shard: float,
+    sleeps: bool = False,
 ) -> Demand:
     """Return what a message asks for.
 
-    `at_client`, `at_worker`, `at_shard`: how crowded the processors of each are (`crowding`), 0 to 1.
+    `at_client`, `at_worker`, `at_shard`: how crowded the processors of each are (`crowding`), 0 to 1. `sleeps`: they
+    sleep between messages, held to a rate that is reached, and find the caches as others left them.
     """
+    if sleeps:
+        at_client = at_worker = 1.0
+    woken = costs.paced if sleeps else 1.0
     shards = workload.shards
     n, replay = workload.per_connection, workload.replay
-    message = costs.worker.us(n, at_worker)
+    message = woken * costs.worker.us(n, at_worker)
     act = costs.act_share * message
     inserted = n if replay is not None else 0
     sampled = 0.0 if replay is None else inserted * (replay.samples_per_insert or FREE_SAMPLES)
@@ -85,9 +95,9 @@ def demand(
     warmth = {place: 1.0 + place * (costs.exchange_cold - 1.0) for place in (at_worker, at_shard)}
     fetched = workload.push_bytes / workload.sync_interval
     own, learners = 1.0 / workload.rollout, 0.0 if workload.workers_push else updates
-    one = costs.exchange_scale * exchange_us(share * workload.parameters / shards, bridge)
+    one = woken * costs.exchange_scale * exchange_us(share * workload.parameters / shards, bridge)
     return Demand(
-        client=costs.client.us(n, at_client),
+        client=woken * costs.client.us(n, at_client),
         act=act,
         learn=(message - act) * workload.rollout,
         exchange_worker=warmth[at_worker]

@@ -91,10 +91,23 @@ def wanted(workload: Workload, costs: Costs, delay_us: float) -> float:
 
 
 def on_machines(workload: Workload, costs: Costs, size: MachineSize, machines: int, bridge: str = "auto") -> Forecast:
-    """Return what so many machines do, each with its share of everything."""
+    """Return what so many machines do, each with its share of everything.
+
+    Processes that are held to a rate sleep in between. If the rate is not reached, nobody sleeps.
+    """
+    if workload.rate is not None:
+        found = _together(workload, costs, size, machines, bridge, sleeps=True)
+        if found.enough:
+            return found
+    return _together(workload, costs, size, machines, bridge, sleeps=False)
+
+
+def _together(
+    workload: Workload, costs: Costs, size: MachineSize, machines: int, bridge: str, sleeps: bool
+) -> Forecast:
     way = SHARED if machines == 1 and bridge != GRPC else GRPC
     crowded = crowding(2.0 * workload.connections / machines, size.cores)
-    asked = demand(workload, costs, way, crowded, crowded, crowded)
+    asked = demand(workload, costs, way, crowded, crowded, crowded, sleeps)
     every = asked.client + asked.worker + asked.pushes * asked.exchange_shard * workload.shards
     pool = Pool(size.cores, machines, every + asked.learner + asked.replay)
     delay = costs.wake_us + 1e3 * size.round_trip_ms
@@ -112,8 +125,10 @@ def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "a
         return single
     delay = costs.wake_us + 1e3 * size.round_trip_ms
     messages = wanted(workload, costs, delay) / workload.per_connection
-    asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0)
-    environments = Pool(size.cores, _count(messages * asked.client, size), asked.client)
+    asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0, workload.rate is not None)
+    programs = workload.connections * costs.client_mb * MEGABYTE
+    count = max(_count(messages * asked.client, size), _by_memory(programs, size))
+    environments = Pool(size.cores, count, asked.client)
     workers = Pool(size.cores, _worker_machines(workload, costs, asked, messages, size), asked.worker)
     circle = _circle(workload, costs, asked, environments, workers, delay, 1e3 * size.round_trip_ms)
     turning = turn(circle)
@@ -127,6 +142,10 @@ def _count(us_per_second: float, size: MachineSize) -> int:
     return max(1, math.ceil(us_per_second / 1e6 / (FULL * size.cores)))
 
 
+def _by_memory(memory: float, size: MachineSize) -> int:
+    return math.ceil(memory / (FULL_MEMORY * size.gigabytes * GIGABYTE))
+
+
 def _worker_machines(workload: Workload, costs: Costs, asked: Demand, messages: float, size: MachineSize) -> int:
     by_cores = _count(messages * asked.worker, size)
     memory = workload.connections * worker_mb(workload, costs) * MEGABYTE
@@ -134,7 +153,7 @@ def _worker_machines(workload: Workload, costs: Costs, asked: Demand, messages: 
     traffic = messages * (half + max(asked.worker_out_bytes, asked.worker_in_bytes))
     return max(
         by_cores,
-        math.ceil(memory / (FULL_MEMORY * size.gigabytes * GIGABYTE)),
+        _by_memory(memory, size),
         math.ceil(traffic / (FULL * size.bytes_per_second)),
     )
 
@@ -222,7 +241,7 @@ def _parts(
         if apart:
             machines = counts.get(name) or max(
                 _count(x * us, size),
-                math.ceil(memory / (FULL_MEMORY * size.gigabytes * GIGABYTE)),
+                _by_memory(memory, size),
                 math.ceil(x * max(inward, outward) / (FULL * size.bytes_per_second)),
             )
         used = x / own[because] if own else cores / (size.cores * (machines or 1))
@@ -262,6 +281,9 @@ def _parts(
         ),
         part("parameter server", shards, shard, shard_mb(workload, shards), push, pull, "parameter server"),
     ]
+    known = MOST_CONNECTIONS * workload.per_connection
+    if known < found[-1].breaks_at:
+        found[-1] = replace(found[-1], breaks_at=known, because="parameter server's connections")
     if replay is not None:
         table = SERVER_MB + replay.table_bytes / MEGABYTE
         into, out = asked.replay_in_bytes, asked.replay_out_bytes

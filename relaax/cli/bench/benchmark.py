@@ -22,6 +22,8 @@ STARTS = 5
 CROWD = 4
 """Connections per core, of one environment each, from which a step costs as much as with more (docs/results/growth.md).
 """
+PACE = 30.0
+"""Steps per second of each environment that is held to a rate."""
 LARGEST_CROWD = 32
 """Maximum number of these: each has a program of its own, which imports an emulator."""
 LEAST_SECONDS = 1.0
@@ -151,6 +153,9 @@ class Benchmark:
         window = service.crowd(connections, self._window)
         self.result["processor_crowd"] = window.processor.as_json() | {"act_ms": results.p50_p99(window.act_ms)}
         self.say(f"{connections} connections of one environment: {window.steps_per_second:,.0f} steps/s")
+        self.begin(f"{connections} connections of one environment, held to {PACE:g} steps/s each")
+        window = service.crowd(connections, self._window, PACE)
+        self.result["processor_paced"] = window.processor.as_json() | {"act_ms": results.p50_p99(window.act_ms)}
 
     def _client(self, fingerprint: dict[str, Any]) -> None:
         """Measure the client without environments and network, on the spaces of the trained model."""

@@ -148,13 +148,14 @@ class MeasuredService:
         commands = [self._plan.client_command(address, i) for i in range(run.clients)]
         return self._window(commands, run.connections_per_client, run.envs_per_client, seconds, updates, bound)
 
-    def crowd(self, connections: int, seconds: float) -> Window:
+    def crowd(self, connections: int, seconds: float, rate: float | None = None) -> Window:
         """Measure the same of so many connections of one environment, each of a program of its own.
 
-        Raises StartError.
+        `rate`: their steps per second at most. Raises StartError.
         """
+        held = [] if rate is None else ["--rate", f"{rate:g}"]
         address = self._supervisor.rlx_server.address or ""
-        commands = [self._plan.environment_command(address, 1, i) for i in range(connections)]
+        commands = [[*self._plan.environment_command(address, 1, i), *held] for i in range(connections)]
         return self._window(commands, 1, 1, seconds, 0, 0.0)
 
     def _window(

@@ -52,8 +52,9 @@ class _Answers:
     def _of(self, element: rlx.ElementarySpace) -> npt.NDArray[Any]:
         shape = (self._n, *element.shape)
         if isinstance(element, rlx.Discrete):
-            return np.asarray(element.start + self._random.integers(element.n, size=shape), element.dtype)
-        return np.zeros(shape, element.dtype) + np.asarray(getattr(element, "start", 0), element.dtype)
+            drawn = element.start + self._random.integers(element.n, size=shape)
+            return np.asarray(drawn, element.dtype)
+        return np.full(shape, getattr(element, "start", 0), element.dtype)
 
 
 def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds: float) -> Probed:

@@ -33,7 +33,7 @@ def table(forecast: Forecast, title: str) -> Table:
             f"{part.in_gigabits:,.3f}",
             f"{part.out_gigabits:,.3f}",
             f"{part.used:.0%}",
-            "as machines are added" if part.grows and part.machines is not None else _environments(part.breaks_at),
+            "grows" if part.grows and part.machines is not None else _environments(part.breaks_at),
         )
     return result
 
