@@ -151,11 +151,11 @@ class Benchmark:
             return
         self.begin(f"{connections} connections of one environment")
         window = service.crowd(connections, self._window)
-        self.result["processor_crowd"] = window.processor.as_json() | {"act_ms": results.p50_p99(window.act_ms)}
+        self.result["processor_crowd"] = _crowd_as_json(window)
         self.say(f"{connections} connections of one environment: {window.steps_per_second:,.0f} steps/s")
         self.begin(f"{connections} connections of one environment, held to {PACE:g} steps/s each")
         window = service.crowd(connections, self._window, PACE)
-        self.result["processor_paced"] = window.processor.as_json() | {"act_ms": results.p50_p99(window.act_ms)}
+        self.result["processor_paced"] = _crowd_as_json(window)
 
     def _client(self, fingerprint: dict[str, Any]) -> None:
         """Measure the client without environments and network, on the spaces of the trained model."""
@@ -192,3 +192,9 @@ class Benchmark:
             "sync_over_raw_grpc": round(sync["p50"] / raw["p50"], 3),
             **{key: times[key] for key in ("parameters", "request_bytes", "response_bytes")},
         }
+
+
+def _crowd_as_json(window: Window) -> dict[str, Any]:
+    """Return what a crowd took of the processor, and how long its actions took, if there were any."""
+    act = {"act_ms": results.p50_p99(window.act_ms)} if window.act_ms else {}
+    return window.processor.as_json() | act
