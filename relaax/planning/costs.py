@@ -51,7 +51,7 @@ class Costs:
     """How many times as much an exchange costs as `exchange_us` says."""
     exchange_cold: float = 1.0
     paced: float = 1.0
-    """How many times as much a message costs if its processes slept before it, held to a rate (`processor_paced`)."""
+    """How many times as much a message costs on processors that idle, as its processes are held to a rate."""
     asking_us: float = 0.0
     """Of an action's time, the client's own."""
     learner_us: float = 0.0

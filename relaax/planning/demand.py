@@ -70,16 +70,16 @@ def demand(
     at_client: float,
     at_worker: float,
     at_shard: float,
-    sleeps: bool = False,
+    sleeps: float = 0.0,
 ) -> Demand:
     """Return what a message asks for.
 
-    `at_client`, `at_worker`, `at_shard`: how crowded the processors of each are (`crowding`), 0 to 1. `sleeps`: they
-    sleep between messages, held to a rate that is reached, and find the caches as others left them.
+    `at_client`, `at_worker`, `at_shard`: how crowded the processors of each are (`crowding`), 0 to 1. `sleeps`: the
+    share of time, 0 to 1, for which processors idle, as processes are held to a rate: who is woken then finds caches as
+    others left them, and costs up to `Costs.paced` times as much.
     """
-    if sleeps:
-        at_client = at_worker = 1.0
-    woken = costs.paced if sleeps else 1.0
+    at_client, at_worker = max(at_client, sleeps), max(at_worker, sleeps)
+    woken = 1.0 + sleeps * (costs.paced - 1.0)
     shards = workload.shards
     n, replay = workload.per_connection, workload.replay
     message = woken * costs.worker.us(n, at_worker)

@@ -22,6 +22,9 @@ from relaax.planning.workload import GIGABYTE, MEGABYTE, MachineSize, Workload
 FULL = 0.7
 """Share of cores and network up to which machines are filled: beyond, waiting grows faster than work."""
 FULL_MEMORY = 0.8
+BURSTS = 2.0
+"""Of a message: its client and its worker are woken."""
+SLEEP_STEPS = 20
 MOST_SHARDS = 64
 CORES = "cores"
 MOST_CONNECTIONS = 16_384
@@ -93,28 +96,32 @@ def wanted(workload: Workload, costs: Costs, delay_us: float) -> float:
 def on_machines(workload: Workload, costs: Costs, size: MachineSize, machines: int, bridge: str = "auto") -> Forecast:
     """Return what so many machines do, each with its share of everything.
 
-    Processes that are held to a rate sleep in between. If the rate is not reached, nobody sleeps.
+    Processes that are held to a rate sleep for the share of time that the processors idle, which is what their messages
+    then cost: solved by bisection.
     """
-    if workload.rate is not None:
-        found = _together(workload, costs, size, machines, bridge, sleeps=True)
-        if found.enough:
-            return found
-    return _together(workload, costs, size, machines, bridge, sleeps=False)
+    low, high = 0.0, 0.0 if workload.rate is None else 1.0
+    for _ in range(SLEEP_STEPS):
+        middle = (low + high) / 2
+        idle = 1.0 - _together(workload, costs, size, machines, bridge, middle)[1]
+        low, high = (middle, high) if idle > middle else (low, middle)
+    return _together(workload, costs, size, machines, bridge, low)[0]
 
 
 def _together(
-    workload: Workload, costs: Costs, size: MachineSize, machines: int, bridge: str, sleeps: bool
-) -> Forecast:
+    workload: Workload, costs: Costs, size: MachineSize, machines: int, bridge: str, sleeps: float
+) -> tuple[Forecast, float]:
+    """Return the forecast, and the share of all cores that is used."""
     way = SHARED if machines == 1 and bridge != GRPC else GRPC
     crowded = crowding(2.0 * workload.connections / machines, size.cores)
     asked = demand(workload, costs, way, crowded, crowded, crowded, sleeps)
     every = asked.client + asked.worker + asked.pushes * asked.exchange_shard * workload.shards
-    pool = Pool(size.cores, machines, every + asked.learner + asked.replay)
+    pool = Pool(size.cores, machines, every + asked.learner + asked.replay, BURSTS + asked.pushes)
     delay = costs.wake_us + 1e3 * size.round_trip_ms
     circle = _circle(workload, costs, asked, pool, pool, delay, 1e3 * size.round_trip_ms if way == GRPC else 0.0)
     turning = turn(circle)
     parts = _parts(workload, costs, asked, turning, size, None, wanted(workload, costs, delay))
-    return _forecast(workload, costs, asked, turning, size, parts, machines, way, delay, pool)
+    found = _forecast(workload, costs, asked, turning, size, parts, machines, way, delay, pool)
+    return found, turning.messages / pool.most
 
 
 def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "auto") -> Forecast:
@@ -125,7 +132,7 @@ def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "a
         return single
     delay = costs.wake_us + 1e3 * size.round_trip_ms
     messages = wanted(workload, costs, delay) / workload.per_connection
-    asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0, workload.rate is not None)
+    asked = demand(workload, costs, GRPC, 1.0, 1.0, 0.0, 0.0 if workload.rate is None else 1.0 - FULL)
     programs = workload.connections * costs.client_mb * MEGABYTE
     count = max(_count(messages * asked.client, size), _by_memory(programs, size))
     environments = Pool(size.cores, count, asked.client)
