@@ -126,6 +126,29 @@ def test_what_cannot_be_planned_is_refused_in_a_sentence(words: tuple[str, ...],
 
 
 @pytest.mark.parametrize(
+    ("program", "code", "sentence"),
+    [
+        ("sys.exit('no simulator here')", 1, "no simulator here"),
+        ("print('no map of that name', file=sys.stderr); sys.exit(2)", 2, "no map of that name"),
+        ("connect().close()", 1, "the environment left"),
+        ("connect().sendall(b'GET / HTTP/1.1' * 9)", 1, "the environment left"),
+    ],
+)
+def test_a_program_that_is_no_environment_is_told(program: str, code: int, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import socket, sys\n"
+        "def connect():\n"
+        "    host, port = sys.argv[1].split(':')\n"
+        "    return socket.create_connection((host, int(port)))\n"
+        f"{program}\n"
+    )
+    keys = (f"relaax-run.environment={tmp_path / 'main.py'}", "relaax-run.envs_per_client=1")
+    result = planned(CARTPOLE, *(word for key in keys for word in ("--set", key)))
+    assert result.exit_code == code, result.output + result.stderr
+    assert sentence in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"), [("[]", "is not what"), ("{", "Expecting"), ('{"machine": {}}', "lacks")]
 )
 def test_a_file_that_is_no_benchmarks_is_refused(text: str, sentence: str, tmp_path: Path) -> None:

@@ -64,29 +64,31 @@ def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds:
     """
     process = Process("environment", folder / "environment.log", secrets={})
     process.start(command)
+    lifeline, held = os.pipe()  # nobody but the program ends the connection
     try:
-        peer = _accepted(address, process)
+        peer = Peer(_accepted(address, process), rlx.ServerConnection(), lifeline)
         try:
             return _asked(peer, process, seconds)
-        except PeerGone as gone:
+        except (PeerGone, rlx.RemoteProtocolError) as gone:
             process.wait(2.0)
             raise StartError(f"the environment left: {gone}\n{process.last_words()}") from None
         finally:
             peer.close()
     finally:
+        os.close(lifeline)
+        os.close(held)
         process.terminate()
         if not process.wait(2.0):
             process.kill()
             process.wait(1.0)
 
 
-def _accepted(listener: socket.socket, process: Process) -> Peer:
+def _accepted(listener: socket.socket, process: Process) -> socket.socket:
     deadline = time.monotonic() + START_SECONDS
     listener.settimeout(LOOK_SECONDS)
     while True:
         try:
-            accepted, _ = listener.accept()
-            break
+            return listener.accept()[0]
         except TimeoutError:
             code = process.exit_code()
             if code == EXIT_REFUSED:
@@ -97,8 +99,6 @@ def _accepted(listener: socket.socket, process: Process) -> Peer:
                 raise StartError(
                     f"the environment did not connect within {START_SECONDS:g} s:\n{process.last_words()}"
                 ) from None
-    lifeline, _held = os.pipe()  # nobody but the program ends this connection
-    return Peer(accepted, rlx.ServerConnection(), lifeline)
 
 
 def _asked(peer: Peer, process: Process, seconds: float) -> Probed:
