@@ -17,7 +17,6 @@ from relaax.client.base import ClientBase
 from relaax.client.client import Client
 from relaax.client.failure import Failure, TrainingFinished
 from relaax.client.measuring import Measured
-from relaax.client.pacing import Paced
 from relaax.client.random_agent import RandomAgent
 from relaax.client.reports import Reports, reporter
 from relaax.client.run_summary import RunSummary, Tally
@@ -105,7 +104,7 @@ def run(
             if measure is not None:
                 agent = Measured(agent, made.num_envs if is_vector else 1, measure)
             if rate is not None:
-                agent = Paced(agent, rate)
+                agent = _paced(agent, rate)
             (_run_vector if is_vector else _run_single)(made, agent, tally, seed, turn)
         except TrainingFinished as end:
             finished = end.message
@@ -150,6 +149,12 @@ def _watch(watching: Watching, env: Any, name: str) -> Watch:
     from relaax.client.watching import Watch
 
     return Watch(watching, env, name)
+
+
+def _paced(agent: Any, rate: float) -> Any:
+    from relaax.client.pacing import Paced
+
+    return Paced(agent, rate)
 
 
 class _Turn:
