@@ -53,6 +53,8 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
     act = 1e3 * result["act_latency_ms"]["p50"]
     worker = lines["worker"].us(1)
     share = min(MOST_SHARE, max(LEAST_SHARE, (act - result["client_us_per_message"]) / worker))
+    wake = max(0.0, act - result["client_us_per_message"] - share * worker)
+    paced = _paced(crowd, result.get("processor_paced"))
     learner = training["us"].get("learner", 0.0)
     memory = result.get("worker_memory_mb", {}).get("mean")
     costs = Costs(
@@ -60,8 +62,9 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         client=lines["client"],
         worker=lines["worker"],
         act_share=share,
-        wake_us=max(0.0, act - result["client_us_per_message"] - share * worker),
-        paced=_paced(crowd, result.get("processor_paced")),
+        wake_us=wake,
+        paced=paced,
+        paced_wake_us=_paced_wake(result, share * lines["worker"].us(1, 1.0) * paced, wake),
         asking_us=result["client_us_per_message"],
         exchange_scale=scale,
         exchange_cold=_cold_exchange(single, crowd),
@@ -78,6 +81,12 @@ def _paced(crowd: Mapping[str, Any] | None, paced: Mapping[str, Any] | None) -> 
         return 1.0
     free, held = (sum(point["us"].get(kind, 0.0) for kind in ("client", "worker")) for point in (crowd, paced))
     return max(1.0, held / free) if free > 0 else 1.0
+
+
+def _paced_wake(result: Mapping[str, Any], acting: float, wake: float) -> float:
+    """Return what waking takes where processors idle: of an action there, all that is nobody's processor time."""
+    act = result.get("processor_paced", {}).get("act_ms")
+    return wake if act is None else max(wake, 1e3 * act["p50"] - result["client_us_per_message"] - acting)
 
 
 def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Workload) -> float:

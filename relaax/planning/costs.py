@@ -52,6 +52,8 @@ class Costs:
     exchange_cold: float = 1.0
     paced: float = 1.0
     """How many times as much a message costs on processors that idle, as its processes are held to a rate."""
+    paced_wake_us: float | None = None
+    """`wake_us` on processors that idle; None: the same."""
     asking_us: float = 0.0
     """Of an action's time, the client's own."""
     learner_us: float = 0.0
@@ -65,6 +67,12 @@ class Costs:
     client_mb: float = 40.0
     worker_mb: float | None = None
     """Of a worker, not shared; None: by `relaax.planning.memory`."""
+
+
+def woken_us(costs: Costs, sleeps: float) -> float:
+    """Return what waking two processes takes, on processors that idle for a share of time `sleeps`, 0 to 1."""
+    idle = costs.wake_us if costs.paced_wake_us is None else costs.paced_wake_us
+    return costs.wake_us + sleeps * (idle - costs.wake_us)
 
 
 def exchange_us(parameters: float, bridge: str, pushes: float = 1.0) -> float:

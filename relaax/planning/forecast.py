@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relaax.planning.costs import GRPC, SHARED, Costs, crowding
+from relaax.planning.costs import GRPC, SHARED, Costs, crowding, woken_us
 from relaax.planning.demand import Demand, demand
 from relaax.planning.memory import (
     RLX_SERVER_MB,
@@ -116,7 +116,7 @@ def _together(
     asked = demand(workload, costs, way, crowded, crowded, crowded, sleeps)
     every = asked.client + asked.worker + asked.pushes * asked.exchange_shard * workload.shards
     pool = Pool(size.cores, machines, every + asked.learner + asked.replay, BURSTS + asked.pushes)
-    delay = costs.wake_us + 1e3 * size.round_trip_ms
+    delay = woken_us(costs, sleeps) + 1e3 * size.round_trip_ms
     circle = _circle(workload, costs, asked, pool, pool, delay, 1e3 * size.round_trip_ms if way == GRPC else 0.0)
     turning = turn(circle)
     parts = _parts(workload, costs, asked, turning, size, None, wanted(workload, costs, delay))

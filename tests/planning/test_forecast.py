@@ -15,6 +15,7 @@ from relaax.planning.costs import (
     MessageCost,
     crowding,
     exchange_us,
+    woken_us,
 )
 from relaax.planning.demand import demand
 from relaax.planning.forecast import FULL, needed, on_machines, staleness
@@ -106,6 +107,17 @@ def test_who_is_held_to_a_rate_sleeps_and_costs_more_until_the_cores_are_full() 
     full = replace(SMALL, environments=50_000)
     reached = on_machines(full, costs, SIZE, 1).steps_per_second
     assert reached == pytest.approx(on_machines(replace(full, rate=None), costs, SIZE, 1).steps_per_second, rel=0.01)
+
+
+def test_waking_takes_longer_on_processors_that_idle() -> None:
+    costs = replace(COSTS, paced_wake_us=1050.0)
+    assert [woken_us(costs, sleeps) for sleeps in (0.0, 0.5, 1.0)] == [50.0, 550.0, 1050.0]
+    assert woken_us(COSTS, 1.0) == 50.0
+    few = replace(SMALL, environments=4)
+    later = on_machines(few, costs, SIZE, 1).act_p50_ms - on_machines(few, COSTS, SIZE, 1).act_p50_ms
+    assert later == pytest.approx(1.0, rel=0.1)
+    free = replace(few, rate=None)
+    assert on_machines(free, costs, SIZE, 1) == on_machines(free, COSTS, SIZE, 1)
 
 
 def test_longer_rollouts_rarer_fetches_and_more_environments_in_a_message_ask_for_less() -> None:
