@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -90,6 +91,7 @@ def plan(
         workload = described(found, spaces, environments, rate)
         if result is not None:
             costs = costs_of(result, workload, str(measured))
+            costs = replace(costs, client_mb=client_mb or costs.client_mb)
         else:
             costs = defaults(workload, client, client_mb)
         size = _size(cores, memory, network, round_trip, machines)
