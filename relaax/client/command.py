@@ -79,6 +79,9 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     result.add_argument("--episodes", type=positive, help="end a connection after so many episodes")
     result.add_argument("--steps", type=positive, help="end a connection after so many steps, over its environments")
     result.add_argument(
+        "--rate", type=per_second, metavar="R", help="steps per second of each environment at most (no limit)"
+    )
+    result.add_argument(
         "--retry-seconds", type=seconds, default=300.0, help="give up when the server is away for so long (300)"
     )
     result.add_argument("--codec", choices=("protobuf", "json"), default="protobuf", help="how messages are written")
@@ -162,6 +165,14 @@ def seconds(text: str) -> float:
     return number
 
 
+def per_second(text: str) -> float:
+    """Return a number of times per second, above 0, for argparse."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of steps per second above 0")
+    return number
+
+
 def probability(text: str) -> float:
     """Return a number from 0 to 1, for argparse."""
     number = float(text)
@@ -201,6 +212,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "seed": arguments.seed,
         "episodes": arguments.episodes,
         "steps": arguments.steps,
+        "rate": arguments.rate,
         "mode": "exploit" if arguments.exploit else "train",
         "retry_seconds": arguments.retry_seconds,
         "codec": arguments.codec,

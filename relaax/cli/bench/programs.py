@@ -93,6 +93,11 @@ class Programs:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._end()
 
+    @property
+    def pids(self) -> list[int | None]:
+        """Return the process id of each program."""
+        return [process.pid for process in self._processes]
+
     def wait_begun(self) -> None:
         """Wait until each program has begun to act. Raises StartError if one has not in time, or has ended."""
         seconds = START_SECONDS + EACH_START_SECONDS * len(self.measured)

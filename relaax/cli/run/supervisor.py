@@ -63,6 +63,10 @@ class Supervisor:
         """Return HOST:PORT of every replay server, in order."""
         return self._addresses()[REPLAY_SERVER.name]
 
+    def pids(self, role: Role) -> list[int | None]:
+        """Return the process id of each process of a role; None for one that was not started."""
+        return [process.pid for process in self._processes[role.name]]
+
     def start_servers(self) -> None:
         """Start all processes but the clients, in parallel. Raises StartError."""
         self._reserve()
