@@ -125,6 +125,12 @@ def _replay(sections: Sections) -> ReplayServerSection:
     return section
 
 
+def _rlx_server(sections: Sections) -> RlxServerSection:
+    section = sections["relaax-rlx-server"]
+    assert isinstance(section, RlxServerSection)
+    return section
+
+
 def _learners(sections: Sections) -> int:
     section = sections["relaax-learner"]
     assert isinstance(section, LearnerSection)
@@ -195,7 +201,7 @@ RLX_SERVER = Role(
     module="relaax.server.rlx_server.main",
     count=lambda _: 1,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 10.0,  # it gives its workers 5 s, and ends at once if it has none
+    stop_seconds=lambda sections: 10.0 + _rlx_server(sections).drain,  # it ends at once if it has no workers
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
     arguments=lambda addresses, _: _services(addresses),

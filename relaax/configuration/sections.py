@@ -173,6 +173,12 @@ class RlxServerSection(Section):
     timeout: float | None = Field(
         None, gt=0, description="Seconds after which a worker exits at the end of its next episode, for rebalancing."
     )
+    drain: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds from SIGTERM in which no connection is accepted and each ends with an episode, so that "
+        "clients with another server move there without losing one; then the rest is cut.",
+    )
     max_workers: int = Field(256, ge=1, description="Maximum number of workers; further connections must wait.")
     max_environments: int = Field(4096, ge=1, description="Maximum number of environments per connection.")
     max_environments_per_address: int = Field(

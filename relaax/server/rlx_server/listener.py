@@ -77,13 +77,16 @@ class Listener:
         status: StatusLine | None = None,
         authentication: Authentication = OPEN,
         max_failed_handshakes: int = 20,
+        drain: float = 0.0,
     ) -> None:
+        """`drain`: seconds from SIGTERM in which connections may end at the end of an episode."""
         sock.setblocking(False)
         self._sock = sock
         self._spawner = spawner
         self._admission = admission
         self._folders = folders
         self._max_handshakes = max_handshakes
+        self._drain_seconds = drain
         self._max_wrong = max(1, max_handshakes // 4)
         self._selector = selectors.DefaultSelector()
         self._arrivals = PendingConnections(self._selector, handshake_timeout, authentication.tls is not None)
@@ -114,9 +117,33 @@ class Listener:
         try:
             while self._signal is None and not self._training_is_over():
                 self._turn()
-            return self._signal
+            ended_by = self._signal
+            if ended_by == signal.SIGTERM and self._drain_seconds:
+                self._drain()
+            return ended_by
         finally:
             self._stop()
+
+    def _drain(self) -> None:
+        """Accept nobody, and let connections end at the end of an episode. Another signal cuts that short."""
+        self._signal = None
+        self._selector.unregister(self._sock)
+        self._sock.close()
+        if self._status is not None:
+            self._status.tell(self._sample(serving=False))
+        while self._arrivals.drop_oldest() or self._whole.drop_oldest():
+            pass
+        while self._wrong:
+            self._wrong.popleft().close()
+        self._claims.meters.send_away()
+        serving = len(self._children.serving)
+        if serving:
+            _log.info(
+                "about to stop: %d connections end with their episodes, within %g s", serving, self._drain_seconds
+            )
+        until = time.monotonic() + self._drain_seconds
+        while self._children.pids and self._signal is None and time.monotonic() < until:
+            self._turn()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signal = number
