@@ -87,6 +87,8 @@ def refuses(address: str) -> bool:
         socket.create_connection((host, int(port)), 5.0).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        pass  # it is about to
     return False
 
 
