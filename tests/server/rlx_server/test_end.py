@@ -57,7 +57,8 @@ def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve)
         for _ in range(3):
             line.step()
         for each in (line, other):
-            each.step(terminated=[True])
+            each.say(rlx.Reset(_one()))
+            each.expect(rlx.EpisodeReturns)
             error = each.expect(rlx.Error)
             assert (error.code, error.retryable) == (ErrorCode.REBALANCING, True)
             assert "about to stop" in error.message
