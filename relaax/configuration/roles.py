@@ -24,7 +24,7 @@ Sections = Mapping[str, Section]
 """The sections of a configuration by name."""
 
 Addresses = Mapping[str, Sequence[str]]
-"""HOST:PORT of every process of the started roles, by role name."""
+"""HOST:PORT of every process of the started roles, by role name, or one @FILE for all of a role."""
 
 ENVIRONMENTS_TOKEN = "RELAAX_TOKEN"
 """The variable for the token that environments send to an RLX server."""
@@ -72,8 +72,8 @@ class Role:
     """The key that sets this time; None if no key does."""
     tokens: tuple[str, ...]
     """The environment variables of the tokens that it needs."""
-    arguments: Callable[[Addresses, int], list[str]]
-    """Return the options of the process of this number, given the addresses of the processes that it connects to."""
+    arguments: Callable[[Addresses, int, int], list[str]]
+    """Return the options of the process of this number, of so many, given the addresses of those it connects to."""
     reserved: bool = False
     """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
     led: bool = False
@@ -95,20 +95,19 @@ def _status_of_first(section: str, number: int) -> list[str]:
     return ["--set", f"{section}.status_bind=null"] if number else []
 
 
-def _shard_arguments(addresses: Addresses, shard: int) -> list[str]:
-    shards = addresses["parameter-server"]
-    arguments = ["--shard", f"{shard}/{len(shards)}"] if len(shards) > 1 else []
+def _shard_arguments(addresses: Addresses, shard: int, shards: int) -> list[str]:
+    arguments = ["--shard", f"{shard}/{shards}"] if shards > 1 else []
     if shard:
-        arguments += ["--first-shard", shards[0]]
+        arguments += ["--first-shard", addresses["parameter-server"][0]]
     return [*arguments, *_status_of_first("relaax-parameter-server", shard)]
 
 
-def _replay_arguments(addresses: Addresses, shard: int) -> list[str]:
-    arguments = ["--shard", f"{shard}/{len(addresses['replay-server'])}"]
+def _replay_arguments(_: Addresses, shard: int, shards: int) -> list[str]:
+    arguments = ["--shard", f"{shard}/{shards}"]
     return [*arguments, *_status_of_first("relaax-replay-server", shard)]
 
 
-def _learner_arguments(addresses: Addresses, learner: int) -> list[str]:
+def _learner_arguments(addresses: Addresses, learner: int, _: int) -> list[str]:
     arguments = [*_services(addresses), "--learner", str(learner)]
     return [*arguments, *_status_of_first("relaax-learner", learner)]
 
@@ -204,7 +203,7 @@ RLX_SERVER = Role(
     stop_seconds=lambda sections: 10.0 + _rlx_server(sections).drain,  # it ends at once if it has no workers
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
-    arguments=lambda addresses, _: _services(addresses),
+    arguments=lambda addresses, _, __: _services(addresses),
 )
 
 LEARNER = Role(
@@ -234,7 +233,7 @@ TENSORBOARD = Role(
     stop_seconds=lambda _: 10.0,
     stop_key=None,
     tokens=(),
-    arguments=lambda _, __: [],
+    arguments=lambda _, __, ___: [],
     vital=False,
 )
 
@@ -250,7 +249,7 @@ CLIENT = Role(
     stop_seconds=lambda sections: _run(sections).stop_timeout,
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
-    arguments=lambda addresses, _: [],
+    arguments=lambda _, __, ___: [],
 )
 
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, TENSORBOARD, CLIENT)

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from relaax.cli.run.process import Process, StartError
 from relaax.client.parallel_connections import measure_file
+from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 90.0
 EACH_START_SECONDS = 2.0

@@ -18,13 +18,13 @@ from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.cli.bench.processor_time import ProcessorUse, difference, processor_seconds
 from relaax.cli.bench.programs import START_SECONDS, Programs
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration.roles import CLIENT, LEARNER, PARAMETER_SERVER, REPLAY_SERVER
 from relaax.metrics.system import MEGABYTE
+from relaax.supervision.process import StartError
 
 WARM_UP_SECONDS = 2.0
 WARM_UP_UPDATES = 10

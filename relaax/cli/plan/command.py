@@ -75,7 +75,7 @@ def plan(
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from relaax.cli.run.process import StartError
+    from relaax.supervision.process import StartError
 
     try:
         _check(rate=rate, memory=memory, network=network)

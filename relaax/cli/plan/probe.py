@@ -16,11 +16,11 @@ import psutil
 
 from relaax import rlx
 from relaax.cli.bench.processor_time import processor_seconds
-from relaax.cli.run.process import EXIT_REFUSED, Process, StartError
 from relaax.configuration import ConfigurationError
 from relaax.metrics.system import MEGABYTE
 from relaax.server.rlx_server.disconnects import PeerGone
 from relaax.server.rlx_server.peer import Peer
+from relaax.supervision.process import EXIT_REFUSED, Process, StartError
 
 START_SECONDS = 90.0
 LOOK_SECONDS = 0.2

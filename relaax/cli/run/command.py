@@ -121,7 +121,7 @@ def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path 
     This process does its own imports while the environment is checked.
     """
     from relaax.cli.run.environment_check import EnvironmentCheck
-    from relaax.cli.run.process import StartError
+    from relaax.supervision.process import StartError
 
     with EnvironmentCheck(plan) as check:
         if progress:

@@ -15,7 +15,6 @@ from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.evaluations import Evaluations
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.replay_progress import ReplayProgressReader
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
@@ -23,6 +22,7 @@ from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
 from relaax.number_format import shown
+from relaax.supervision.process import StartError, Supervised
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def _exit_code(plan: Plan, status: str) -> int:
     return MISSED_TARGET if missed else EXIT_CODES[status]
 
 
-def _lost(result: dict[str, Any], final: Progress, server: Process, fresh: bool) -> str | None:
+def _lost(result: dict[str, Any], final: Progress, server: Supervised, fresh: bool) -> str | None:
     """Return a message about lost steps, the reason and a remedy; None if the last checkpoint has every step."""
     code, steps = server.exit_code(), result["lost_steps"]
     if not steps and code == 0:

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import threading
 import time
 
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, TENSORBOARD, Restart, Role
-from relaax.server.address import name_of, reserve
+from relaax.supervision.host import Host, ThisMachine
+from relaax.supervision.process import StartError, Supervised
 
 _log = logging.getLogger(__name__)
-
-START_SECONDS = 90.0
 
 
 class Supervisor:
     """The processes of every role, as declared in the table of roles."""
 
-    def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens) -> None:
+    def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens, host: Host | None = None) -> None:
+        """`host`: where they run; by default on this machine."""
         self._plan = plan
+        self._host = ThisMachine() if host is None else host
         self._directory = directory
         sections = plan.configuration.sections
         self._stop_seconds = {role.name: role.stop_seconds(sections) for role in roles.ROLES}
         self._processes = {
-            role.name: [_process(role, number, directory, tokens) for number in range(role.count(sections))]
+            role.name: [self._process(role, number, tokens) for number in range(role.count(sections))]
             for role in roles.ROLES
         }
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
         self.rlx_server = self._processes[RLX_SERVER.name][0]
         self.clients = self._processes[CLIENT.name]
-        self._reserved: dict[str, list[socket.socket]] = {}
-        """Sockets that hold reserved addresses, from before a process starts until it has ended for good."""
         self.stopping = threading.Event()
         """Set by a signal: ends the wait for processes that are starting."""
 
     @property
     def parameter_server_address(self) -> str:
         """Return HOST:PORT of the first shard; a restart keeps it."""
-        return self._addresses()[PARAMETER_SERVER.name][0]
+        return self._host.actual(PARAMETER_SERVER)[0]
 
     @property
     def shard_addresses(self) -> str:
         """Return HOST:PORT of every shard, in order, separated by commas, as passed to workers."""
-        return ",".join(self._addresses()[PARAMETER_SERVER.name])
+        return ",".join(self._host.actual(PARAMETER_SERVER))
 
     @property
     def tensorboard_url(self) -> str | None:
@@ -61,7 +58,7 @@ class Supervisor:
     @property
     def replay_addresses(self) -> list[str]:
         """Return HOST:PORT of every replay server, in order."""
-        return self._addresses()[REPLAY_SERVER.name]
+        return self._host.actual(REPLAY_SERVER)
 
     def pids(self, role: Role) -> list[int | None]:
         """Return the process id of each process of a role; None for one that was not started."""
@@ -69,7 +66,7 @@ class Supervisor:
 
     def start_servers(self) -> None:
         """Start all processes but the clients, in parallel. Raises StartError."""
-        self._reserve()
+        self._host.prepare(self._processes)
         led, others = ([role for role in roles.own() if role.led is leads] for leads in (True, False))
         for role in others:
             self._start_all(role)
@@ -80,19 +77,19 @@ class Supervisor:
 
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""
-        self._reserve()
+        self._host.prepare(self._processes)
         self._start_led(PARAMETER_SERVER)
 
     def start_replay_servers(self) -> None:
         """Start only the replay servers. Raises StartError."""
-        self._reserve()
+        self._host.prepare(self._processes)
         self._start_all(REPLAY_SERVER)
         self._await_all(REPLAY_SERVER)
 
     def _start_led(self, role: Role) -> None:
         """Start the first process, on which the others depend, then the others together."""
         self._start(role, 0)
-        self._processes[role.name][0].wait_ready(START_SECONDS, self.stopping)
+        self._processes[role.name][0].wait_ready(self._host.start_seconds, self.stopping)
         self._start_all(role, 1)
         self._await_all(role, 1)
 
@@ -104,28 +101,7 @@ class Supervisor:
     def _await_all(self, role: Role, first: int = 0) -> None:
         """Wait until those from number `first` on are ready. Raises StartError."""
         for process in self._processes[role.name][first:]:
-            process.wait_ready(START_SECONDS, self.stopping)
-
-    def _reserve(self) -> None:
-        if not self._reserved:
-            self._reserved = {
-                role.name: [reserve("127.0.0.1:0") for _ in self._processes[role.name]]
-                for role in roles.servers()
-                if role.reserved
-            }
-
-    def _release(self) -> None:
-        for reserved in self._reserved.values():
-            for sock in reserved:
-                sock.close()
-        self._reserved = {}
-
-    def _addresses(self) -> dict[str, list[str]]:
-        announced = {
-            role.name: [process.address or "127.0.0.1:0" for process in self._processes[role.name]]
-            for role in roles.servers()
-        }
-        return announced | {name: [name_of(sock) for sock in socks] for name, socks in self._reserved.items()}
+            process.wait_ready(self._host.start_seconds, self.stopping)
 
     def start_clients(self) -> None:
         """Start the environment clients."""
@@ -148,7 +124,7 @@ class Supervisor:
                     _log.warning("training goes on without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
 
-    def _restart(self, role: Role, number: int, process: Process) -> None:
+    def _restart(self, role: Role, number: int, process: Supervised) -> None:
         code = process.exit_code()
         if role.module is None:
             process.restart(self._command(role, number))
@@ -161,7 +137,7 @@ class Supervisor:
         process.restart(self._command(role, number))
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
         if role.vital:
-            process.wait_ready(START_SECONDS, self.stopping)
+            process.wait_ready(self._host.start_seconds, self.stopping)
 
     @property
     def ended_by_itself(self) -> bool:
@@ -179,9 +155,9 @@ class Supervisor:
         first, *others = self._processes[PARAMETER_SERVER.name]
         for shards in ([first], others):
             self._stop(PARAMETER_SERVER, shards)
-        self._release()
+        self._host.release()
 
-    def _stop(self, role: Role, processes: list[Process]) -> None:
+    def _stop(self, role: Role, processes: list[Supervised]) -> None:
         for process in processes:
             process.terminate()
         seconds = self._stop_seconds[role.name]
@@ -199,29 +175,27 @@ class Supervisor:
             for process in self._processes[role.name]:
                 process.kill()
                 process.wait(1.0)
-        self._release()
+        self._host.release()
+
+    def _process(self, role: Role, number: int, tokens: RunTokens) -> Supervised:
+        name = role.name if role.module is not None and number == 0 else f"{role.name}-{number}"
+        return self._host.process(role, name, self._directory.logs / f"{name}.log", tokens.of(role))
 
     def _command(self, role: Role, number: int) -> list[str]:
         if role.module is None:
             return self._plan.client_command(self.rlx_server.address or "", number)
-        addresses = self._addresses()
+        processes = self._processes[role.name]
         return [
             sys.executable,
             *("-m", role.module),
             *("--config", str(self._directory.configuration)),
-            *(("--bind", addresses[role.name][number]) if role.listens else ()),
-            *role.arguments(addresses, number),
+            *(("--bind", self._host.bind(role, number, processes[number])) if role.listens else ()),
+            *role.arguments(self._host.told(), number, len(processes)),
         ]
 
 
-def _is_done(role: Role, number: int, process: Process) -> bool:
+def _is_done(role: Role, number: int, process: Supervised) -> bool:
     """Return whether a process that has ended need not be restarted."""
     if role.restart is Restart.UNTIL_DONE:
         return process.is_done
     return process.exit_code() == 0 and (role.restart is Restart.IF_FAILED or (role.led and number == 0))
-
-
-def _process(role: Role, number: int, directory: RunDirectory, tokens: RunTokens) -> Process:
-    server = role.module is not None
-    name = role.name if server and number == 0 else f"{role.name}-{number}"
-    return Process(name, directory.logs / f"{name}.log", server=server, secrets=tokens.of(role))

@@ -142,8 +142,11 @@ class Listener:
                 "about to stop: %d connections end with their episodes, within %g s", serving, self._drain_seconds
             )
         until = time.monotonic() + self._drain_seconds
-        while self._children.pids and self._signal is None and time.monotonic() < until:
+        while self._children.pids and self._is_undisturbed() and time.monotonic() < until:
             self._turn()
+
+    def _is_undisturbed(self) -> bool:
+        return self._signal is None
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signal = number

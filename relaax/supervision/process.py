@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -61,23 +62,72 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     return {**_ENVIRONMENT, **without_tokens(inherited), **secrets}
 
 
-class Process:
+class Supervised(ABC):
+    """A process of a run, wherever it runs. `address`, `failed` and `restarts` are as `Process` says."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.address: str | None = None
+        self.failed = ""
+        self.restarts = 0
+
+    @abstractmethod
+    def start(self, command: Sequence[str]) -> None:
+        """Start the process; for a server, call `wait_ready` next."""
+
+    @abstractmethod
+    def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
+        """Return the server's address; empty if it has none, or is done already. Raises StartError."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int | None:
+        """Return the process id, once started; None if it is not on this machine."""
+
+    @abstractmethod
+    def last_words(self, lines: int = _LINES) -> str:
+        """Return the end of the log, without the output of earlier runs."""
+
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """Return the exit code: None while it runs; negative if a signal ended it."""
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Return whether it has ended with exit code 0 after it said that it is done."""
+
+    @abstractmethod
+    def restart(self, command: Sequence[str]) -> None:
+        """Start the process again after it ended. Raises StartError if it repeatedly ends early."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Send SIGTERM to the process."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the process and those that it started."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> bool:
+        """Return whether the process has ended within `timeout` seconds."""
+
+
+class Process(Supervised):
     """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
 
     A server announces an address (`... listening on HOST:PORT`), which `address` holds, or if it has none that it is
-    ready (`... ready`); it may say that it is done (`... done`). If the log cannot be written, the output is lost, and
+    ready (`... ready`); it may say that it is done (`... done`), or why it could not write its last checkpoint, which
+    `failed` holds. If the log cannot be written, the output is lost, and
     the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
         """`secrets`: tokens by environment variable, replacing those of this process."""
-        self.name = name
+        super().__init__(name)
         self._secrets = secrets
         self.log = log
-        self.address: str | None = None
-        self.failed = ""
-        """Why the parameter server could not write its last checkpoint; empty otherwise."""
-        self.restarts = 0
         self._done = False
         self._server = server
         self._popen: subprocess.Popen[bytes] | None = None
