@@ -313,6 +313,18 @@ class TensorBoardSection(Section):
     allow_anonymous: bool = Field(False, description="Allow addresses other than loopback: it asks for no token.")
 
 
+class ClusterSection(Section):
+    """`relaax-cluster`: how a training is spread over the machines of a Ray cluster."""
+
+    rlx_servers: int | None = Field(None, ge=1, description="Number of RLX servers; by default one on each machine.")
+    resources: dict[str, dict[str, float]] = Field(
+        {},
+        description="Ray resources that each process of a role takes, by the role's name: {rlx-server: {CPU: 4}, "
+        "client: {environments: 1}}; by default one CPU, and for environment programs one `environments` where a "
+        "machine has them.",
+    )
+
+
 class RunSection(Section):
     """`relaax-run`: what `relaax run` starts besides the servers."""
 

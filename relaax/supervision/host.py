@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from relaax.configuration import roles
-from relaax.configuration.roles import Addresses, Role
+from relaax.configuration.roles import RLX_SERVER, Addresses, Role, Sections
 from relaax.server.address import name_of, reserve
 from relaax.supervision.process import Process, Supervised
 
@@ -18,10 +18,16 @@ class Host(ABC):
 
     start_seconds = 90.0
     """Seconds within which a server announces where it listens."""
+    reserves = True
+    """Whether addresses are known before the processes start, so that they may start in any order."""
+
+    def count(self, role: Role, sections: Sections) -> int:
+        """Return the number of processes of a role."""
+        return role.count(sections)
 
     @abstractmethod
-    def process(self, role: Role, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
-        """Return a process of a role that is not started yet."""
+    def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
+        """Return the process of this number of a role, which is not started yet."""
 
     @abstractmethod
     def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
@@ -40,6 +46,18 @@ class Host(ABC):
         """Return the addresses as processes are told of them on their command lines."""
 
     @abstractmethod
+    def rlx_servers(self) -> str:
+        """Return the address that environments are told."""
+
+    @abstractmethod
+    def configuration(self, file: Path) -> str:
+        """Return the file of the configuration as processes are told of it. `file`: in the run directory."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Tell processes of changed addresses."""
+
+    @abstractmethod
     def actual(self, role: Role) -> list[str]:
         """Return HOST:PORT of each process of a role: of one that has not announced itself, where it will be."""
 
@@ -51,7 +69,7 @@ class ThisMachine(Host):
         self._processes: Mapping[str, Sequence[Supervised]] = {}
         self._reserved: dict[str, list[socket.socket]] = {}
 
-    def process(self, role: Role, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
+    def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
         return Process(name, log, server=role.module is not None, secrets=secrets)
 
     def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
@@ -74,6 +92,15 @@ class ThisMachine(Host):
 
     def told(self) -> Addresses:
         return {role.name: self.actual(role) for role in roles.servers()}
+
+    def rlx_servers(self) -> str:
+        return self.actual(RLX_SERVER)[0]
+
+    def configuration(self, file: Path) -> str:
+        return str(file)
+
+    def refresh(self) -> None:
+        """Do nothing: addresses do not change, or whoever is told of them is started later."""
 
     def actual(self, role: Role) -> list[str]:
         if role.name in self._reserved:

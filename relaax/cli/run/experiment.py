@@ -18,10 +18,11 @@ from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.replay_progress import ReplayProgressReader
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
+from relaax.cli.run.run_tokens import RunTokens, run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
 from relaax.number_format import shown
+from relaax.supervision.host import Host, ThisMachine
 from relaax.supervision.process import StartError, Supervised
 
 _log = logging.getLogger(__name__)
@@ -59,13 +60,21 @@ class SignalWatch:
 
 
 def experiment(
-    plan: Plan, directory: RunDirectory, check: EnvironmentCheck, *, fresh: bool, progress: bool, summary: Path | None
+    plan: Plan,
+    directory: RunDirectory,
+    check: EnvironmentCheck,
+    *,
+    fresh: bool,
+    progress: bool,
+    summary: Path | None,
+    elsewhere: tuple[Host, RunTokens] | None = None,
 ) -> int:
-    """Run an experiment, and return the exit code.
+    """Run an experiment, and return the exit code. `elsewhere`: the host of its processes, if that is not this machine,
+    and the tokens.
 
     Raises ConfigurationError and StartError for problems found before any start; the directory is then unchanged.
     """
-    tokens = run_tokens(plan)
+    host, tokens = elsewhere or (ThisMachine(), run_tokens(plan))
     refused = None
     with ProgressView(plan, progress) as view:
         view.step(f"making one {plan.environment_name} as a check")
@@ -74,7 +83,7 @@ def experiment(
             directory.promise_summary(summary)
         view.say(directory.open(fresh, plan.max_steps, plan.task))
         directory.write_configuration(plan)
-        supervisor = Supervisor(plan, directory, tokens)
+        supervisor = Supervisor(plan, directory, tokens, host)
         interrupted = SignalWatch(supervisor)
         reader, memory = ProgressReader(tokens.status), ReplayProgressReader(tokens.replay)
         evaluated = Evaluations(plan, directory)

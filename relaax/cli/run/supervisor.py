@@ -29,7 +29,7 @@ class Supervisor:
         sections = plan.configuration.sections
         self._stop_seconds = {role.name: role.stop_seconds(sections) for role in roles.ROLES}
         self._processes = {
-            role.name: [self._process(role, number, tokens) for number in range(role.count(sections))]
+            role.name: [self._process(role, number, tokens) for number in range(self._host.count(role, sections))]
             for role in roles.ROLES
         }
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
@@ -67,6 +67,9 @@ class Supervisor:
     def start_servers(self) -> None:
         """Start all processes but the clients, in parallel. Raises StartError."""
         self._host.prepare(self._processes)
+        if not self._host.reserves:
+            self._start_in_turn()
+            return
         led, others = ([role for role in roles.own() if role.led is leads] for leads in (True, False))
         for role in others:
             self._start_all(role)
@@ -74,6 +77,16 @@ class Supervisor:
             self._start_led(role)
         for role in others:
             self._await_all(role)
+
+    def _start_in_turn(self) -> None:
+        """Start role after role, as each must be told where those before it are. Raises StartError."""
+        for role in roles.own():
+            if role.led:
+                self._start_led(role)
+            else:
+                self._start_all(role)
+                self._await_all(role)
+            self._host.refresh()
 
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""
@@ -123,6 +136,7 @@ class Supervisor:
                         raise
                     _log.warning("training goes on without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
+        self._host.refresh()
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
         code = process.exit_code()
@@ -136,7 +150,7 @@ class Supervisor:
             what = process.name
         process.restart(self._command(role, number))
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
-        if role.vital:
+        if role.vital and self._host.reserves:
             process.wait_ready(self._host.start_seconds, self.stopping)
 
     @property
@@ -179,16 +193,16 @@ class Supervisor:
 
     def _process(self, role: Role, number: int, tokens: RunTokens) -> Supervised:
         name = role.name if role.module is not None and number == 0 else f"{role.name}-{number}"
-        return self._host.process(role, name, self._directory.logs / f"{name}.log", tokens.of(role))
+        return self._host.process(role, number, name, self._directory.logs / f"{name}.log", tokens.of(role))
 
     def _command(self, role: Role, number: int) -> list[str]:
         if role.module is None:
-            return self._plan.client_command(self.rlx_server.address or "", number)
+            return self._plan.client_command(self._host.rlx_servers(), number)
         processes = self._processes[role.name]
         return [
             sys.executable,
             *("-m", role.module),
-            *("--config", str(self._directory.configuration)),
+            *("--config", self._host.configuration(self._directory.configuration)),
             *(("--bind", self._host.bind(role, number, processes[number])) if role.listens else ()),
             *role.arguments(self._host.told(), number, len(processes)),
         ]
