@@ -18,8 +18,7 @@ from support.processes import Processes, Running, wait_until
 from support.scrape import health, scraped, status_url
 from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
 
-# One worker builds the images, and runs all of these.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.xdist_group("images")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +169,10 @@ def test_a_container_shows_its_game(boxes: Boxes, processes: Processes, tmp_path
         shown = games.start(processes, "random", "boxing", "display", env=given)
 
         wait_until(lambda: is_ring(vnc_screenshot(vnc, PASSWORD, tmp_path)), "the ring of Boxing", 180, 0.5)
-        if shutil.which("chromium") and shutil.which("chromedriver"):
-            with ExitStack() as stack:
-                browser = Browser(stack, tmp_path / "profile")
-                browser.open(page, PASSWORD)
-                wait_until(lambda: is_ring(browser.canvas()), "the ring in the browser", 180, 0.5)
+        with ExitStack() as stack:
+            browser = Browser(stack, tmp_path / "profile")
+            browser.open(page, PASSWORD)
+            wait_until(lambda: is_ring(browser.canvas()), "the ring in the browser", 180, 0.5)
         assert vnc_screenshot(vnc, "another", tmp_path) is None
         assert stop(shown) == 0
         refused = games.start(processes, "random", "boxing", "display")
