@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,23 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from relaax.cluster.keeper import FOLDER, HOST, Keeper
+from relaax.atomic_file import write_whole
+from relaax.cluster.control import Control
+from relaax.cluster.keeper import FOLDER, HOST, METRICS, Keeper
 from relaax.cluster.remote_process import RemoteProcess
+from relaax.cluster.report import occupancy, report
+from relaax.cluster.scaling import Scaling
 from relaax.configuration import HERE, roles
-from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, Addresses, Role
+from relaax.configuration.roles import (
+    CLIENT,
+    LEARNER,
+    PARAMETER_SERVER,
+    REPLAY_SERVER,
+    RLX_SERVER,
+    TENSORBOARD,
+    Addresses,
+    Role,
+)
 from relaax.configuration.sections import ClusterSection
 from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised
@@ -28,33 +43,73 @@ ENVIRONMENTS = "environments"
 """The custom resource of machines that environment programs go to, where any has it: `ray start --resources`."""
 _SPREAD = (PARAMETER_SERVER, REPLAY_SERVER)
 _CONFIGURATION = "configuration.yaml"
+ROOM_SECONDS = 15.0
+"""Pause between two environment programs that lose their places to a shard without one."""
 
 
 class RayMachines(Host):
     """Keepers on the machines of a cluster that this process is connected to (`ray.init`).
 
-    `configuration`: the file of the servers' configuration, of which each keeper gets a copy. Shards are spread over
-    machines by a placement group, which Ray places anew where a machine is lost. Who listens does so at the machine's
-    address, at a free port; files in each keeper's folder say where everybody is, and change when somebody moves.
+    Shards are spread over machines by a placement group, which Ray places anew where a machine is lost. Who listens
+    does so at the machine's address, at a free port; files in each keeper's folder say where everybody is, and change
+    when somebody moves. Logs and metrics grow in the run directory, wherever they are written.
     """
 
     start_seconds = 600.0  # a machine may have to be started first
     reserves = False
 
-    def __init__(self, section: ClusterSection, configuration: Path) -> None:
+    def __init__(
+        self, section: ClusterSection, configuration: Path, metrics: Path, control: Control, own_status: bool
+    ) -> None:
+        """`configuration`: the file of the run, in its directory; `metrics`: the folder there. `own_status`: whether the configuration says where RLX servers serve their status."""
+        self._control = control
         self._section = section
         self._configuration = configuration
+        self._metrics = metrics
+        self._own_status = own_status
+        self._scaling = None if section.scaling == "fixed" else Scaling(section)
+        self._asked: Mapping[str, int] = {}
+        self._room_at = 0.0
         self._processes: Mapping[str, Sequence[Supervised]] = {}
         self._groups: dict[str, PlacementGroup] = {}
         self._told: dict[str, str] = {}
 
     def count(self, role: Role, sections: roles.Sections) -> int:
+        if role is RLX_SERVER:
+            return self._servers()
+        if role is CLIENT and self._section.clients is not None:
+            return self._section.clients
+        return super().count(role, sections)
+
+    def _servers(self) -> int:
+        if self._scaling is not None:
+            return self._section.rlx_servers or 1
+        return self._section.rlx_servers or len(serving_machines(self._resources(RLX_SERVER))) or 1
+
+    def wanted(self, role: Role) -> int | None:
+        if role.name in self._asked:
+            return self._asked[role.name]
         if role is not RLX_SERVER:
-            return super().count(role, sections)
-        return self._section.rlx_servers or len(serving_machines(self._resources(RLX_SERVER)))
+            return None
+        servers = self._processes.get(RLX_SERVER.name, ())
+        if self._scaling is None:  # one more on a machine that has come
+            return None if self._section.rlx_servers else max(len(servers), self._servers())
+        return self._scaling.wanted(time.monotonic(), [occupancy(server) for server in servers])
+
+    def options(self, role: Role) -> list[str]:
+        if role is PARAMETER_SERVER:
+            return ["--metrics-dir", f"{FOLDER}/{METRICS}"]
+        if role is RLX_SERVER and not self._own_status:
+            return ["--status-bind", "127.0.0.1:0"]
+        return ["--metrics-dir", str(self._metrics)] if role is TENSORBOARD else []
+
+    def retire(self, process: Supervised) -> None:
+        if isinstance(process, RemoteProcess):
+            process.close()
 
     def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
-        return RemoteProcess(name, log, lambda: self._placed(role, number, name, secrets), self._files)
+        place = functools.partial(self._placed, role, number, name, secrets)
+        return RemoteProcess(name, log, place, self._files, self._metrics)
 
     def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
         self._processes = processes
@@ -91,14 +146,31 @@ class RayMachines(Host):
         return f"@{FOLDER}/{RLX_SERVER.name}"
 
     def refresh(self) -> None:
-        """Tell all keepers where everybody is, if that has changed."""
+        """Tell all keepers where everybody is, if that has changed, and make room for a shard that waits for it."""
+        self._asked = self._control.turn(lambda: report(self._processes, alive(), self._section.scaling))
+        self._make_room()
         now = self._books()
         if now != self._told:
             self._told = now
+            with contextlib.suppress(OSError):
+                write_whole(self._configuration.parent / RLX_SERVER.name, [now.get(RLX_SERVER.name, "").encode()])
             for processes in self._processes.values():
                 for process in processes:
                     if isinstance(process, RemoteProcess):
                         process.put(now)
+
+    def _make_room(self) -> None:
+        """End an environment program if a shard or learner has waited for a machine: without it nobody trains."""
+        if time.monotonic() < self._room_at or not self._resources(CLIENT).get("CPU"):
+            return
+        vital = (each for role in (PARAMETER_SERVER, REPLAY_SERVER, LEARNER) for each in self._processes[role.name])
+        if any(isinstance(each, RemoteProcess) and each.waits_for_place for each in vital):
+            self._room_at = time.monotonic() + ROOM_SECONDS
+            for client in reversed(self._processes[CLIENT.name]):
+                if isinstance(client, RemoteProcess) and client.seen is not None:
+                    _log.warning("%s loses its place to a shard or learner that has none", client.name)
+                    client.lose_place("a shard or learner has taken its place")
+                    return
 
     def _files(self) -> dict[str, str]:
         text = self._configuration.read_text(encoding="utf-8")
@@ -145,6 +217,11 @@ class RayMachines(Host):
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
                 placement_group=self._groups[role.name], placement_group_bundle_index=number
             )
+        elif role is TENSORBOARD:  # it reads the run directory
+            here = ray.get_runtime_context().get_node_id()
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+        elif role is RLX_SERVER and self._scaling is not None:
+            options["scheduling_strategy"] = "DEFAULT"  # fills machines, so that others become idle and can go
         elif role is RLX_SERVER:
             machines = serving_machines(self._resources(RLX_SERVER))
             if machines:

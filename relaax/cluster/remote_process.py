@@ -22,6 +22,8 @@ GONE = -9
 """The exit code of a process whose machine or keeper is gone."""
 LOOK_SECONDS = 0.25
 """Pause between two looks at a process."""
+LATE_SECONDS = 15.0
+"""Who is not placed by then is said to wait."""
 
 Files = Callable[[], Mapping[str, str]]
 
@@ -34,8 +36,11 @@ class RemoteProcess(Supervised):
     exit code waits for nobody.
     """
 
-    def __init__(self, name: str, log: Path, placed: Callable[[], Any], files: Files) -> None:
+    def __init__(self, name: str, log: Path, placed: Callable[[], Any], files: Files, metrics: Path) -> None:
+        """`metrics`: the folder to which the files of its own grow."""
         super().__init__(name, log)
+        self._metrics = metrics
+        self._ends: dict[str, int] = {}
         self._placed = placed
         self._files = files
         self._keeper: Any = None
@@ -46,6 +51,7 @@ class RemoteProcess(Supervised):
         self._seen: Look | None = None
         self._lost = ""
         self._complained = False
+        self._warned = False
 
     def start(self, command: Sequence[str]) -> None:
         self._started_at = time.monotonic()
@@ -53,9 +59,17 @@ class RemoteProcess(Supervised):
         if self._keeper is None or self._lost:
             self._forget()
             self._keeper = self._placed()
-            self._log_end = 0
+            self._log_end, self._ends = 0, {}
+        self._warned = False
         self._seen, self._looking, self._lost = None, None, ""
         self._starting = self._keeper.start.remote(list(command), dict(self._files()))
+
+    def restart(self, command: Sequence[str]) -> None:
+        if not self._lost:
+            super().restart(command)
+            return
+        self.restarts += 1  # a machine that is lost says nothing of the process
+        self.start(command)
 
     def put(self, files: Mapping[str, str]) -> None:
         """Replace files of its folder. One that is not placed yet gets them when it starts."""
@@ -81,9 +95,20 @@ class RemoteProcess(Supervised):
         return None
 
     @property
-    def keeper(self) -> Any:
-        """The actor, if it is placed."""
-        return self._keeper
+    def seen(self) -> Look | None:
+        """What was last seen of it; None if it was not placed yet, or is lost."""
+        return None if self._lost else self._seen
+
+    @property
+    def waits_for_place(self) -> bool:
+        """Whether it has waited for a machine for some time."""
+        runs = self.exit_code() is None  # takes in that it was placed
+        return runs and self._starting is not None and time.monotonic() - self._started_at > LATE_SECONDS
+
+    def lose_place(self, why: str) -> None:
+        """Kill it, so that others can have its resources; it is then as if its machine were lost."""
+        self._forget()
+        self._lost, self._starting, self._looking = why, None, None
 
     def exit_code(self) -> int | None:
         if self._keeper is not None:
@@ -139,7 +164,10 @@ class RemoteProcess(Supervised):
                 self._take(ray.get(looking))
             if self._looking is None and self._starting is None and not self._lost and now >= self._look_at:
                 self._look_at = now + LOOK_SECONDS
-                self._looking = self._keeper.look.remote(self._log_end)
+                self._looking = self._keeper.look.remote(self._log_end, dict(self._ends))
+            if self._starting is not None and not self._warned and now - self._started_at > LATE_SECONDS:
+                self._warned = True
+                _log.warning("%s waits for a place: no machine has the resources free that it takes", self.name)
         except RayActorError as error:
             self._lost = str(error).partition("\n")[0]
             self._starting = self._looking = None
@@ -147,22 +175,38 @@ class RemoteProcess(Supervised):
             self._write(f"relaax: {self.name} is lost: {self._lost}\n".encode())
 
     def _take(self, look: Look) -> None:
-        if look.log:
+        if look.log or look.grown:
             self._write(look.log)
+            self._grow(look.grown)
             self._look_at = 0.0  # there may be more
         self._log_end = look.log_end
         self._seen = look
         self.address = look.address if look.announced else None
         self.failed = look.failed
 
+    def _grow(self, grown: Mapping[str, tuple[int, bytes]]) -> None:
+        for name, (begin, piece) in grown.items():
+            file = self._metrics / name
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("r+b" if begin else "wb") as opened:
+                    opened.seek(begin)
+                    opened.write(piece)
+            except OSError as error:
+                self._complain(file, error)
+            self._ends[name] = begin + len(piece)
+
     def _write(self, piece: bytes) -> None:
         try:
             with self.log.open("ab", buffering=0) as log:
                 log.write(piece)
         except OSError as error:
-            if not self._complained:
-                self._complained = True
-                _log.warning("%s cannot be written: %s; the output of %s is lost", self.log, error.strerror, self.name)
+            self._complain(self.log, error)
+
+    def _complain(self, file: Path, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s cannot be written: %s; what %s writes is lost", file, error.strerror, self.name)
 
     def _forget(self) -> None:
         keeper, self._keeper = self._keeper, None

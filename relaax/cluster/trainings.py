@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from ray.exceptions import AuthenticationError, RayError
 from ray.util import list_named_actors
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from relaax.cluster.control import ASKED
 from relaax.cluster.keeper import Look
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
@@ -43,6 +45,19 @@ class Training:
         except RayError as error:
             raise ConfigurationError(f"{self.name} cannot be asked: {_first_line(error)}") from None
         return look
+
+    def read(self, name: str) -> str:
+        """Return one of its controller's files (`relaax.cluster.control`); empty if there is none."""
+        try:
+            text: str = ray.get(self._keeper.read.remote(name), timeout=_SECONDS)
+        except RayError as error:
+            raise ConfigurationError(f"{self.name} cannot be asked: {_first_line(error)}") from None
+        return text
+
+    def ask(self, numbers: Mapping[str, int]) -> None:
+        """Ask it for other numbers of processes, by role; earlier ones of other roles stay."""
+        text = json.dumps({**json.loads(self.read(ASKED) or "{}"), **numbers})
+        ray.get(self._keeper.put.remote({ASKED: text}), timeout=_SECONDS)
 
     def terminate(self) -> None:
         """Ask it to end with a last checkpoint."""

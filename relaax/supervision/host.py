@@ -53,6 +53,17 @@ class Host(ABC):
     def configuration(self, file: Path) -> str:
         """Return the file of the configuration as processes are told of it. `file`: in the run directory."""
 
+    def options(self, role: Role) -> list[str]:
+        """Return further options of a server's command."""
+        return []
+
+    def wanted(self, role: Role) -> int | None:
+        """Return how many processes of a role there should be from now on; None: as many as there are."""
+        return None
+
+    def retire(self, process: Supervised) -> None:  # noqa: B027 - nothing to give back is the usual case
+        """Give back the place of a process that has ended and is not started again."""
+
     @abstractmethod
     def refresh(self) -> None:
         """Tell processes of changed addresses."""

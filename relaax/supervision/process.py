@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 LISTENS = " listening on "
 READY = " ready"
+STATUS = " status at "
 DONE = " done"
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
@@ -158,11 +159,14 @@ class Process(Supervised):
         self._complained = False
         self._ready = threading.Event()
         self._announced = False
+        self.status_url: str | None = None
+        """Where it serves its status, once it has said so."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the process; for a server, call `wait_ready` next."""
         self._ready = threading.Event()
         self._announced = False
+        self.status_url = None
         self._started_at = time.monotonic()
         self.failed = ""
         self._done = False
@@ -211,6 +215,8 @@ class Process(Supervised):
             self._announced = True
             self.address = line.rpartition(LISTENS)[2].strip() if LISTENS in line else ""
             ready.set()
+        elif STATUS in line:
+            self.status_url = line.rpartition(STATUS)[2].strip()
         elif FAILED in line:
             self.failed = line.partition(FAILED)[2].strip()
         elif line.rstrip().endswith(DONE):

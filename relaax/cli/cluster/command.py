@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,21 +16,20 @@ from relaax.configuration import ConfigurationError
 from relaax.extras import named
 from relaax.server.options import SetOption, command_app
 
-if TYPE_CHECKING:
-    from relaax.cluster.keeper import Look
-
 cluster = command_app(
     no_args_is_help=True,
-    help="Train on the machines of a Ray cluster: start, watch and stop a training there. Ray places the ordinary "
-    "processes of RELAAX; no step goes through it.",
+    help="Train on the machines of a Ray cluster: start, watch, resize and stop a training there. Ray places the "
+    "ordinary processes of RELAAX; no step goes through it.",
 )
 
 AddressOption = Annotated[
     str,
-    typer.Option(help="The cluster: HOST:PORT of its head, or auto for the one that this machine belongs to."),
+    typer.Option(
+        envvar="RAY_ADDRESS",
+        help="The cluster: HOST:PORT of its head, or auto for the one that this machine belongs to.",
+    ),
 ]
 NameArgument = Annotated[str, typer.Argument(help="The training: the name of its configuration, or what --name said.")]
-POLL_SECONDS = 0.5
 
 
 @cluster.command()
@@ -40,7 +40,11 @@ def start(
         str | None, typer.Option(help="What to call the training; by default as its configuration.")
     ] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(help="Its directory, on storage that all machines share. [default: runs/NAME]")
+        Path | None,
+        typer.Option(
+            help="Its directory, with logs and metrics, on this machine. Checkpoints go there too, and then all machines "
+            "must see it, or to S3. [default: runs/NAME]"
+        ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; a previous run is moved aside.")] = False,
     set_: SetOption = None,
@@ -50,55 +54,106 @@ def start(
 ) -> None:
     """Start a training that goes on when this command has ended. An unfinished run in the same directory is resumed."""
     with _reported():
-        from relaax.cli.cluster.controller import Options
-        from relaax.cli.run.plan import make_plan
+        begin(config, list(set_ or []), address, name, run_dir, fresh, attach_)
 
-        overrides = list(set_ or [])
-        plan = make_plan(config, overrides)
-        called = name or plan.name
-        place = run_dir or Path("runs") / called
-        training = _connected(address).begin(
-            called,
-            Options(
-                str(Path(config).resolve()) if Path(config).is_file() else config,
-                overrides,
-                str(place.resolve()),
-                fresh,
-                address,
-            ),
-        )
-        print(f"{called} is started; its directory is {place}", flush=True)
-        if attach_:
-            raise typer.Exit(_follow(training, called))
-        print(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it")
+
+def begin(
+    config: str,
+    overrides: list[str],
+    address: str,
+    name: str | None,
+    run_dir: Path | None,
+    fresh: bool,
+    attached: bool,
+    summary: Path | None = None,
+) -> None:
+    """Start a training, and show how it goes if `attached`. Raises ConfigurationError, and typer.Exit in the end."""
+    from relaax.cli.cluster.controller import Options, plan_of
+    from relaax.cli.cluster.watching import follow
+
+    called = name or plan_of(config, overrides).name
+    place = run_dir or Path("runs") / called
+    options = Options(
+        str(Path(config).resolve()) if Path(config).is_file() else config,
+        overrides,
+        str(place.resolve()),
+        fresh,
+        address,
+        None if summary is None else str(summary.resolve()),
+    )
+    training = _connected(address).begin(called, options)
+    print(f"{called} is started; its directory is {place}", flush=True)
+    if attached:
+        raise typer.Exit(follow(training, called))
+    print(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it")
 
 
 @cluster.command()
 def attach(name: NameArgument, address: AddressOption = "auto") -> None:
     """Show how a training goes until it ends. Ctrl-C ends this command, and not the training."""
     with _reported():
-        raise typer.Exit(_follow(_connected(address).find(name), name))
+        from relaax.cli.cluster.watching import follow
+
+        raise typer.Exit(follow(_connected(address).find(name), name))
 
 
 @cluster.command()
-def status(address: AddressOption = "auto") -> None:
-    """List the trainings of a cluster, with their last line."""
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="A training, whose processes are shown; by default all, in short.")
+    ] = None,
+    address: AddressOption = "auto",
+    json_: Annotated[bool, typer.Option("--json", help="Print what a program reads.")] = False,
+) -> None:
+    """List the trainings of a cluster with their last lines, or the processes of one: where they run, how full they
+    are.
+    """
     with _reported():
+        from relaax.cli.cluster.watching import show_processes, show_trainings
+
         trainings = _connected(address)
-        for name in trainings.names():
-            look = trainings.find(name).look(0)
-            lines = look.log.decode(errors="replace").splitlines()
-            how = "running" if look.exit_code is None else f"ended ({look.exit_code})"
-            print(f"{name}: {how}: {lines[-1].strip() if lines else 'nothing said yet'}")
+        if name is None:
+            show_trainings(trainings, json_)
+        else:
+            show_processes(trainings.find(name), json_)
+
+
+@cluster.command()
+def scale(
+    name: NameArgument,
+    rlx_servers: Annotated[int | None, typer.Option(min=1, help="Number of RLX servers from now on.")] = None,
+    clients: Annotated[int | None, typer.Option(min=0, help="Number of environment programs from now on.")] = None,
+    address: AddressOption = "auto",
+) -> None:
+    """Change how many RLX servers and environment programs a training has. Those too many end in order: connections of
+    a server move to others with the end of their episodes.
+    """
+    with _reported():
+        from relaax.cli.cluster.watching import scaling_of
+
+        if rlx_servers is None and clients is None:
+            raise ConfigurationError("scale needs --rlx-servers or --clients")
+        training = _connected(address).find(name)
+        scaling = scaling_of(training)
+        if rlx_servers is not None and scaling != "fixed":
+            raise ConfigurationError(
+                f"the number of RLX servers of {name} follows relaax-cluster.scaling: {scaling}; --rlx-servers is for "
+                "scaling: fixed"
+            )
+        numbers = {"rlx-server": rlx_servers, "client": clients}
+        training.ask({role: number for role, number in numbers.items() if number is not None})
+        print(f"{name} is asked; relaax cluster status {name} shows it")
 
 
 @cluster.command()
 def stop(name: NameArgument, address: AddressOption = "auto") -> None:
     """End a training with a last checkpoint."""
     with _reported():
+        from relaax.cli.cluster.watching import follow
+
         training = _connected(address).find(name)
         training.terminate()
-        code = _follow(training, name)
+        code = follow(training, name)
         training.close()
         raise typer.Exit(0 if code in (0, 130) else code)
 
@@ -110,34 +165,13 @@ def _connected(address: str) -> Any:
     return Trainings(address)
 
 
-def _follow(training: Any, name: str) -> int:
-    """Print what a training says until it ends; return its exit code."""
-    end = 0
-    try:
-        while True:
-            look: Look = training.look(end)
-            sys.stdout.write(look.log.decode(errors="replace"))
-            sys.stdout.flush()
-            moved, end = look.log_end > end, look.log_end
-            if not moved and look.exit_code is not None:
-                return look.exit_code
-            if not moved:
-                time.sleep(POLL_SECONDS)
-    except KeyboardInterrupt:
-        print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True)
-        return 130
-
-
-class _reported:  # noqa: N801 - a context manager
-    """Turns errors of the configuration and the cluster into a sentence and exit code 2."""
-
-    def __enter__(self) -> None:
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-        self._named = named("relaax cluster")
-        self._named.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, ConfigurationError):
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """Turn errors of the configuration and the cluster into a sentence and exit code 2."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    with named("relaax cluster"):
+        try:
+            yield
+        except ConfigurationError as error:
             print(f"relaax cluster: {error}", file=resilient(sys.stderr))
             raise typer.Exit(2) from None
-        self._named.__exit__(kind, error, trace)

@@ -1,6 +1,6 @@
 """The process that keeps a training on a cluster: `relaax run` whose processes are on its machines.
 
-`python -m relaax.cli.cluster.controller JSON`: the options, as `Options` has them.
+`python -m relaax.cli.cluster.controller JSON FOLDER`: the options, as `Options` has them, and its keeper's folder.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import ray
@@ -19,30 +19,37 @@ from relaax.cli.run.experiment import experiment
 from relaax.cli.run.plan import Plan, make_plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens, run_tokens
+from relaax.cluster.control import Control
+from relaax.cluster.keeper import FOLDER
 from relaax.cluster.machines import RayMachines
 from relaax.configuration import ConfigurationError
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, RLX_SERVER, WORKERS_TOKEN
 from relaax.configuration.sections import ClusterSection
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
 
 NAMESPACE = "relaax"
 TOKEN_BYTES = 24
+DRAIN = 60.0
+"""Seconds in which clients of an RLX server that ends may end their episodes and move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is trained, and where it is kept. `overrides`: as --set has them. `address`: of the cluster."""
+    """What is trained, and where it is kept. `overrides`: as --set has them. `address`: of the cluster. `summary`: a
+    file that gets the summary too.
+    """
 
     config: str
     overrides: list[str]
     run_dir: str
     fresh: bool
     address: str
+    summary: str | None = None
 
     def command(self) -> list[str]:
         """Return the command of the controller."""
-        return [sys.executable, "-m", "relaax.cli.cluster.controller", json.dumps(asdict(self))]
+        return [sys.executable, "-m", "relaax.cli.cluster.controller", json.dumps(asdict(self)), FOLDER]
 
 
 def tokens_of(plan: Plan) -> RunTokens:
@@ -51,15 +58,28 @@ def tokens_of(plan: Plan) -> RunTokens:
     return RunTokens({**made, **run_tokens(plan).tokens})
 
 
-def main(options: Options) -> int:
-    """Train, and return the exit code."""
+def plan_of(config: str, overrides: list[str]) -> Plan:
+    """Return the plan of a training on a cluster: its RLX servers let clients move before they end, if nothing else is
+    said. Raises ConfigurationError.
+    """
+    plan = make_plan(config, overrides, here=False)
+    if "drain" in plan.configuration.rlx_server.model_fields_set:
+        return plan
+    return replace(plan, configuration=plan.configuration.with_keys({RLX_SERVER.section: {"drain": DRAIN}}, "cluster"))
+
+
+def main(options: Options, folder: Path) -> int:
+    """Train, and return the exit code. `folder`: of the files by which it is controlled."""
     try:
-        plan = make_plan(options.config, options.overrides)
-        directory = RunDirectory(Path(options.run_dir))
+        plan = plan_of(options.config, options.overrides)
+        server = plan.configuration.parameter_server
+        directory = RunDirectory(Path(options.run_dir), None if server.checkpoint_aws_s3 is None else server)
+        control = Control(folder)
         ray.init(address=options.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
         section = plan.configuration.sections["relaax-cluster"]
         assert isinstance(section, ClusterSection)
-        machines = RayMachines(section, directory.configuration)
+        own_status = plan.configuration.rlx_server.status_bind is not None
+        machines = RayMachines(section, directory.configuration, directory.metrics, control, own_status)
         with EnvironmentCheck(plan) as check:
             try:
                 return experiment(
@@ -68,8 +88,9 @@ def main(options: Options) -> int:
                     check,
                     fresh=options.fresh,
                     progress=True,
-                    summary=None,
+                    summary=None if options.summary is None else Path(options.summary),
                     elsewhere=(machines, tokens_of(plan)),
+                    panel=control.panel,
                 )
             finally:
                 machines.release()
@@ -83,4 +104,4 @@ def main(options: Options) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level="WARNING", format="relaax cluster: %(message)s")
-    sys.exit(main(Options(**json.loads(sys.argv[1]))))
+    sys.exit(main(Options(**json.loads(sys.argv[1])), Path(sys.argv[2])))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError, manifest_key
+from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_key
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.evaluations import Evaluations
 from relaax.cli.run.panel import ProgressView
@@ -68,15 +68,16 @@ def experiment(
     progress: bool,
     summary: Path | None,
     elsewhere: tuple[Host, RunTokens] | None = None,
+    panel: Path | None = None,
 ) -> int:
     """Run an experiment, and return the exit code. `elsewhere`: the host of its processes, if that is not this machine,
-    and the tokens.
+    and the tokens. `panel`: a file that always shows what a terminal would.
 
     Raises ConfigurationError and StartError for problems found before any start; the directory is then unchanged.
     """
     host, tokens = elsewhere or (ThisMachine(), run_tokens(plan))
     refused = None
-    with ProgressView(plan, progress) as view:
+    with ProgressView(plan, progress, panel) as view:
         view.step(f"making one {plan.environment_name} as a check")
         check.wait()
         if summary is not None:
@@ -248,11 +249,11 @@ def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str
 
     The next start resumes from the same checkpoint.
     """
-    manager = CheckpointManager(LocalStore(directory.checkpoints))
     try:
+        manager = CheckpointManager(directory.store())
         for checkpoint_id in manager.published():
             try:
-                return str(directory.checkpoints / manifest_key(checkpoint_id)), manager.manifest(checkpoint_id)
+                return f"{directory.location}/{manifest_key(checkpoint_id)}", manager.manifest(checkpoint_id)
             except Damaged as damage:
                 _log.warning("the last checkpoint cannot be read: %s", damage)
     except StoreError as error:

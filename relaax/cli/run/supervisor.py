@@ -24,14 +24,16 @@ class Supervisor:
     def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens, host: Host | None = None) -> None:
         """`host`: where they run; by default on this machine."""
         self._plan = plan
+        self._tokens = tokens
         self._host = ThisMachine() if host is None else host
         self._directory = directory
         sections = plan.configuration.sections
         self._stop_seconds = {role.name: role.stop_seconds(sections) for role in roles.ROLES}
         self._processes = {
-            role.name: [self._process(role, number, tokens) for number in range(self._host.count(role, sections))]
+            role.name: [self._process(role, number) for number in range(self._host.count(role, sections))]
             for role in roles.ROLES
         }
+        self._leaving: list[tuple[Role, Supervised, float]] = []
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
         self.rlx_server = self._processes[RLX_SERVER.name][0]
@@ -124,8 +126,12 @@ class Supervisor:
         self._processes[role.name][number].start(self._command(role, number))
 
     def watch(self) -> None:
-        """Restart processes that have ended unexpectedly. Raises StartError if that does not help."""
+        """Restart processes that have ended unexpectedly, and start or end some where the host wants more or fewer.
+
+        Raises StartError if a restart does not help.
+        """
         for role in roles.ROLES:
+            self._resize(role)
             for number, process in enumerate([*self._processes[role.name]]):
                 if process.exit_code() is None or _is_done(role, number, process):
                     continue
@@ -136,7 +142,32 @@ class Supervisor:
                         raise
                     _log.warning("training goes on without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
+        self._take_leave()
         self._host.refresh()
+
+    def _resize(self, role: Role) -> None:
+        """Start processes after the last one, or ask the last ones to end."""
+        wanted, processes = self._host.wanted(role), self._processes[role.name]
+        if wanted is None:
+            return
+        while len(processes) < wanted:
+            processes.append(self._process(role, len(processes)))
+            self._start(role, len(processes) - 1)
+        while len(processes) > wanted:
+            process = processes.pop()
+            process.terminate()
+            self._leaving.append((role, process, time.monotonic() + self._stop_seconds[role.name]))
+
+    def _take_leave(self) -> None:
+        """Let go of processes that were asked to end and have, and kill those that take too long."""
+        for leaving in [*self._leaving]:
+            role, process, deadline = leaving
+            if process.exit_code() is not None:
+                self._leaving.remove(leaving)
+                self._host.retire(process)
+            elif time.monotonic() > deadline:
+                _log.warning("%s takes too long to end, and is killed", process.name)
+                process.kill()
 
     def _restart(self, role: Role, number: int, process: Supervised) -> None:
         code = process.exit_code()
@@ -156,13 +187,15 @@ class Supervisor:
     @property
     def ended_by_itself(self) -> bool:
         """Return whether training has finished and the parameter server has exited, or every client is done."""
-        return self.parameter_server.exit_code() == 0 or all(client.exit_code() == 0 for client in self.clients)
+        clients_are_done = bool(self.clients) and all(client.exit_code() == 0 for client in self.clients)
+        return self.parameter_server.exit_code() == 0 or clients_are_done
 
     def stop_training(self) -> None:
         """Stop the clients, then the others in turn. The parameter server keeps running."""
         for role in reversed(roles.ROLES):
             if role is not PARAMETER_SERVER:
-                self._stop(role, self._processes[role.name])
+                leaving = [process for other, process, _ in self._leaving if other is role]
+                self._stop(role, [*self._processes[role.name], *leaving])
 
     def stop_parameter_server(self) -> None:
         """Stop the shards last: the last checkpoint may take time. Shard 0 releases the others, which wait for it."""
@@ -185,15 +218,18 @@ class Supervisor:
 
     def kill(self) -> None:
         """Kill all processes at once."""
+        for process in [process for _, process, _ in self._leaving]:
+            process.kill()
+            process.wait(1.0)
         for role in reversed(roles.ROLES):
             for process in self._processes[role.name]:
                 process.kill()
                 process.wait(1.0)
         self._host.release()
 
-    def _process(self, role: Role, number: int, tokens: RunTokens) -> Supervised:
+    def _process(self, role: Role, number: int) -> Supervised:
         name = role.name if role.module is not None and number == 0 else f"{role.name}-{number}"
-        return self._host.process(role, number, name, self._directory.logs / f"{name}.log", tokens.of(role))
+        return self._host.process(role, number, name, self._directory.logs / f"{name}.log", self._tokens.of(role))
 
     def _command(self, role: Role, number: int) -> list[str]:
         if role.module is None:
@@ -205,6 +241,7 @@ class Supervisor:
             *("--config", self._host.configuration(self._directory.configuration)),
             *(("--bind", self._host.bind(role, number, processes[number])) if role.listens else ()),
             *role.arguments(self._host.told(), number, len(processes)),
+            *self._host.options(role),
         ]
 
 

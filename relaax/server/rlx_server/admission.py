@@ -60,6 +60,12 @@ class Admission:
             )
         return None
 
+    def free_places(self, workers: Collection[int]) -> int:
+        """Return how many more workers there is room for beside the worker processes `workers`."""
+        self._sample(workers)
+        spare = psutil.virtual_memory().available - self._reserve - self._worker_bytes * self._growing(workers)
+        return max(0, min(self._max_workers - len(workers), int(spare // self._worker_bytes)))
+
     def _growing(self, workers: Collection[int]) -> int:
         now = time.monotonic()
         self._seen_at = {pid: self._seen_at.get(pid, now) for pid in workers}

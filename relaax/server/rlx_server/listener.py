@@ -189,6 +189,7 @@ class Listener:
             "uptime_seconds": time.monotonic() - self._begun,
             "workers": len(children.serving),
             "handshaking": children.handshakes,
+            "free_places": self._admission.free_places(children.serving) if serving else 0,
             "waiting": {"hello": len(self._arrivals), "worker": len(self._whole) + len(self._wrong)},
             "connections": self._counts["accepted"],
             "forks": counts["forks"],

@@ -1,0 +1,113 @@
+"""What `relaax cluster` shows of trainings."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from relaax.cluster.control import PANEL, STATUS
+from relaax.cluster.keeper import Look
+from relaax.cluster.trainings import Training, Trainings
+from relaax.configuration import ConfigurationError
+
+POLL_SECONDS = 0.5
+_PROGRESS = re.compile(r"^ *\d+ s  ")
+
+
+def follow(training: Training, name: str) -> int:
+    """Print what a training says until it ends; return its exit code. A terminal gets its panel, too."""
+    console = Console(soft_wrap=True, highlight=False)
+    try:
+        if not console.is_terminal:
+            return _followed(training, None)
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            return _followed(training, live)
+    except KeyboardInterrupt:
+        print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True)
+        return 130
+
+
+def _followed(training: Training, live: Live | None) -> int:
+    end = 0
+    while True:
+        look: Look = training.look(end)
+        _print(look.log.decode(errors="replace"), live)
+        moved, end = look.log_end > end, look.log_end
+        if not moved and look.exit_code is not None:
+            return look.exit_code
+        if live is not None:
+            live.update(Text.from_ansi(training.read(PANEL)))
+        if not moved:
+            time.sleep(POLL_SECONDS)
+
+
+def _print(text: str, live: Live | None) -> None:
+    """Print what was said. Beside the panel, lines with its numbers are left out."""
+    if live is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    for line in text.splitlines():
+        if not _PROGRESS.match(line):
+            live.console.print(line, markup=False)
+
+
+def scaling_of(training: Training) -> str:
+    """Return the policy by which the number of RLX servers follows connections. Raises ConfigurationError."""
+    return str(_status(training)["scaling"])
+
+
+def show_trainings(trainings: Trainings, as_json: bool) -> None:
+    """Print every training with its last line."""
+    found = []
+    for name in trainings.names():
+        look = trainings.find(name).look(0)
+        while look.log and (more := trainings.find(name).look(look.log_end)).log:
+            look = more
+        lines = look.log.decode(errors="replace").splitlines()
+        found.append({"name": name, "exit_code": look.exit_code, "said": lines[-1].strip() if lines else ""})
+    if as_json:
+        print(json.dumps(found))
+        return
+    for each in found:
+        how = "running" if each["exit_code"] is None else f"ended ({each['exit_code']})"
+        print(f"{each['name']}: {how}: {each['said'] or 'nothing said yet'}")
+    if not found:
+        print("no training; relaax cluster start CONFIG starts one")
+
+
+def show_processes(training: Training, as_json: bool) -> None:
+    """Print a training's processes and the machines. Raises ConfigurationError."""
+    status = _status(training)
+    if as_json:
+        print(json.dumps(status))
+        return
+    columns = ("process", "state", "machine", "address", "restarts", "connections", "free places", "refused")
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
+    on = [each["machine"] for each in status["processes"]]
+    rows = [[each["address"], f"{each['cpus']:g}", on.count(each["address"])] for each in status["machines"]]
+    console.print(_table(("machine", "CPUs", "processes"), rows))
+
+
+def _status(training: Training) -> Any:
+    text = training.read(STATUS)
+    if not text:
+        raise ConfigurationError(f"{training.name} has not started its processes yet")
+    return json.loads(text)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    return table
