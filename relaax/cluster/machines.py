@@ -61,7 +61,9 @@ class RayMachines(Host):
     def __init__(
         self, section: ClusterSection, configuration: Path, metrics: Path, control: Control, own_status: bool
     ) -> None:
-        """`configuration`: the file of the run, in its directory; `metrics`: the folder there. `own_status`: whether the configuration says where RLX servers serve their status."""
+        """`configuration`: the file of the run, in its directory; `metrics`: the folder there. `own_status`: whether
+        the configuration says where RLX servers serve their status.
+        """
         self._control = control
         self._section = section
         self._configuration = configuration

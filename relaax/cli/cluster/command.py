@@ -42,8 +42,8 @@ def start(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Its directory, with logs and metrics, on this machine. Checkpoints go there too, and then all machines "
-            "must see it, or to S3. [default: runs/NAME]"
+            help="Its directory, with logs and metrics. Checkpoints go there too, and then all machines must see it, or "
+            "to S3. [default: runs/NAME]"
         ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew; a previous run is moved aside.")] = False,

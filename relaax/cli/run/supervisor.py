@@ -161,7 +161,7 @@ class Supervisor:
     def _take_leave(self) -> None:
         """Let go of processes that were asked to end and have, and kill those that take too long."""
         for leaving in [*self._leaving]:
-            role, process, deadline = leaving
+            _, process, deadline = leaving
             if process.exit_code() is not None:
                 self._leaving.remove(leaving)
                 self._host.retire(process)
