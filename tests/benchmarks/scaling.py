@@ -27,7 +27,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
-from machines import SERVERS, Namespaces, is_possible
 from ours import ROOT, plan_of
 from rows import Rows, write_tables
 
@@ -42,6 +41,7 @@ from relaax.planning.calibration import measured as costs_of
 from relaax.planning.forecast import on_machines
 from relaax.planning.workload import MachineSize
 from relaax.rlx import Box, Discrete
+from support.namespaces import SERVERS, Namespaces, is_possible
 from support.processes import Processes, Running
 
 CARTPOLE = "da3c_gym_cartpole"

@@ -37,12 +37,14 @@ REASONS = {
     "docker": "an engine for containers",
     "Kubernetes": "a cluster, kubectl and helm",
     "cloud": "an account",
+    "machines of Ray": "Ray's own program, on each of them",
+    "Ray": "a cluster",
     "GPU": "a device",
     "time": "minutes or hours",
     "Lab": "DeepMind Lab is built from source",
 }
 # Blocks of programs that are others' for the most part.
-NOT_OURS = ("needs docker", "needs Kubernetes", "needs cloud")
+NOT_OURS = ("needs docker", "needs Kubernetes", "needs cloud", "needs machines of Ray")
 PAGES = {str(page.relative_to(ROOT)): page for page in all_pages() if "tests" not in page.relative_to(ROOT).parts}
 FOLLOWED = [
     name

@@ -42,7 +42,7 @@ def start(
     run_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Its directory, with logs and metrics. Checkpoints go there too, and then all machines must see it, or "
+            help="Its directory, with logs and metrics. Checkpoints go there too, if all machines see it, or "
             "to S3. [default: runs/NAME]"
         ),
     ] = None,

@@ -5,7 +5,9 @@ They share processors and memory. A delay needs a kernel with netem; where it ha
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +54,25 @@ class Namespaces:
         """The same command on machine number `index`."""
         return ["ip", "netns", "exec", self.names[index], *words]
 
+    def address(self, index: int) -> str:
+        """The address of machine number `index`."""
+        return f"{NETWORK}.{index + 1}"
+
+    def connect(self, index: int, connected: bool) -> None:
+        """Plug the machine's cable in, or out."""
+        _must(["ip", "link", "set", self._device(index), "up" if connected else "down"])
+
+    def pids(self, index: int) -> list[int]:
+        """The processes of a machine."""
+        listed = subprocess.run(["ip", "netns", "pids", self.names[index]], capture_output=True, text=True, check=False)
+        return [int(word) for word in listed.stdout.split()]
+
+    def crash(self, index: int) -> None:
+        """Kill all processes of a machine at once."""
+        for pid in self.pids(index):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def carried(self) -> int:
         """Bytes from and to all machines so far, as their devices count them."""
         total = 0
@@ -81,6 +102,7 @@ class Namespaces:
 
     def _end(self) -> None:
         for index, name in enumerate(self.names):
+            self.crash(index)
             _run(["ip", "link", "del", self._device(index)])
             _run(["ip", "netns", "del", name])
         _run(["ip", "link", "del", self._bridge])
