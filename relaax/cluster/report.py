@@ -53,6 +53,7 @@ def _process(process: Supervised) -> dict[str, Any]:
         "state": state,
         "machine": seen.host if seen is not None else None,
         "address": process.address,
+        "pid": seen.pid if seen is not None else None,
         "restarts": process.restarts,
         "connections": None if connections is None else connections.workers,
         "free_places": None if connections is None else connections.free,

@@ -12,6 +12,7 @@ import pytest
 from relaax.cluster.keeper import FOLDER, HOST, LOG_BYTES, METRICS, Keeper, Look
 from support.processes import wait_until
 
+TOKEN = "a token of sixteen characters and more"
 LISTENS = """
 import sys, time
 print("told", *sys.argv[1:], flush=True)
@@ -76,7 +77,7 @@ def test_a_command_gets_the_training_s_tokens_and_no_others(keeper: Keeper, monk
     monkeypatch.setenv("RELAAX_PARAMETER_SERVER_TOKEN", "another training's")
     says = "import os; print({k: v for k, v in os.environ.items() if k.startswith('RELAAX_')}, 'all', flush=True)"
     keeper.start([sys.executable, "-c", says], {})
-    assert looked(keeper, "all").log.decode().splitlines()[0] == "{'RELAAX_TOKEN': '{TOKEN}'} all"
+    assert looked(keeper, "all").log.decode().splitlines()[0] == f"{ {'RELAAX_TOKEN': TOKEN} } all"
 
 
 def test_closing_leaves_no_process_and_no_folder(keeper: Keeper) -> None:

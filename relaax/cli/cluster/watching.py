@@ -91,7 +91,7 @@ def show_processes(training: Training, as_json: bool) -> None:
     if as_json:
         print(json.dumps(status))
         return
-    columns = ("process", "state", "machine", "address", "restarts", "connections", "free places", "refused")
+    columns = ("process", "state", "machine", "address", "pid", "restarts", "connections", "free places", "refused")
     console = Console(soft_wrap=True, highlight=False)
     console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
     on = [each["machine"] for each in status["processes"]]
