@@ -111,7 +111,7 @@ class RayMachines(Host):
 
     def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
         place = functools.partial(self._placed, role, number, name, secrets)
-        return RemoteProcess(name, log, place, self._files, self._metrics)
+        return RemoteProcess(name, log, place, self._files, self._metrics, self.refresh)
 
     def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
         self._processes = processes
@@ -205,9 +205,10 @@ class RayMachines(Host):
             return {ENVIRONMENTS: 1.0}
         return {"CPU": 0.0 if not role.vital else 1.0}
 
-    def _placed(self, role: Role, number: int, name: str, secrets: Mapping[str, str]) -> Any:
-        """Return a new keeper, which Ray places."""
+    def _placed(self, role: Role, number: int, name: str, secrets: Mapping[str, str], again: bool) -> Any:
+        """Return a new keeper, which Ray places; `again`: not for the first time."""
         resources = self._resources(role)
+        machines = serving_machines(resources) if role is RLX_SERVER and not again else []
         options: dict[str, Any] = {
             "num_cpus": resources.pop("CPU", 0.0),
             "num_gpus": resources.pop("GPU", 0.0),
@@ -224,11 +225,8 @@ class RayMachines(Host):
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
         elif role is RLX_SERVER and self._scaling is not None:
             options["scheduling_strategy"] = "DEFAULT"  # fills machines, so that others become idle and can go
-        elif role is RLX_SERVER:
-            machines = serving_machines(self._resources(RLX_SERVER))
-            if machines:
-                chosen = machines[number % len(machines)]
-                options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(chosen, soft=True)
+        elif number < len(machines):
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machines[number], soft=True)
         else:
             options["scheduling_strategy"] = "SPREAD"
         return ray.remote(PlacedKeeper).options(**options).remote(name, role.module is not None, dict(secrets))

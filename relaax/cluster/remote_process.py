@@ -31,15 +31,25 @@ Files = Callable[[], Mapping[str, str]]
 class RemoteProcess(Supervised):
     """A process that a keeper (`relaax.cluster.keeper`) owns.
 
-    `placed` makes the actor on a machine of the cluster's choice, each time that the process is started and has none.
+    `placed` makes the actor on a machine of the cluster's choice, each time that the process is started and has none;
+    it is told whether that is not the first time.
     `files` returns what its folder holds: addresses, configuration. What was last seen of it is kept: asking for the
     exit code waits for nobody.
     """
 
-    def __init__(self, name: str, log: Path, placed: Callable[[], Any], files: Files, metrics: Path) -> None:
-        """`metrics`: the folder to which the files of its own grow."""
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        placed: Callable[[bool], Any],
+        files: Files,
+        metrics: Path,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        """`metrics`: the folder to which the files of its own grow. `meanwhile`: called while it is waited for."""
         super().__init__(name, log)
         self._metrics = metrics
+        self._meanwhile = meanwhile
         self._ends: dict[str, int] = {}
         self._placed = placed
         self._files = files
@@ -58,7 +68,7 @@ class RemoteProcess(Supervised):
         self.address, self.failed = None, ""
         if self._keeper is None or self._lost:
             self._forget()
-            self._keeper = self._placed()
+            self._keeper = self._placed(self.restarts > 0)
             self._log_end, self._ends = 0, {}
         self._warned = False
         self._seen, self._looking, self._lost = None, None, ""
@@ -79,6 +89,7 @@ class RemoteProcess(Supervised):
     def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
         deadline = time.monotonic() + timeout
         while not self._announced and self.exit_code() is None and time.monotonic() < deadline:
+            self._meanwhile()
             if stopping.wait(0.05):
                 raise StartError(f"waiting for {self.name} was interrupted")
         if not self._announced and not self.is_done:
@@ -122,7 +133,9 @@ class RemoteProcess(Supervised):
         return self.exit_code() == 0 and self._seen is not None and self._seen.done
 
     def terminate(self) -> None:
-        if self._runs:
+        if self._runs and self._starting is not None:
+            self.lose_place("it is not needed any more")  # it was not placed: nothing to end in order
+        elif self._runs:
             self._keeper.terminate.remote()
 
     def kill(self) -> None:

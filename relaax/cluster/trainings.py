@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -18,10 +19,12 @@ from relaax.cluster.keeper import Look
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.server.address import AddressError, split_address
 
 NAMESPACE = "relaax"
 _PREFIX = "training-"
 _SECONDS = 60.0
+CONNECT_SECONDS = 10.0
 
 
 class Commanded(Protocol):
@@ -73,8 +76,9 @@ class Trainings:
 
     def __init__(self, address: str) -> None:
         try:
+            _require_somebody(address)
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, AuthenticationError, RuntimeError, ValueError) as error:
+        except (OSError, AddressError, AuthenticationError, RuntimeError, ValueError) as error:
             raise ConfigurationError(
                 f"no Ray cluster at {address}: {_first_line(error)}; `ray start --head` starts one, and with "
                 "RAY_AUTH_MODE=token each machine needs its token"
@@ -110,6 +114,12 @@ class Trainings:
         )
         ray.get(keeper.start.remote(options.command(), {}), timeout=_SECONDS)
         return Training(name, keeper)
+
+
+def _require_somebody(address: str) -> None:
+    """Raise OSError if nobody listens: Ray would try for minutes."""
+    if address != "auto":
+        socket.create_connection(split_address(address), CONNECT_SECONDS).close()
 
 
 def _tokens() -> Mapping[str, str]:

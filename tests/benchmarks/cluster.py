@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A training on a Ray cluster: cost, growth, overload, environments that come and go, machines that die.
 
-cost: CartPole by `relaax run` and by `relaax run --on ray` on one machine, in turns. linear: environments that are held to 30 steps/s,
-on 1, 2 and 4 machines. overload: 32 places of an RLX server, all taken, with and without 96 more who knock, in turns.
+cost: CartPole by `relaax run` and by `relaax run --on ray` on one machine, in turns. linear: environments that are held
+to 30 steps/s, on 1, 2 and 4 machines. overload: 32 places of an RLX server, all taken, with and without 96 more who
+knock, in turns.
 elastic: 0 environments, 128, 32, 0, with Ray's autoscaler. crashes: four machines, one of which dies each minute.
 cut-off: one of them is cut off for 30 seconds and for 5 minutes. Machines are network namespaces, which need root;
 they share the processors of this one. Writes cluster.csv, and the tables of docs/results/cluster.md.
@@ -40,6 +41,7 @@ from support.rlx_pair import make_hello
 
 CARTPOLE = "da3c_gym_cartpole"
 PARTS = ("cost", "linear", "overload", "elastic", "crashes", "cut-off")
+VICTIMS = ("parameter-server", "rlx-server", "client")
 LINEAR = ((1, 4), (1, 16), (1, 64), (2, 4), (2, 16), (2, 64), (4, 4), (4, 16), (4, 64), (4, 128))
 RATE = 30.0
 PLACES, KNOCKING, RATE_OF_FULL = 32, 96, 4.0
@@ -198,7 +200,7 @@ def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
             scene.calm(time.monotonic())
             for number in range(count):
                 begun = time.monotonic()
-                scene.crash(scene.holder("parameter-server") if number % 2 == 0 else 1 + number % 3)
+                scene.crash(scene.holder(VICTIMS[number % len(VICTIMS)]))
                 time.sleep(max(0.0, every - (time.monotonic() - begun)))
             for seconds in cut_off:
                 scene.cut_off(scene.holder("parameter-server"), seconds)

@@ -22,13 +22,15 @@ CARTPOLE = "da3c_gym_cartpole"
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     folder = tmp_path_factory.mktemp("ray")
-    with Processes(folder) as processes, RayNodes(processes, port=6391) as made:
+    with Processes(folder) as processes, RayNodes(processes) as made:
         made.start(0, 8)
         yield made
 
 
 def test_a_training_goes_on_without_its_command_and_ends_with_a_checkpoint(nodes: RayNodes, tmp_path: Path) -> None:
-    with ClusterTraining(nodes, CARTPOLE, tmp_path, "--set", "parameter-server.shards=2") as training:
+    with ClusterTraining(
+        nodes, CARTPOLE, tmp_path, "--set", "parameter-server.shards=2", "--set", "run.clients=2"
+    ) as training:
         status = training.wait_running()
         assert {process["name"] for process in status["processes"]} == {
             *("parameter-server", "parameter-server-1", "rlx-server", "client-0", "client-1"),
@@ -80,8 +82,10 @@ def test_what_cannot_be_is_said_in_a_sentence(nodes: RayNodes, tmp_path: Path) -
     unknown = nodes.relaax("cluster", "attach", "nothing")
     assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1), unknown.stderr
     assert "nothing" in unknown.stderr
-    wrong = RayNodes(nodes._processes, port=6391)
-    refused = wrong.relaax("cluster", "status")
+    config = nodes.relaax("cluster", "start", CARTPOLE, "--set", "run.name=Cartpoole", "--run-dir", str(tmp_path))
+    assert (config.returncode, "Cartpoole" in config.stderr) == (2, True), config.stdout + config.stderr
+    with RayNodes(Processes(tmp_path)) as stranger:  # who has another token
+        refused = stranger.relaax("cluster", "status", "--address", nodes.address)
     assert refused.returncode == 2
     assert "needs its token" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -90,7 +94,7 @@ def test_what_cannot_be_is_said_in_a_sentence(nodes: RayNodes, tmp_path: Path) -
 
 
 def test_a_process_that_dies_is_started_again(nodes: RayNodes, tmp_path: Path) -> None:
-    with ClusterTraining(nodes, CARTPOLE, tmp_path) as training:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, "--set", "run.clients=2") as training:
         training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
         server = of_role(training.wait_running(), "parameter-server")[0]
         os.kill(server["pid"], signal.SIGKILL)

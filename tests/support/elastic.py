@@ -18,11 +18,11 @@ from support.processes import Processes, Running
 from support.ray_nodes import RayNodes
 
 CLIENT = Path(__file__).with_name("elastic_client.py")
-TOKEN = "a token of environments that come and go"
+TOKEN = "a-token-of-environments-that-come-and-go"
 SERVER_CPUS, OTHER_CPUS = 4, 2
 IDLE_SECONDS = 10.0
 IDLE_MINUTES = 0.2
-PATIENCE = 600.0
+PATIENCE = 300.0
 Say = Callable[[str], None]
 
 
@@ -44,7 +44,7 @@ class Elastic:
     """That the parameter server knows of."""
 
 
-def autoscaler_config(folder: Path, machines: int) -> Path:
+def autoscaler_config(folder: Path, machines: int, address: str) -> Path:
     """A configuration of Ray's autoscaler with its fake provider, whose machines are processes of this one."""
     path = folder / "autoscaler.yaml"
     resources = {"CPU": SERVER_CPUS, "object_store_memory": 100_000_000}
@@ -53,14 +53,28 @@ def autoscaler_config(folder: Path, machines: int) -> Path:
         "max_workers": machines - 1,
         "idle_timeout_minutes": IDLE_MINUTES,
         "upscaling_speed": 100.0,
-        "provider": {"type": "fake_multinode", "disable_node_updaters": True, "launch_multiple": True},
+        "provider": {
+            "type": "fake_multinode",
+            "disable_node_updaters": True,
+            "launch_multiple": True,
+            "gcs_address": address,
+            "use_node_id_as_ip": True,
+        },
         "available_node_types": {
             "ray.head.default": {"resources": {}, "node_config": {}, "max_workers": 0},
             "machine": {"resources": resources, "node_config": {}, "min_workers": 0, "max_workers": machines - 1},
         },
         "head_node_type": "ray.head.default",
-        "head_node": {},
-        "worker_nodes": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "initialization_commands": [],
+        "setup_commands": [],
+        "head_setup_commands": [],
+        "worker_setup_commands": [],
+        "head_start_ray_commands": [],
+        "worker_start_ray_commands": [],
+        "auth": {},
     }
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path
@@ -69,10 +83,10 @@ def autoscaler_config(folder: Path, machines: int) -> Path:
 def rise_and_fall(processes: Processes, folder: Path, programs: int, each: int, rate: float, say: Say) -> Elastic:
     """Let programs with so many environments come, all but one of them go again, and then the last one."""
     seen = Elastic()
-    with RayNodes(processes, port=6390) as nodes:
+    with RayNodes(processes) as nodes:
         nodes.environment["RELAAX_TOKEN"] = TOKEN
         nodes.environment["AUTOSCALER_UPDATE_INTERVAL_S"] = "1"
-        config = autoscaler_config(folder, programs)
+        config = autoscaler_config(folder, programs, nodes.address)
         nodes.start(0, SERVER_CPUS + OTHER_CPUS, config=config, RAY_FAKE_CLUSTER="1")
         training = ClusterTraining(nodes, "da3c_gym_cartpole", folder, *_settings(programs, each))
         with training:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,16 +24,22 @@ START_SECONDS = 120.0
 _CONNECTED = "Ray runtime started"
 
 
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
 class RayNodes:
     """Each `start` is a machine more; they end with the block.
 
-    `network`: machines in namespaces; without it all nodes are on this machine's loopback, at `port`.
+    `network`: machines in namespaces; without it all nodes are on this machine.
     """
 
-    def __init__(self, processes: Processes, network: Namespaces | None = None, port: int = 6379) -> None:
+    def __init__(self, processes: Processes, network: Namespaces | None = None) -> None:
         self._processes = processes
         self._network = network
-        self._port = port
+        self._port = 6379 if network is not None else free_port()
         self._folder = tempfile.mkdtemp(prefix="ray-")  # short: Unix sockets have names of at most 107 bytes
         self.running: dict[int, Running] = {}
         self.environment = {

@@ -69,7 +69,7 @@ def begin(
 ) -> None:
     """Start a training, and show how it goes if `attached`. Raises ConfigurationError, and typer.Exit in the end."""
     from relaax.cli.cluster.controller import Options, plan_of
-    from relaax.cli.cluster.watching import follow
+    from relaax.cli.cluster.watching import follow, wait_begun
 
     called = name or plan_of(config, overrides).name
     place = run_dir or Path("runs") / called
@@ -82,9 +82,13 @@ def begin(
         None if summary is None else str(summary.resolve()),
     )
     training = _connected(address).begin(called, options)
-    print(f"{called} is started; its directory is {place}", flush=True)
     if attached:
         raise typer.Exit(follow(training, called))
+    code = wait_begun(training)
+    if code is not None:
+        training.close()
+        raise typer.Exit(code)
+    print(f"{called} is started; its directory is {place}", flush=True)
     print(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it")
 
 

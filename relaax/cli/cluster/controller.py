@@ -22,8 +22,8 @@ from relaax.cli.run.run_tokens import RunTokens, run_tokens
 from relaax.cluster.control import Control
 from relaax.cluster.keeper import FOLDER
 from relaax.cluster.machines import RayMachines
-from relaax.configuration import ConfigurationError
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, RLX_SERVER, WORKERS_TOKEN
+from relaax.configuration import ConfigurationError, unknown
+from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, RLX_SERVER, ROLES, WORKERS_TOKEN
 from relaax.configuration.sections import ClusterSection
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
@@ -63,6 +63,12 @@ def plan_of(config: str, overrides: list[str]) -> Plan:
     said. Raises ConfigurationError.
     """
     plan = make_plan(config, overrides, here=False)
+    section = plan.configuration.sections["relaax-cluster"]
+    assert isinstance(section, ClusterSection)
+    names = [role.name for role in ROLES]
+    for name in section.resources:
+        if name not in names:
+            raise ConfigurationError(f"relaax-cluster.resources: {unknown('role', name, names)}")
     if "drain" in plan.configuration.rlx_server.model_fields_set:
         return plan
     return replace(plan, configuration=plan.configuration.with_keys({RLX_SERVER.section: {"drain": DRAIN}}, "cluster"))

@@ -20,6 +20,10 @@ from relaax.cluster.trainings import Training, Trainings
 from relaax.configuration import ConfigurationError
 
 POLL_SECONDS = 0.5
+BEGIN_SECONDS = 120.0
+"""For the checks of a configuration and of one environment."""
+WIDTH = 160
+"""Of tables that no terminal shows."""
 _PROGRESS = re.compile(r"^ *\d+ s  ")
 
 
@@ -34,6 +38,20 @@ def follow(training: Training, name: str) -> int:
     except KeyboardInterrupt:
         print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True)
         return 130
+
+
+def wait_begun(training: Training) -> int | None:
+    """Wait until a training places its processes, and return None; if it ends before, print why, and return its exit
+    code.
+    """
+    deadline = time.monotonic() + BEGIN_SECONDS
+    while time.monotonic() < deadline and not training.read(STATUS):
+        look = training.look(0)
+        if look.exit_code is not None:
+            sys.stderr.write(look.log.decode(errors="replace"))
+            return look.exit_code
+        time.sleep(POLL_SECONDS)
+    return None
 
 
 def _followed(training: Training, live: Live | None) -> int:
@@ -92,7 +110,9 @@ def show_processes(training: Training, as_json: bool) -> None:
         print(json.dumps(status))
         return
     columns = ("process", "state", "machine", "address", "pid", "restarts", "connections", "free places", "refused")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
     console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
     on = [each["machine"] for each in status["processes"]]
     rows = [[each["address"], f"{each['cpus']:g}", on.count(each["address"])] for each in status["machines"]]

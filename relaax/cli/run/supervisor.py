@@ -87,7 +87,7 @@ class Supervisor:
                 self._start_led(role)
             else:
                 self._start_all(role)
-                self._await_all(role)
+                self._await_all(role, 0, None if role.reserved else 1)  # those who come later find their way
             self._host.refresh()
 
     def start_parameter_server(self) -> None:
@@ -113,9 +113,9 @@ class Supervisor:
         for number in range(first, len(self._processes[role.name])):
             self._start(role, number)
 
-    def _await_all(self, role: Role, first: int = 0) -> None:
-        """Wait until those from number `first` on are ready. Raises StartError."""
-        for process in self._processes[role.name][first:]:
+    def _await_all(self, role: Role, first: int = 0, end: int | None = None) -> None:
+        """Wait until those from number `first` on, and before `end`, are ready. Raises StartError."""
+        for process in self._processes[role.name][first:end]:
             process.wait_ready(self._host.start_seconds, self.stopping)
 
     def start_clients(self) -> None:
