@@ -23,6 +23,7 @@ from relaax.cluster.remote_process import RemoteProcess
 from relaax.cluster.report import occupancy, report
 from relaax.cluster.scaling import Scaling
 from relaax.configuration import HERE, roles
+from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.roles import (
     CLIENT,
     LEARNER,
@@ -33,7 +34,6 @@ from relaax.configuration.roles import (
     Addresses,
     Role,
 )
-from relaax.configuration.sections import ClusterSection
 from relaax.supervision.host import Host
 from relaax.supervision.process import Supervised
 

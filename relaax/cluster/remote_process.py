@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from relaax.cluster.keeper import Look
 from relaax.supervision.process import StartError, Supervised
@@ -170,8 +170,7 @@ class RemoteProcess(Supervised):
         now = time.monotonic()
         try:
             if self._starting is not None and _is_there(self._starting):
-                starting, self._starting = self._starting, None
-                ray.get(starting)
+                self._take_start()
             if self._looking is not None and _is_there(self._looking):
                 looking, self._looking = self._looking, None
                 self._take(ray.get(looking))
@@ -181,11 +180,20 @@ class RemoteProcess(Supervised):
             if self._starting is not None and not self._warned and now - self._started_at > LATE_SECONDS:
                 self._warned = True
                 _log.warning("%s waits for a place: no machine has the resources free that it takes", self.name)
+        except ActorUnavailableError:
+            self._looking = None  # its machine does not answer; Ray says so when it is lost
         except RayActorError as error:
             self._lost = str(error).partition("\n")[0]
             self._starting = self._looking = None
             _log.warning("%s is lost: its keeper or its machine has ended", self.name)
             self._write(f"relaax: {self.name} is lost: {self._lost}\n".encode())
+
+    def _take_start(self) -> None:
+        starting, self._starting = self._starting, None
+        try:
+            ray.get(starting)
+        except ActorUnavailableError:
+            self.lose_place("its machine did not answer when it was to start")  # nobody knows whether it has
 
     def _take(self, look: Look) -> None:
         if look.log or look.grown:

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.sections import (
-    ClusterSection,
     LearnerSection,
     ParameterServerSection,
     ReplayServerSection,

@@ -12,7 +12,7 @@ import pytest
 from relaax.cluster.keeper import FOLDER, HOST, LOG_BYTES, METRICS, Keeper, Look
 from support.processes import wait_until
 
-TOKEN = "a token of sixteen characters and more"
+TOKEN = "a-token-of-sixteen-characters-and-more"
 LISTENS = """
 import sys, time
 print("told", *sys.argv[1:], flush=True)

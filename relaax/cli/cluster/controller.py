@@ -23,8 +23,8 @@ from relaax.cluster.control import Control
 from relaax.cluster.keeper import FOLDER
 from relaax.cluster.machines import RayMachines
 from relaax.configuration import ConfigurationError, unknown
+from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, RLX_SERVER, ROLES, WORKERS_TOKEN
-from relaax.configuration.sections import ClusterSection
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
 
