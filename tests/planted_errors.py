@@ -95,6 +95,7 @@ METERS_PY = "relaax/server/rlx_server/meters.py"
 CHILDREN_PY = "relaax/server/rlx_server/children.py"
 MEASURES_PY = "relaax/server/rlx_server/worker_metrics.py"
 PEER_PY = "relaax/server/rlx_server/peer.py"
+LISTENER_PY = "relaax/server/rlx_server/listener.py"
 PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
 SESSION_PY = "relaax/server/rlx_server/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
@@ -148,6 +149,10 @@ TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
+PLACES_PY = "relaax/client/places.py"
+PLACES = "tests/client/test_places.py"
+SCALING_PY = "relaax/cluster/scaling.py"
+SCALING = "tests/cluster/test_scaling.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
@@ -1898,6 +1903,55 @@ ERRORS = (
         "a session that has been away for long keeps its indices",
         [("relaax/server/parameter_server/actors.py", "if since > limit and self._kept <= MAX_KEPT:", "if True:")],
         "tests/server/parameter_server/test_registry.py",
+    ),
+    # Several machines.
+    planted(
+        "places-ask-who-has-refused",
+        "a client goes back to a server that has just refused it, while others are left",
+        [(PLACES_PY, "left = [address for address in listed if address not in self._refused]", "left = listed")],
+        PLACES,
+    ),
+    planted(
+        "places-stay-when-sent-away",
+        "a client comes back to the server that has sent it away",
+        [(PLACES_PY, "self._stays = connected and code is not ErrorCode.REBALANCING", "self._stays = connected")],
+        PLACES,
+    ),
+    planted(
+        "moving-read-once",
+        "a server that moves is looked for at its first place",
+        [("relaax/parameters/moving.py", "if seen != self._seen:", "if self._seen is None:")],
+        "tests/parameters/test_moving.py",
+    ),
+    planted(
+        "drain-in-no-time",
+        "connections of a server that ends are cut in the middle of their episodes",
+        [(LISTENER_PY, "self._is_undisturbed() and time.monotonic() < until", "False")],
+        "tests/server/rlx_server/test_end.py",
+    ),
+    planted(
+        "scaling-without-buffer",
+        "a server goes although the places that should be free are not",
+        [(SCALING_PY, ">= last.workers + self._buffer", ">= last.workers")],
+        SCALING,
+    ),
+    planted(
+        "scaling-by-refusals-of-before",
+        "refusals of nobody knows when ask for a server",
+        [(SCALING_PY, "if more > 0 and number in before:", "if more > 0:")],
+        SCALING,
+    ),
+    planted(
+        "scaling-does-not-wait",
+        "a server that starts has no places, so that another one is asked for",
+        [(SCALING_PY, " + places * (present - len(answering))", "")],
+        SCALING,
+    ),
+    planted(
+        "keeper-tells-the-log-again",
+        "each look at a process brings its whole log",
+        [("relaax/cluster/keeper.py", "log.seek(log_end)", "log.seek(0)")],
+        "tests/cluster/test_keeper.py",
     ),
 )
 

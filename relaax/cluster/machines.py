@@ -237,6 +237,8 @@ class PlacedKeeper(Keeper):
 
     def __init__(self, name: str, server: bool, secrets: Mapping[str, str]) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        with contextlib.suppress(PermissionError):  # Ray's workers are at 15, behind all else on the machine
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         super().__init__(name, host, server, secrets)
 

@@ -9,10 +9,12 @@ there was one.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
 import time
+import traceback
 
 import numpy as np
 
@@ -35,7 +37,7 @@ class Environments:
         self._lock = threading.Lock()
         self._seen: set[int] = set()
         self._begun = time.monotonic()
-        self._threads = [threading.Thread(target=self._run, args=(index,)) for index in range(connections)]
+        self._threads = [threading.Thread(target=self._whole, args=(index,)) for index in range(connections)]
 
     def run(self) -> None:
         """Until all have ended."""
@@ -48,6 +50,13 @@ class Environments:
     def measure_anew(self) -> None:
         """Forget what actions took so far."""
         self.act_ms = []
+
+    def _whole(self, index: int) -> None:
+        try:
+            self._run(index)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # one that is missing would be waited for
 
     def _run(self, index: int) -> None:
         box = Box(shape=(4,))
