@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ray
 from ray.exceptions import RayError
@@ -43,6 +44,7 @@ ENVIRONMENTS = "environments"
 """The custom resource of machines that environment programs go to, where any has it: `ray start --resources`."""
 _SPREAD = (PARAMETER_SERVER, REPLAY_SERVER)
 _CONFIGURATION = "configuration.yaml"
+NODES_SECONDS = 1.0
 ROOM_SECONDS = 15.0
 """Pause between two environment programs that lose their places to a shard without one."""
 
@@ -244,8 +246,19 @@ class PlacedKeeper(Keeper):
 
 
 def alive() -> list[dict[str, Any]]:
-    """Return Ray's records of the machines that are there."""
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    """Return Ray's records of the machines that are there, at most a second old."""
+    if time.monotonic() >= _nodes.asked_at + NODES_SECONDS:
+        _nodes.records = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        _nodes.asked_at = time.monotonic()
+    return _nodes.records
+
+
+class _Nodes:
+    asked_at = -math.inf
+    records: ClassVar[list[dict[str, Any]]] = []
+
+
+_nodes = _Nodes()
 
 
 def serving_machines(resources: Mapping[str, float]) -> list[str]:

@@ -20,8 +20,10 @@ _log = logging.getLogger(__name__)
 
 GONE = -9
 """The exit code of a process whose machine or keeper is gone."""
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 1.0
 """Pause between two looks at a process."""
+FIRST_LOOKS_SECONDS = 0.2
+"""Until it has announced itself."""
 LATE_SECONDS = 15.0
 """Who is not placed by then is said to wait."""
 
@@ -175,7 +177,7 @@ class RemoteProcess(Supervised):
                 looking, self._looking = self._looking, None
                 self._take(ray.get(looking))
             if self._looking is None and self._starting is None and not self._lost and now >= self._look_at:
-                self._look_at = now + LOOK_SECONDS
+                self._look_at = now + (LOOK_SECONDS if self._announced else FIRST_LOOKS_SECONDS)
                 self._looking = self._keeper.look.remote(self._log_end, dict(self._ends))
             if self._starting is not None and not self._warned and now - self._started_at > LATE_SECONDS:
                 self._warned = True

@@ -73,6 +73,7 @@ class RayNodes:
         words += ["--object-store-memory", str(STORE_BYTES), "--num-cpus", f"{cpus:g}", "--resources", resources]
         if index == 0:
             words += ["--head", "--port", str(self._port), "--include-dashboard=false", "--temp-dir", self._folder]
+            words += ["--ray-client-server-port", str(free_port())]
         else:
             words += ["--address", self.address]
         if config is not None:
