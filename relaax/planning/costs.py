@@ -6,6 +6,7 @@ benchmark's file replaces what it has measured (`relaax.planning.calibration`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 SHARED_US, SHARED_US_PER_PARAMETER = 134.0, 1.28e-3
@@ -87,6 +88,18 @@ def exchange_us(parameters: float, bridge: str, pushes: float = 1.0) -> float:
 
 
 WARM_PROCESSES, COLD_PROCESSES = 2.0, 8.0
+
+
+THRONG = 0.2
+
+
+def thronged(processes: float, cores: float, busy: float) -> float:
+    """Return how many times as much everything costs with so many processes per core that are `busy`, 0 to 1.
+
+    Each doubling beyond `COLD_PROCESSES` adds a fifth: fitted to the table of docs/scaling.md, where a free step of
+    CartPole takes 0.39 ms with 4 connections on two cores, 0.6 with 64 and 0.7 with 128.
+    """
+    return 1.0 + THRONG * busy * math.log2(max(1.0, processes / cores / COLD_PROCESSES))
 
 
 def crowding(processes: float, cores: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relaax.planning.costs import SERVER_SHARE, Costs, exchange_us
 from relaax.planning.workload import Workload
@@ -61,6 +61,11 @@ class Demand:
     def worker(self) -> float:
         """Return a worker's whole cost of a message."""
         return self.act + (self.learn + self.exchange_worker) / self.rollout
+
+    def costing(self, factor: float) -> Demand:
+        """Return the same where all processor time is so many times as long."""
+        times = ("client", "act", "learn", "exchange_worker", "exchange_shard", "learner", "replay")
+        return replace(self, **{name: factor * getattr(self, name) for name in times})
 
 
 def demand(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from relaax.planning.costs import GRPC, SHARED, Costs, crowding, woken_us
+from relaax.planning.costs import GRPC, SHARED, Costs, crowding, thronged, woken_us
 from relaax.planning.demand import Demand, demand
 from relaax.planning.memory import (
     RLX_SERVER_MB,
@@ -112,8 +112,10 @@ def _together(
 ) -> tuple[Forecast, float]:
     """Return the forecast, and the share of all cores that is used."""
     way = SHARED if machines == 1 and bridge != GRPC else GRPC
-    crowded = crowding(2.0 * workload.connections / machines, size.cores)
+    processes = 2.0 * workload.connections / machines
+    crowded = crowding(processes, size.cores)
     asked = demand(workload, costs, way, crowded, crowded, crowded, sleeps)
+    asked = asked.costing(thronged(processes, size.cores, 1.0 - sleeps))
     every = asked.client + asked.worker + asked.pushes * asked.exchange_shard * workload.shards
     pool = Pool(size.cores, machines, every + asked.learner + asked.replay, BURSTS + asked.pushes)
     delay = woken_us(costs, sleeps) + 1e3 * size.round_trip_ms

@@ -15,6 +15,7 @@ from relaax.planning.costs import (
     MessageCost,
     crowding,
     exchange_us,
+    thronged,
     woken_us,
 )
 from relaax.planning.demand import demand
@@ -97,13 +98,21 @@ def test_caches_are_shared_by_processes() -> None:
     assert COSTS.worker.us(4, 1.0) == 360.0
 
 
+def test_many_busy_processes_on_a_core_cost_each_other_time() -> None:
+    assert [thronged(processes, 2, 1.0) for processes in (1, 16, 32, 64)] == pytest.approx([1.0, 1.0, 1.2, 1.4])
+    assert thronged(64, 2, 0.5) == pytest.approx(1.2)
+    crowd = on_machines(replace(SMALL, environments=256, per_connection=1, rate=None), COSTS, SIZE, 1)
+    half = on_machines(replace(SMALL, environments=128, per_connection=1, rate=None), COSTS, SIZE, 1)
+    assert crowd.steps_per_second < half.steps_per_second
+
+
 def test_who_is_held_to_a_rate_sleeps_and_costs_more_until_the_cores_are_full() -> None:
     costs = replace(COSTS, paced=1.5)
     few, many = (on_machines(replace(SMALL, environments=n), costs, SIZE, 1) for n in (4, 1000))
     lighter = on_machines(replace(SMALL, environments=4), COSTS, SIZE, 1)
     assert part(few, "workers").cores > 1.3 * part(lighter, "workers").cores
     each = [part(found, "workers").cores / found.steps_per_second for found in (few, many)]
-    assert each[1] < each[0]
+    assert each[1] / thronged(500, SIZE.cores, 1.0) < each[0]
     full = replace(SMALL, environments=50_000)
     reached = on_machines(full, costs, SIZE, 1).steps_per_second
     assert reached == pytest.approx(on_machines(replace(full, rate=None), costs, SIZE, 1).steps_per_second, rel=0.01)
