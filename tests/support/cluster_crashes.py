@@ -73,9 +73,8 @@ class CrashScene:
     def crash(self, index: int) -> None:
         """Let a machine die, wait until all is well, and let it come back."""
         what = self._on(index)
-        begun = time.monotonic()
         self.nodes.crash(index)
-        calm = self.calm(begun)
+        calm = self.calm(time.monotonic())
         self.seen.calm.append((what, calm))
         self.say(f"machine {index} with {what} died: every client trains after {calm:.1f} s")
         self.nodes.start(index, CPUS)
