@@ -32,7 +32,7 @@ def scene(processes: Processes, tmp_path: Path) -> Iterator[CrashScene]:
 
 
 def test_machines_die_and_every_update_is_accounted_for(scene: CrashScene, short: bool) -> None:
-    """The first has a shard: training goes on elsewhere, and nothing is left behind. Then one is cut off for a while."""
+    """The first has a shard: training goes on elsewhere, and nothing is left behind. Then one is cut off a while."""
     with scene.training:
         archive = scene.archive()
         scene.calm(time.monotonic())
