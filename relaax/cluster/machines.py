@@ -9,8 +9,9 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
@@ -253,9 +254,10 @@ def alive() -> list[dict[str, Any]]:
     return _nodes.records
 
 
+@dataclass
 class _Nodes:
-    asked_at = -math.inf
-    records: ClassVar[list[dict[str, Any]]] = []
+    asked_at: float = -math.inf
+    records: list[dict[str, Any]] = field(default_factory=list)
 
 
 _nodes = _Nodes()

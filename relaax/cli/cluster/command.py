@@ -69,7 +69,7 @@ def begin(
 ) -> None:
     """Start a training, and show how it goes if `attached`. Raises ConfigurationError, and typer.Exit in the end."""
     from relaax.cli.cluster.controller import Options, plan_of
-    from relaax.cli.cluster.watching import follow, wait_begun
+    from relaax.cli.cluster.watching import follow, own_output, wait_begun
 
     called = name or plan_of(config, overrides).name
     place = run_dir or Path("runs") / called
@@ -88,8 +88,8 @@ def begin(
     if code is not None:
         training.close()
         raise typer.Exit(code)
-    print(f"{called} is started; its directory is {place}", flush=True)
-    print(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it")
+    print(f"{called} is started; its directory is {place}", flush=True, file=own_output())
+    print(f"relaax cluster attach {called} shows how it goes, relaax cluster stop {called} ends it", file=own_output())
 
 
 @cluster.command()
@@ -133,7 +133,7 @@ def scale(
     a server move to others with the end of their episodes.
     """
     with _reported():
-        from relaax.cli.cluster.watching import scaling_of
+        from relaax.cli.cluster.watching import own_output, scaling_of
 
         if rlx_servers is None and clients is None:
             raise ConfigurationError("scale needs --rlx-servers or --clients")
@@ -146,7 +146,7 @@ def scale(
             )
         numbers = {"rlx-server": rlx_servers, "client": clients}
         training.ask({role: number for role, number in numbers.items() if number is not None})
-        print(f"{name} is asked; relaax cluster status {name} shows it")
+        print(f"{name} is asked; relaax cluster status {name} shows it", file=own_output())
 
 
 @cluster.command()
@@ -164,8 +164,10 @@ def stop(name: NameArgument, address: AddressOption = "auto") -> None:
 
 def _connected(address: str) -> Any:
     """Return the trainings of a cluster. Raises ConfigurationError if there is none."""
+    from relaax.cli.cluster.watching import own_output
     from relaax.cluster.trainings import Trainings
 
+    own_output()
     return Trainings(address)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -27,16 +28,23 @@ WIDTH = 160
 _PROGRESS = re.compile(r"^ *\d+ s  ")
 
 
+@functools.cache
+def own_output() -> TextIO:
+    """Return standard output, which from then on is ours alone: Ray prints at any time, now to standard error."""
+    ours, sys.stdout = sys.stdout, sys.stderr
+    return ours
+
+
 def follow(training: Training, name: str) -> int:
     """Print what a training says until it ends; return its exit code. A terminal gets its panel, too."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(file=own_output(), soft_wrap=True, highlight=False)
     try:
         if not console.is_terminal:
             return _followed(training, None)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             return _followed(training, live)
     except KeyboardInterrupt:
-        print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True)
+        print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True, file=own_output())
         return 130
 
 
@@ -71,8 +79,7 @@ def _followed(training: Training, live: Live | None) -> int:
 def _print(text: str, live: Live | None) -> None:
     """Print what was said. Beside the panel, lines with its numbers are left out."""
     if live is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print(text, end="", flush=True, file=own_output())
         return
     for line in text.splitlines():
         if not _PROGRESS.match(line):
@@ -94,25 +101,25 @@ def show_trainings(trainings: Trainings, as_json: bool) -> None:
         lines = look.log.decode(errors="replace").splitlines()
         found.append({"name": name, "exit_code": look.exit_code, "said": lines[-1].strip() if lines else ""})
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(found), file=own_output())
         return
     for each in found:
         how = "running" if each["exit_code"] is None else f"ended ({each['exit_code']})"
-        print(f"{each['name']}: {how}: {each['said'] or 'nothing said yet'}")
+        print(f"{each['name']}: {how}: {each['said'] or 'nothing said yet'}", file=own_output())
     if not found:
-        print("no training; relaax cluster start CONFIG starts one")
+        print("no training; relaax cluster start CONFIG starts one", file=own_output())
 
 
 def show_processes(training: Training, as_json: bool) -> None:
     """Print a training's processes and the machines. Raises ConfigurationError."""
     status = _status(training)
     if as_json:
-        print(json.dumps(status))
+        print(json.dumps(status), file=own_output())
         return
     columns = ("process", "state", "machine", "address", "pid", "restarts", "connections", "free places", "refused")
-    console = Console(highlight=False)
+    console = Console(file=own_output(), highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+        console = Console(file=own_output(), highlight=False, width=WIDTH)
     console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
     on = [each["machine"] for each in status["processes"]]
     rows = [[each["address"], f"{each['cpus']:g}", on.count(each["address"])] for each in status["machines"]]
