@@ -42,7 +42,7 @@ def test_machines_die_and_every_update_is_accounted_for(scene: CrashScene, short
             scene.crash(scene.holder(role))
             if not short:
                 time.sleep(max(0.0, EVERY_SECONDS - (time.monotonic() - begun)))  # the pace of the faults
-        scene.cut_off(scene.holder("parameter-server"), 30.0)
+        scene.cut_off(scene.holder("parameter-server"), 12.0 if short else 30.0)
         seen = scene.end(archive)
     assert len(seen.calm) == len(victims) + 1
     assert max(seconds for _, seconds in seen.calm) < AGAIN_SECONDS * (3 if short else 1), seen.calm

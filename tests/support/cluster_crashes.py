@@ -24,6 +24,9 @@ SHARDS = 2
 CLIENTS = 4
 CPUS = 4
 PATIENCE = 300.0
+NOTICED_SECONDS = 20.0
+"""A machine that was cut off for less is not given up by Ray, by its own settings."""
+SETTLED_SECONDS = 60.0
 Say = Callable[[str], None]
 
 
@@ -88,8 +91,14 @@ class CrashScene:
         calm = self.calm(time.monotonic())
         self.seen.calm.append((f"{what}, cut off for {seconds:g} s", calm))
         self.say(f"machine {index} with {what} was cut off for {seconds:g} s: every client trains after {calm:.1f} s")
+        if seconds < NOTICED_SECONDS:
+            return
+        time.sleep(SETTLED_SECONDS)  # Ray's own time to give a machine up: nothing says that it will not
         if self.nodes.running[index].returncode is not None:
-            self.nodes.start(index, CPUS)  # Ray has given it up, and ends what runs on it
+            self.nodes.running.pop(index)
+            self.nodes.start(index, CPUS)
+        self.training.wait_running()
+        self.calm(time.monotonic())
 
     def holder(self, role: str) -> int:
         """A machine but the first that has a process of a role."""
