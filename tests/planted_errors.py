@@ -149,8 +149,8 @@ TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
-PLACES_PY = "relaax/client/places.py"
-PLACES = "tests/client/test_places.py"
+CLIENT_PLACES_PY = "relaax/client/places.py"
+CLIENT_PLACES = "tests/client/test_places.py"
 SCALING_PY = "relaax/cluster/scaling.py"
 SCALING = "tests/cluster/test_scaling.py"
 
@@ -1908,14 +1908,20 @@ ERRORS = (
     planted(
         "places-ask-who-has-refused",
         "a client goes back to a server that has just refused it, while others are left",
-        [(PLACES_PY, "left = [address for address in listed if address not in self._refused]", "left = listed")],
-        PLACES,
+        [(CLIENT_PLACES_PY, "left = [address for address in listed if address not in self._refused]", "left = listed")],
+        CLIENT_PLACES,
     ),
     planted(
         "places-stay-when-sent-away",
         "a client comes back to the server that has sent it away",
-        [(PLACES_PY, "self._stays = connected and code is not ErrorCode.REBALANCING", "self._stays = connected")],
-        PLACES,
+        [
+            (
+                CLIENT_PLACES_PY,
+                "self._stays = connected and code is not ErrorCode.REBALANCING",
+                "self._stays = connected",
+            )
+        ],
+        CLIENT_PLACES,
     ),
     planted(
         "moving-read-once",

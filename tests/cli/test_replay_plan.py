@@ -123,4 +123,4 @@ def test_processes_are_told_of_each_other() -> None:
     assert second[:-2] == [*services, "--learner", "1"]
     assert second[-1] == "relaax-learner.status_bind=null", "one port cannot be that of two"
     assert REPLAY_SERVER.arguments(addresses, 1, 2)[:2] == ["--shard", "1/2"]
-    assert RLX_SERVER.arguments({**addresses, "replay-server": []}, 0) == services[:2]
+    assert RLX_SERVER.arguments({**addresses, "replay-server": []}, 0, 1) == services[:2]
