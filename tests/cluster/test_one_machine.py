@@ -17,6 +17,7 @@ from support.ray_nodes import RayNodes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CARTPOLE = "da3c_gym_cartpole"
+ENDLESS = ("--set", "run.clients=2", "--set", "run.target_return=null")
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
 
 
 def test_a_training_goes_on_without_its_command_and_ends_with_a_checkpoint(nodes: RayNodes, tmp_path: Path) -> None:
-    with ClusterTraining(
-        nodes, CARTPOLE, tmp_path, "--set", "parameter-server.shards=2", "--set", "run.clients=2"
-    ) as training:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, "--set", "parameter-server.shards=2", *ENDLESS) as training:
         status = training.wait_running()
         assert {process["name"] for process in status["processes"]} == {
             *("parameter-server", "parameter-server-1", "rlx-server", "client-0", "client-1"),
@@ -94,7 +93,7 @@ def test_what_cannot_be_is_said_in_a_sentence(nodes: RayNodes, tmp_path: Path) -
 
 
 def test_a_process_that_dies_is_started_again(nodes: RayNodes, tmp_path: Path) -> None:
-    with ClusterTraining(nodes, CARTPOLE, tmp_path, "--set", "run.clients=2") as training:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, *ENDLESS) as training:
         training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
         server = of_role(training.wait_running(), "parameter-server")[0]
         os.kill(server["pid"], signal.SIGKILL)
