@@ -20,8 +20,10 @@ _log = logging.getLogger(__name__)
 
 GONE = -9
 """The exit code of a process whose machine or keeper is gone."""
-LOOK_SECONDS = 1.0
-"""Pause between two looks at a process."""
+LOOK_SECONDS = 2.0
+"""Pause between two looks at a process: each costs a millisecond of the machines' time."""
+ASK_SECONDS = 0.1
+"""Pause between two questions whether a look is back."""
 FIRST_LOOKS_SECONDS = 0.2
 """Until it has announced itself."""
 LATE_SECONDS = 15.0
@@ -58,7 +60,7 @@ class RemoteProcess(Supervised):
         self._keeper: Any = None
         self._starting: Any = None
         self._looking: Any = None
-        self._look_at = 0.0
+        self._look_at = self._ask_at = 0.0
         self._log_end = 0
         self._seen: Look | None = None
         self._lost = ""
@@ -170,6 +172,9 @@ class RemoteProcess(Supervised):
     def _look(self) -> None:
         """Take what a look has shown, and look again if it is time; waits for nothing."""
         now = time.monotonic()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + ASK_SECONDS
         try:
             if self._starting is not None and _is_there(self._starting):
                 self._take_start()
