@@ -8,8 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +66,7 @@ class RayMachines(Host):
         """`configuration`: the file of the run, in its directory; `metrics`: the folder there. `own_status`: whether
         the configuration says where RLX servers serve their status.
         """
+        super().__init__()
         self._control = control
         self._section = section
         self._configuration = configuration
@@ -75,7 +75,8 @@ class RayMachines(Host):
         self._scaling = None if section.scaling == "fixed" else Scaling(section)
         self._asked: Mapping[str, int] = {}
         self._room_at = 0.0
-        self._processes: Mapping[str, Sequence[Supervised]] = {}
+        self._nodes: list[dict[str, Any]] = []
+        self._nodes_at = -math.inf
         self._groups: dict[str, PlacementGroup] = {}
         self._told: dict[str, str] = {}
 
@@ -89,7 +90,7 @@ class RayMachines(Host):
     def _servers(self) -> int:
         if self._scaling is not None:
             return self._section.rlx_servers or 1
-        return self._section.rlx_servers or len(serving_machines(self._resources(RLX_SERVER))) or 1
+        return self._section.rlx_servers or len(self._serving(self._resources(RLX_SERVER))) or 1
 
     def wanted(self, role: Role) -> int | None:
         if role.name in self._asked:
@@ -124,10 +125,8 @@ class RayMachines(Host):
                 self._groups[role.name] = placement_group(bundles, strategy="SPREAD", name=f"relaax-{role.name}")
 
     def release(self) -> None:
-        for processes in self._processes.values():
-            for process in processes:
-                if isinstance(process, RemoteProcess):
-                    process.close()
+        for process in self._remote:
+            process.close()
         for group in self._groups.values():
             with contextlib.suppress(RayError):
                 remove_placement_group(group)
@@ -141,9 +140,6 @@ class RayMachines(Host):
             role.name: [f"@{FOLDER}/{role.name}"] if self._processes.get(role.name) else [] for role in roles.servers()
         }
 
-    def actual(self, role: Role) -> list[str]:
-        return [process.address or "127.0.0.1:0" for process in self._processes.get(role.name, ())]
-
     def configuration(self, file: Path) -> str:
         return f"{FOLDER}/{_CONFIGURATION}"
 
@@ -152,17 +148,15 @@ class RayMachines(Host):
 
     def refresh(self) -> None:
         """Tell all keepers where everybody is, if that has changed, and make room for a shard that waits for it."""
-        self._asked = self._control.turn(lambda: report(self._processes, alive(), self._section.scaling))
+        self._asked = self._control.turn(lambda: report(self._processes, self._alive(), self._section.scaling))
         self._make_room()
         now = self._books()
         if now != self._told:
             self._told = now
             with contextlib.suppress(OSError):
                 write_whole(self._configuration.parent / RLX_SERVER.name, [now.get(RLX_SERVER.name, "").encode()])
-            for processes in self._processes.values():
-                for process in processes:
-                    if isinstance(process, RemoteProcess):
-                        process.put(now)
+            for process in self._remote:
+                process.put(now)
 
     def _make_room(self) -> None:
         """End an environment program if a shard or learner has waited for a machine: without it nobody trains."""
@@ -204,14 +198,34 @@ class RayMachines(Host):
         asked = self._section.resources.get(role.name)
         if asked is not None:
             return dict(asked)
-        if role.module is None and any(ENVIRONMENTS in node["Resources"] for node in alive()):
+        if role.module is None and any(ENVIRONMENTS in node["Resources"] for node in self._alive()):
             return {ENVIRONMENTS: 1.0}
         return {"CPU": 0.0 if not role.vital else 1.0}
+
+    @property
+    def _remote(self) -> Iterator[RemoteProcess]:
+        for processes in self._processes.values():
+            yield from (process for process in processes if isinstance(process, RemoteProcess))
+
+    def _alive(self) -> list[dict[str, Any]]:
+        """Return Ray's records of the machines that are there, at most a second old."""
+        if time.monotonic() >= self._nodes_at + NODES_SECONDS:
+            self._nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+            self._nodes_at = time.monotonic()
+        return self._nodes
+
+    def _serving(self, resources: Mapping[str, float]) -> list[str]:
+        """Return the ids of the machines that have such resources at all, free or not, in a stable order."""
+        return sorted(
+            node["NodeID"]
+            for node in self._alive()
+            if all(node["Resources"].get(name, 0.0) >= amount for name, amount in resources.items())
+        )
 
     def _placed(self, role: Role, number: int, name: str, secrets: Mapping[str, str], again: bool) -> Any:
         """Return a new keeper, which Ray places; `again`: not for the first time."""
         resources = self._resources(role)
-        machines = serving_machines(resources) if role is RLX_SERVER and not again else []
+        machines = self._serving(resources) if role is RLX_SERVER and not again else []
         options: dict[str, Any] = {
             "num_cpus": resources.pop("CPU", 0.0),
             "num_gpus": resources.pop("GPU", 0.0),
@@ -244,29 +258,3 @@ class PlacedKeeper(Keeper):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
         host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         super().__init__(name, host, server, secrets)
-
-
-def alive() -> list[dict[str, Any]]:
-    """Return Ray's records of the machines that are there, at most a second old."""
-    if time.monotonic() >= _nodes.asked_at + NODES_SECONDS:
-        _nodes.records = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        _nodes.asked_at = time.monotonic()
-    return _nodes.records
-
-
-@dataclass
-class _Nodes:
-    asked_at: float = -math.inf
-    records: list[dict[str, Any]] = field(default_factory=list)
-
-
-_nodes = _Nodes()
-
-
-def serving_machines(resources: Mapping[str, float]) -> list[str]:
-    """Return the ids of the machines that have such resources at all, free or not, in a stable order."""
-    return sorted(
-        node["NodeID"]
-        for node in alive()
-        if all(node["Resources"].get(name, 0.0) >= amount for name, amount in resources.items())
-    )

@@ -64,7 +64,6 @@ class RemoteProcess(Supervised):
         self._log_end = 0
         self._seen: Look | None = None
         self._lost = ""
-        self._complained = False
         self._warned = False
 
     def start(self, command: Sequence[str]) -> None:
@@ -230,11 +229,6 @@ class RemoteProcess(Supervised):
                 log.write(piece)
         except OSError as error:
             self._complain(self.log, error)
-
-    def _complain(self, file: Path, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s cannot be written: %s; what %s writes is lost", file, error.strerror, self.name)
 
     def _forget(self) -> None:
         keeper, self._keeper = self._keeper, None

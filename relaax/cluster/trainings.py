@@ -18,7 +18,7 @@ from relaax.cluster.control import ASKED
 from relaax.cluster.keeper import Look
 from relaax.cluster.machines import PlacedKeeper
 from relaax.configuration import ConfigurationError, unknown
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, WORKERS_TOKEN
+from relaax.configuration.roles import TOKENS
 from relaax.server.address import AddressError, split_address
 
 NAMESPACE = "relaax"
@@ -124,7 +124,7 @@ def _require_somebody(address: str) -> None:
 
 def _tokens() -> Mapping[str, str]:
     """Return the tokens that this command was given."""
-    return {name: os.environ[name] for name in (WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN) if name in os.environ}
+    return {name: os.environ[name] for name in TOKENS if name in os.environ}
 
 
 def _first_line(error: BaseException) -> str:

@@ -260,6 +260,10 @@ SECTIONS: dict[str, type[Section]] = {**{role.section: role.model for role in RO
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
 
 
+TOKENS = tuple(dict.fromkeys(token for role in ROLES for token in role.tokens))
+"""The variables of all tokens."""
+
+
 def own() -> list[Role]:
     """Return the roles whose programs are RELAAX's own."""
     return [role for role in ROLES if role.module is not None]

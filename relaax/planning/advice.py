@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from relaax.planning.costs import GRPC, Costs
-from relaax.planning.forecast import CORES, FULL, MOST_SHARDS, Forecast, needed, on_machines, shards_needed
+from relaax.planning.forecast import CORES, FULL, MOST_SHARDS, Forecast, forecast, shards_needed
 from relaax.planning.workload import MachineSize, Workload
 
 WORTH = 1.1
@@ -39,7 +39,7 @@ def advice(
     found = _stale(workload, now)
     while len(found) < MOST and (not now.enough or _use(now) > FULL):
         others = [
-            (_forecast(other, costs, size, machines, bridge), other, setting, price)
+            (forecast(other, costs, size, machines, bridge), other, setting, price)
             for setting, other, price in _others(workload, costs, size, now)
         ]
         if not others:
@@ -69,28 +69,22 @@ def _stale(workload: Workload, now: Forecast) -> list[Advice]:
     ]
 
 
-def _use(forecast: Forecast) -> float:
+def _use(found: Forecast) -> float:
     """Return the share of what it can do that the busiest part is used which does not grow by itself."""
-    return max(part.used for part in forecast.parts if not part.grows or part.machines is None)
+    return max(part.used for part in found.parts if not part.grows or part.machines is None)
 
 
-def _room(forecast: Forecast, first: str) -> float:
+def _room(found: Forecast, first: str) -> float:
     """Return the environments at which the part that breaks first now would break."""
     if first == CORES:
-        return float(forecast.pool_breaks_at or math.inf)
-    return float(min(part.breaks_at for part in forecast.parts if first.startswith(part.name)))
+        return float(found.pool_breaks_at or math.inf)
+    return float(min(part.breaks_at for part in found.parts if first.startswith(part.name)))
 
 
-def breaks_at(forecast: Forecast) -> int:
+def breaks_at(found: Forecast) -> int:
     """Return the environments at which the first part that does not grow by itself is used up."""
-    fixed = [part.breaks_at for part in forecast.parts if not part.grows]
-    return min(fixed if forecast.pool_breaks_at is None else [*fixed, forecast.pool_breaks_at])
-
-
-def _forecast(workload: Workload, costs: Costs, size: MachineSize, machines: int | None, bridge: str) -> Forecast:
-    if machines is None:
-        return needed(workload, costs, size, bridge)
-    return on_machines(workload, costs, size, machines, bridge)
+    fixed = [part.breaks_at for part in found.parts if not part.grows]
+    return min(fixed if found.pool_breaks_at is None else [*fixed, found.pool_breaks_at])
 
 
 def _others(workload: Workload, costs: Costs, size: MachineSize, now: Forecast) -> Iterator[tuple[str, Workload, str]]:

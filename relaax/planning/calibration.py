@@ -49,7 +49,7 @@ def measured(result: Mapping[str, Any], workload: Workload, name: str) -> Costs:
         cold = 1.0
         if crowd is not None:
             cold = max(1.0, _message(crowd, kind, scale * exchange, workload) / one)
-        lines[kind] = _line(one, many, n, cold, crowding(PROCESSES * training["connections"], cores))
+        lines[kind] = line_through(one, many, n, cold, crowding(PROCESSES * training["connections"], cores))
     act = 1e3 * result["act_latency_ms"]["p50"]
     worker = lines["worker"].us(1)
     share = min(MOST_SHARE, max(LEAST_SHARE, (act - result["client_us_per_message"]) / worker))
@@ -96,7 +96,7 @@ def _message(point: Mapping[str, Any], kind: str, exchange: float, workload: Wor
     return float(point["us"].get(kind, 0.0)) * n
 
 
-def _line(one: float, many: float, n: int, cold: float, crowded: float) -> MessageCost:
+def line_through(one: float, many: float, n: int, cold: float, crowded: float) -> MessageCost:
     """Return the cost through two points: of a message of 1 environment, and of n in a crowd."""
     if n == 1:
         return MessageCost(one, 0.0, cold)

@@ -126,6 +126,15 @@ def _together(
     return found, turning.messages / pool.most
 
 
+def forecast(
+    workload: Workload, costs: Costs, size: MachineSize, machines: int | None, bridge: str = "auto"
+) -> Forecast:
+    """Return what so many machines do, or which are needed if that is not said."""
+    if machines is None:
+        return needed(workload, costs, size, bridge)
+    return on_machines(workload, costs, size, machines, bridge)
+
+
 def needed(workload: Workload, costs: Costs, size: MachineSize, bridge: str = "auto") -> Forecast:
     """Return which machines are needed, a kind for each part, filled up to `FULL`; or one for all, if it is enough."""
     single = on_machines(workload, costs, replace(size, round_trip_ms=0.0), 1, bridge)

@@ -21,6 +21,9 @@ class Host(ABC):
     reserves = True
     """Whether addresses are known before the processes start, so that they may start in any order."""
 
+    def __init__(self) -> None:
+        self._processes: Mapping[str, Sequence[Supervised]] = {}
+
     def count(self, role: Role, sections: Sections) -> int:
         """Return the number of processes of a role."""
         return role.count(sections)
@@ -68,16 +71,18 @@ class Host(ABC):
     def refresh(self) -> None:
         """Tell processes of changed addresses."""
 
-    @abstractmethod
     def actual(self, role: Role) -> list[str]:
-        """Return HOST:PORT of each process of a role: of one that has not announced itself, where it will be."""
+        """Return HOST:PORT of each process of a role: of one that has not announced itself, where it will be, if that
+        is known, and otherwise a port that is none.
+        """
+        return [process.address or "127.0.0.1:0" for process in self._processes.get(role.name, ())]
 
 
 class ThisMachine(Host):
     """Processes of this machine. Addresses that must not change are reserved from before the first start."""
 
     def __init__(self) -> None:
-        self._processes: Mapping[str, Sequence[Supervised]] = {}
+        super().__init__()
         self._reserved: dict[str, list[socket.socket]] = {}
 
     def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
@@ -116,4 +121,4 @@ class ThisMachine(Host):
     def actual(self, role: Role) -> list[str]:
         if role.name in self._reserved:
             return [name_of(sock) for sock in self._reserved[role.name]]
-        return [process.address or "127.0.0.1:0" for process in self._processes.get(role.name, ())]
+        return super().actual(role)

@@ -75,6 +75,7 @@ class Supervised(ABC):
         self.restarts = 0
         self._started_at = 0.0
         self._quick_failures = 0
+        self._complained = False
         self._log_begins = log.stat().st_size if log.exists() else 0
 
     @abstractmethod
@@ -120,6 +121,12 @@ class Supervised(ABC):
     def wait(self, timeout: float) -> bool:
         """Return whether the process has ended within `timeout` seconds."""
 
+    def _complain(self, file: Path, error: OSError) -> None:
+        """Warn once: the disk may be full for long, and for every line."""
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s cannot be written: %s; the output of %s is lost", file, error.strerror, self.name)
+
     def start_error(self, what: str) -> StartError:
         """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
         refused = self.exit_code() == EXIT_REFUSED
@@ -156,7 +163,6 @@ class Process(Supervised):
         self._server = server
         self._popen: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._complained = False
         self._ready = threading.Event()
         self._announced = False
         self.status_url: str | None = None
@@ -188,14 +194,8 @@ class Process(Supervised):
         try:
             return self.log.open("ab", buffering=0)
         except OSError as error:
-            self._complain(error)
+            self._complain(self.log, error)
             return open(os.devnull, "ab", buffering=0)
-
-    def _complain(self, error: OSError) -> None:
-        """Warn once: the disk may be full for long, and for every line."""
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s cannot be written: %s; the output of %s is lost", self.log, error.strerror, self.name)
 
     def _read(self, popen: subprocess.Popen[bytes], ready: threading.Event) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.
@@ -207,7 +207,7 @@ class Process(Supervised):
                 try:
                     log.write(line)
                 except OSError as error:  # keep reading: a full pipe would block the process
-                    self._complain(error)
+                    self._complain(self.log, error)
         ready.set()
 
     def _hear(self, line: str, ready: threading.Event) -> None:

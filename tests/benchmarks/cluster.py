@@ -31,7 +31,7 @@ from rows import Rows, write_tables
 from relaax import rlx
 from relaax.cli.run.progress import ProgressReader
 from support.cluster_crashes import CrashScene
-from support.cluster_training import ClusterTraining, of_role
+from support.cluster_training import ClusterTraining, connections_of, of_role
 from support.elastic import CLIENT, TOKEN, rise_and_fall
 from support.namespaces import Namespaces, is_possible
 from support.processes import Processes, Running
@@ -41,7 +41,6 @@ from support.rlx_pair import make_hello
 
 CARTPOLE = "da3c_gym_cartpole"
 PARTS = ("cost", "linear", "overload", "elastic", "crashes", "cut-off")
-VICTIMS = ("parameter-server", "rlx-server", "client")
 LINEAR = ((1, 4), (1, 16), (1, 64), (2, 4), (2, 16), (2, 64), (4, 4), (4, 16), (4, 64), (4, 128))
 RATE = 30.0
 PLACES, KNOCKING, RATE_OF_FULL = 32, 96, 4.0
@@ -85,10 +84,7 @@ def linear(machines: int, environments: int, seconds: float) -> Figures:
         }
         words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
         with ClusterTraining(nodes, CARTPOLE, Path(name), *words) as training:
-            status = training.wait_until(
-                lambda said: sum(one["connections"] or 0 for one in of_role(said, "rlx-server")) == environments,
-                "everybody plays",
-            )
+            status = training.wait_until(lambda said: connections_of(said) == environments, "everybody plays")
             address = of_role(status, "parameter-server")[0]["address"]
             reader = ProgressReader(TOKEN)
             time.sleep(5.0)
@@ -198,10 +194,7 @@ def crashes(count: int, cut_off: Sequence[float], every: float) -> Figures:
         with scene.training:
             archive = scene.archive()
             scene.calm(time.monotonic())
-            for number in range(count):
-                begun = time.monotonic()
-                scene.crash(scene.holder(VICTIMS[number % len(VICTIMS)]))
-                time.sleep(max(0.0, every - (time.monotonic() - begun)))
+            scene.crash_in_turn(count, every)
             for seconds in cut_off:
                 scene.cut_off(scene.holder("parameter-server"), seconds)
             seen = scene.end(archive)

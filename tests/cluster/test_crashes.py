@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ pytestmark = [
     pytest.mark.skipif(not is_possible(), reason="network namespaces need root, and the command ip (iproute2)"),
 ]
 MACHINES = 4
-VICTIMS = ("parameter-server", "rlx-server", "client")
 EVERY_SECONDS = 60.0
 AGAIN_SECONDS = 60.0
 
@@ -36,15 +34,11 @@ def test_machines_die_and_every_update_is_accounted_for(scene: CrashScene, short
     with scene.training:
         archive = scene.archive()
         scene.calm(time.monotonic())
-        victims = list(itertools.islice(itertools.cycle(VICTIMS), 1 if short else 10))
-        for role in victims:
-            begun = time.monotonic()
-            scene.crash(scene.holder(role))
-            if not short:
-                time.sleep(max(0.0, EVERY_SECONDS - (time.monotonic() - begun)))  # the pace of the faults
+        count, every = (1, 0.0) if short else (10, EVERY_SECONDS)
+        scene.crash_in_turn(count, every)
         scene.cut_off(scene.holder("parameter-server"), 12.0 if short else 30.0)
         seen = scene.end(archive)
-    assert len(seen.calm) == len(victims) + 1
+    assert len(seen.calm) == count + 1
     assert max(seconds for _, seconds in seen.calm) < AGAIN_SECONDS * (3 if short else 1), seen.calm
     assert seen.account.kept
 

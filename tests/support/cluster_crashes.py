@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from support.soak_watch import Archive
 SHARDS = 2
 CLIENTS = 4
 CPUS = 4
+VICTIMS = ("parameter-server", "rlx-server", "client")
 PATIENCE = 300.0
 NOTICED_SECONDS = 20.0
 """A machine that was cut off for less is not given up by Ray, by its own settings."""
@@ -81,6 +83,13 @@ class CrashScene:
         self.seen.calm.append((what, calm))
         self.say(f"machine {index} with {what} died: every client trains after {calm:.1f} s")
         self.nodes.start(index, CPUS)
+
+    def crash_in_turn(self, count: int, every: float) -> None:
+        """Let so many machines die, with a shard, an RLX server or environments by turns, one in `every` seconds."""
+        for role in itertools.islice(itertools.cycle(VICTIMS), count):
+            begun = time.monotonic()
+            self.crash(self.holder(role))
+            time.sleep(max(0.0, every - (time.monotonic() - begun)))  # the pace of the faults
 
     def cut_off(self, index: int, seconds: float) -> None:
         """Pull a machine's cable for so long."""

@@ -84,6 +84,11 @@ def of_role(status: Status, role: str) -> list[dict[str, Any]]:
     return [one for one in status["processes"] if one["name"] == role or one["name"].startswith(f"{role}-")]
 
 
+def connections_of(status: Status) -> int:
+    """How many environments' connections all RLX servers have."""
+    return sum(server["connections"] or 0 for server in of_role(status, "rlx-server"))
+
+
 def tail(path: Path, lines: int = 15) -> str:
     """The end of a file."""
     return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

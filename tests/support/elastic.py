@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from support.cluster_training import ClusterTraining, Status, of_role
+from support.cluster_training import ClusterTraining, Status, connections_of, of_role
 from support.processes import Processes, Running
 from support.ray_nodes import RayNodes
 
@@ -96,8 +96,7 @@ def rise_and_fall(processes: Processes, folder: Path, programs: int, each: int, 
             def looks(condition: Callable[[Status], bool]) -> Callable[[Status], bool]:
                 def look(status: Status) -> bool:
                     servers = of_role(status, "rlx-server")
-                    connections = sum(server["connections"] or 0 for server in servers)
-                    course = (time.monotonic() - begun, connections, len(servers), len(status["machines"]))
+                    course = (time.monotonic() - begun, connections_of(status), len(servers), len(status["machines"]))
                     seen.course.append(course)
                     say("{:6.1f} s  {} connections  {} servers  {} machines".format(*course))
                     return condition(status)
@@ -108,7 +107,7 @@ def rise_and_fall(processes: Processes, folder: Path, programs: int, each: int, 
             running = [_start(processes, book, each, rate) for _ in range(programs)]
             for one in running:
                 one.wait_for_line(f"admitted {each}", PATIENCE)
-            training.wait_until(looks(lambda status: _connections(status) == programs * each), "all play", PATIENCE)
+            training.wait_until(looks(lambda status: connections_of(status) == programs * each), "all play", PATIENCE)
             seen.up = time.monotonic() - begun
             leaving, staying = running[1:], running[0]
             gone = time.monotonic()
@@ -118,7 +117,7 @@ def rise_and_fall(processes: Processes, folder: Path, programs: int, each: int, 
             seen.moved = each
             finished.append(_end(staying))
             seen.episodes = sum(one["episodes"] for one in finished)
-            training.wait_until(looks(lambda status: _connections(status) == 0), "nobody plays", PATIENCE)
+            training.wait_until(looks(lambda status: connections_of(status) == 0), "nobody plays", PATIENCE)
             seen.counted = training.stop()["episodes"]
     return seen
 
@@ -148,10 +147,6 @@ def _end(running: Running) -> Any:
     return json.loads(running.lines[-1])
 
 
-def _connections(status: Status) -> int:
-    return sum(server["connections"] or 0 for server in of_role(status, "rlx-server"))
-
-
 def _is_small(status: Status, connections: int) -> bool:
     one = len(of_role(status, "rlx-server")) == 1 and len(status["machines"]) == 1
-    return one and _connections(status) == connections
+    return one and connections_of(status) == connections

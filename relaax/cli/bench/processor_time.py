@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
-KINDS = ("client", "worker", "parameter_server", "replay_server", "learner")
 MICROSECONDS = 1e6
 
 
@@ -61,8 +60,6 @@ class ProcessorUse:
         }
 
 
-def difference(
-    before: Mapping[str, float], after: Mapping[str, float], kinds: Sequence[str] = KINDS
-) -> dict[str, float]:
+def difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """Return what each kind has taken in between; never below 0, for processes may have ended."""
-    return {kind: max(0.0, after.get(kind, 0.0) - before.get(kind, 0.0)) for kind in kinds}
+    return {kind: max(0.0, after[kind] - before[kind]) for kind in after}

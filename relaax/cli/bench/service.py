@@ -173,10 +173,8 @@ class MeasuredService:
         with Programs("client", commands, self._folder / "clients", self._tokens.of(CLIENT), connections) as programs:
             self._warm_up(programs, before, workers, seconds)
             seen = [len(measured.act_ms) for measured in programs.measured]
-            spent, first, begin = self._processor(programs), self._progress(), time.monotonic()
-            programs.wait(seconds)
-            last, end = self._progress(), time.monotonic()
-            spent = difference(spent, self._processor(programs))
+            use, begin, discarded = self._interval(programs, workers, environments, seconds)
+            end = begin + use.seconds
             of_connections = tuple(measured.steps_per_second(begin, end) for measured in programs.measured)
             act_ms = tuple(ms for count, one in zip(seen, programs.measured, strict=True) for ms in one.act_ms[count:])
             memory = None
@@ -184,17 +182,28 @@ class MeasuredService:
                 programs.wait_until(lambda: self._updates(before, workers) >= updates, time.monotonic() + bound)
                 memory = Memory(self._worker_megabytes(), self._updates(before, workers))
         self._wait_for_leaving()
-        steps, pushes = last.global_step - first.global_step, self._pushes(last) - self._pushes(first)
         return Window(
-            steps_per_second=steps / (end - begin),
-            seconds=end - begin,
-            pushes=pushes,
-            discarded=last.discarded - first.discarded,
+            steps_per_second=use.steps / use.seconds,
+            seconds=use.seconds,
+            pushes=use.pushes,
+            discarded=discarded,
             memory=memory,
             of_connections=of_connections,
             act_ms=act_ms,
-            processor=ProcessorUse(workers, environments, end - begin, steps, pushes, spent),
+            processor=use,
         )
+
+    def _interval(
+        self, programs: Programs, connections: int, environments: int, seconds: float
+    ) -> tuple[ProcessorUse, float, int]:
+        """Let training go on for so long; return what it took, when it began, and how many pushes were discarded."""
+        spent, first, begin = self._processor(programs), self._progress(), time.monotonic()
+        programs.wait(seconds)
+        last, end = self._progress(), time.monotonic()
+        spent = difference(spent, self._processor(programs))
+        steps, pushes = last.global_step - first.global_step, self._pushes(last) - self._pushes(first)
+        use = ProcessorUse(connections, environments, end - begin, steps, pushes, spent)
+        return use, begin, last.discarded - first.discarded
 
     def latencies(self, seconds: float) -> tuple[list[float], float, ProcessorUse]:
         """Return the latency of each action at the client of one environment, in ms, and its start in seconds.
@@ -208,14 +217,9 @@ class MeasuredService:
             self._warm_up(programs, before, 1, seconds)
             (measured,) = programs.measured
             seen = len(measured.act_ms)
-            spent, first, begin = self._processor(programs), self._progress(), time.monotonic()
-            programs.wait(seconds)
-            last, end = self._progress(), time.monotonic()
-            spent = difference(spent, self._processor(programs))
+            use, _, _ = self._interval(programs, 1, 1, seconds)
             programs.wait_until(lambda: len(measured.act_ms) - seen >= LEAST_ACTIONS, time.monotonic() + START_SECONDS)
         self._wait_for_leaving()
-        steps, pushes = last.global_step - first.global_step, self._pushes(last) - self._pushes(first)
-        use = ProcessorUse(1, 1, end - begin, steps, pushes, spent)
         return measured.act_ms[seen:], measured.start_seconds or 0.0, use
 
     def warnings(self) -> list[str]:

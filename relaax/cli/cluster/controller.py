@@ -22,13 +22,12 @@ from relaax.cli.run.run_tokens import RunTokens, run_tokens
 from relaax.cluster.control import Control
 from relaax.cluster.keeper import FOLDER
 from relaax.cluster.machines import RayMachines
+from relaax.cluster.trainings import NAMESPACE
 from relaax.configuration import ConfigurationError, unknown
-from relaax.configuration.cluster_section import ClusterSection
-from relaax.configuration.roles import ENVIRONMENTS_TOKEN, REPLAY_TOKEN, RLX_SERVER, ROLES, WORKERS_TOKEN
+from relaax.configuration.roles import RLX_SERVER, ROLES, TOKENS
 from relaax.server.address import AddressError
 from relaax.supervision.process import StartError
 
-NAMESPACE = "relaax"
 TOKEN_BYTES = 24
 DRAIN = 60.0
 """Seconds in which clients of an RLX server that ends may end their episodes and move."""
@@ -54,7 +53,7 @@ class Options:
 
 def tokens_of(plan: Plan) -> RunTokens:
     """Return the tokens of a run whose ports others can reach: made up where the configuration has none."""
-    made = {name: secrets.token_hex(TOKEN_BYTES) for name in (WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN)}
+    made = {name: secrets.token_hex(TOKEN_BYTES) for name in TOKENS}
     return RunTokens({**made, **run_tokens(plan).tokens})
 
 
@@ -63,10 +62,8 @@ def plan_of(config: str, overrides: list[str]) -> Plan:
     said. Raises ConfigurationError.
     """
     plan = make_plan(config, overrides, here=False)
-    section = plan.configuration.sections["relaax-cluster"]
-    assert isinstance(section, ClusterSection)
     names = [role.name for role in ROLES]
-    for name in section.resources:
+    for name in plan.configuration.cluster.resources:
         if name not in names:
             raise ConfigurationError(f"relaax-cluster.resources: {unknown('role', name, names)}")
     if "drain" in plan.configuration.rlx_server.model_fields_set:
@@ -82,10 +79,10 @@ def main(options: Options, folder: Path) -> int:
         directory = RunDirectory(Path(options.run_dir), None if server.checkpoint_aws_s3 is None else server)
         control = Control(folder)
         ray.init(address=options.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
-        section = plan.configuration.sections["relaax-cluster"]
-        assert isinstance(section, ClusterSection)
         own_status = plan.configuration.rlx_server.status_bind is not None
-        machines = RayMachines(section, directory.configuration, directory.metrics, control, own_status)
+        machines = RayMachines(
+            plan.configuration.cluster, directory.configuration, directory.metrics, control, own_status
+        )
         with EnvironmentCheck(plan) as check:
             try:
                 return experiment(

@@ -95,8 +95,9 @@ def show_trainings(trainings: Trainings, as_json: bool) -> None:
     """Print every training with its last line."""
     found = []
     for name in trainings.names():
-        look = trainings.find(name).look(0)
-        while look.log and (more := trainings.find(name).look(look.log_end)).log:
+        training = trainings.find(name)
+        look = training.look(0)
+        while look.log and (more := training.look(look.log_end)).log:
             look = more
         lines = look.log.decode(errors="replace").splitlines()
         found.append({"name": name, "exit_code": look.exit_code, "said": lines[-1].strip() if lines else ""})

@@ -150,7 +150,7 @@ def _environment(
             )
         return _spaces(observation, actions), MessageCost(0.0, 0.0), 0.0
     from relaax.cli.plan.probe import probe
-    from relaax.planning.calibration import COLD
+    from relaax.planning.calibration import COLD, line_through
 
     n, probed = found.run.envs_per_client, {}
     with tempfile.TemporaryDirectory(prefix="relaax-plan-") as folder:
@@ -159,10 +159,10 @@ def _environment(
                 address = f"127.0.0.1:{listener.getsockname()[1]}"
                 command = found.environment_command(address, count, 0)
                 probed[count] = probe(command, listener, Path(folder), PROBE_SECONDS)
-    one, many = probed[1], probed[max(probed)]
-    each = max(0.0, (many.us - one.us) / (n - 1)) if n > 1 and len(probed) > 1 else 0.0
-    each = min(each, one.us)
-    return (one.observation_space, one.action_space), MessageCost(one.us - each, each, COLD), many.megabytes
+    most = max(probed)
+    one, many = probed[1], probed[most]
+    cost = line_through(one.us, many.us, most, COLD, 0.0)
+    return (one.observation_space, one.action_space), cost, many.megabytes
 
 
 def _spaces(observation: str, actions: int) -> tuple[Space, Space]:
@@ -202,24 +202,21 @@ def _show(found: Plan, workload: Workload, costs: Costs, size: MachineSize, mach
 
     from relaax.cli.plan.table import as_json, sentences, table
     from relaax.planning.advice import advice
-    from relaax.planning.forecast import needed, on_machines
+    from relaax.planning.forecast import forecast
 
     bridge = found.configuration.rlx_server.bridge
-    if machines is None:
-        forecast = needed(workload, costs, size, bridge)
-    else:
-        forecast = on_machines(workload, costs, size, machines, bridge)
-    hints = advice(workload, costs, size, machines, bridge, forecast)
+    expected = forecast(workload, costs, size, machines, bridge)
+    hints = advice(workload, costs, size, machines, bridge, expected)
     if is_json:
-        print(json.dumps(as_json(found.name, workload, forecast, size, hints, costs.sources), indent=2))
+        print(json.dumps(as_json(found.name, workload, expected, size, hints, costs.sources), indent=2))
     else:
         console = Console()
         if not console.is_terminal:
             console.width = TABLE_WIDTH
-        console.print(table(forecast, found.title))
-        for sentence in sentences(workload, forecast, size, hints, costs.sources):
+        console.print(table(expected, found.title))
+        for sentence in sentences(workload, expected, size, hints, costs.sources):
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    return DONE if forecast.enough or workload.rate is None else TOO_LITTLE
+    return DONE if expected.enough or workload.rate is None else TOO_LITTLE
 
 
 def _give_up(sentence: str, code: int) -> NoReturn:

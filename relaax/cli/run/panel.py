@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import threading
 import time
@@ -87,7 +86,7 @@ class ProgressView:
             return
         if self._file is not None and time.monotonic() - self._file_at > FILE_SECONDS:
             self._file_at = time.monotonic()
-            drawn = Console(file=io.StringIO(), force_terminal=True, width=FILE_WIDTH)
+            drawn = Console(force_terminal=True, width=FILE_WIDTH)
             with drawn.capture() as text:
                 drawn.print(_panel(self._plan, progress, replay))
             write_whole(self._file, [text.get().encode()])

@@ -218,13 +218,10 @@ class Supervisor:
 
     def kill(self) -> None:
         """Kill all processes at once."""
-        for process in [process for _, process, _ in self._leaving]:
+        left = [process for role in reversed(roles.ROLES) for process in self._processes[role.name]]
+        for process in [*(process for _, process, _ in self._leaving), *left]:
             process.kill()
             process.wait(1.0)
-        for role in reversed(roles.ROLES):
-            for process in self._processes[role.name]:
-                process.kill()
-                process.wait(1.0)
         self._host.release()
 
     def _process(self, role: Role, number: int) -> Supervised:
