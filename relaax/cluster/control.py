@@ -37,7 +37,8 @@ class Control:
         """Write the report if it is time to, and return the numbers asked for."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + TURN_SECONDS
-            write_whole(self._folder / STATUS, [json.dumps(report()).encode()])
+            with contextlib.suppress(OSError):  # training goes on if nobody can see it
+                write_whole(self._folder / STATUS, [json.dumps(report()).encode()])
             with contextlib.suppress(FileNotFoundError):
                 self._asked = json.loads((self._folder / ASKED).read_text(encoding="utf-8"))
         return self._asked

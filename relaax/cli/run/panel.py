@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -89,7 +90,8 @@ class ProgressView:
             drawn = Console(force_terminal=True, width=FILE_WIDTH)
             with drawn.capture() as text:
                 drawn.print(_panel(self._plan, progress, replay))
-            write_whole(self._file, [text.get().encode()])
+            with contextlib.suppress(OSError):  # training goes on if nobody can see it
+                write_whole(self._file, [text.get().encode()])
         trouble = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
         if trouble != self._trouble:
             self._trouble = trouble
