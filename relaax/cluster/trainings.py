@@ -43,28 +43,34 @@ class Training:
 
     def look(self, log_end: int) -> Look:
         """Return how its controller does, and what it has said since. Raises ConfigurationError if it is gone."""
-        try:
-            look: Look = ray.get(self._keeper.look.remote(log_end), timeout=_SECONDS)
-        except RayError as error:
-            raise ConfigurationError(f"{self.name} cannot be asked: {_first_line(error)}") from None
+        look: Look = self._answer(self._keeper.look.remote(log_end))
         return look
 
     def read(self, name: str) -> str:
-        """Return one of its controller's files (`relaax.cluster.control`); empty if there is none."""
-        try:
-            text: str = ray.get(self._keeper.read.remote(name), timeout=_SECONDS)
-        except RayError as error:
-            raise ConfigurationError(f"{self.name} cannot be asked: {_first_line(error)}") from None
+        """Return one of its controller's files (`relaax.cluster.control`); empty if there is none.
+
+        Raises ConfigurationError if it is gone.
+        """
+        text: str = self._answer(self._keeper.read.remote(name))
         return text
 
     def ask(self, numbers: Mapping[str, int]) -> None:
-        """Ask it for other numbers of processes, by role; earlier ones of other roles stay."""
+        """Ask it for other numbers of processes, by role; earlier ones of other roles stay.
+
+        Raises ConfigurationError if it is gone.
+        """
         text = json.dumps({**json.loads(self.read(ASKED) or "{}"), **numbers})
-        ray.get(self._keeper.put.remote({ASKED: text}), timeout=_SECONDS)
+        self._answer(self._keeper.put.remote({ASKED: text}))
 
     def terminate(self) -> None:
-        """Ask it to end with a last checkpoint."""
-        ray.get(self._keeper.terminate.remote(), timeout=_SECONDS)
+        """Ask it to end with a last checkpoint. Raises ConfigurationError if it is gone."""
+        self._answer(self._keeper.terminate.remote())
+
+    def _answer(self, asked: Any) -> Any:
+        try:
+            return ray.get(asked, timeout=_SECONDS)
+        except RayError as error:
+            raise ConfigurationError(f"{self.name} cannot be asked: {_first_line(error)}") from None
 
     def close(self) -> None:
         """Remove the actor."""
