@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from relaax.cluster.keeper import Look
 from relaax.supervision.process import StartError, Supervised
@@ -188,11 +188,17 @@ class RemoteProcess(Supervised):
                 _log.warning("%s waits for a place: no machine has the resources free that it takes", self.name)
         except ActorUnavailableError:
             self._looking = None  # its machine does not answer; Ray says so when it is lost
+        except RayTaskError as error:  # a disk that is full, for one
+            self.lose_place(f"its keeper failed: {error.cause}")
+            self._tell_lost(self._lost)
         except RayActorError as error:
             self._lost = str(error).partition("\n")[0]
             self._starting = self._looking = None
-            _log.warning("%s is lost: its keeper or its machine has ended", self.name)
-            self._write(f"relaax: {self.name} is lost: {self._lost}\n".encode())
+            self._tell_lost("its keeper or its machine has ended")
+
+    def _tell_lost(self, why: str) -> None:
+        _log.warning("%s is lost: %s", self.name, why)
+        self._write(f"relaax: {self.name} is lost: {self._lost}\n".encode())
 
     def _take_start(self) -> None:
         starting, self._starting = self._starting, None

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.cluster_training import ClusterTraining, of_role
@@ -56,11 +59,12 @@ def test_a_training_goes_on_without_its_command_and_ends_with_a_checkpoint(nodes
 
 def test_run_on_ray_ends_as_run_does(nodes: RayNodes, tmp_path: Path) -> None:
     ended = nodes.relaax(
-        *("run", CARTPOLE, "--on", "ray", "--run-dir", str(tmp_path / "run"), "--max-steps", "2000"),
+        *("run", CARTPOLE, "--on", "ray", "--run-dir", str(tmp_path / "run"), "--max-steps", "2000", "--no-progress"),
         *("--target-return", "500", "--summary", str(tmp_path / "summary.json")),
     )
     assert ended.returncode == 3, ended.stdout + ended.stderr
     assert "max_steps" in ended.stdout
+    assert not re.search(r"^ *\d+ s  ", ended.stdout, re.MULTILINE), "numbers that nobody wanted"
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "max_steps"
 
 
@@ -103,3 +107,19 @@ def test_a_process_that_dies_is_started_again(nodes: RayNodes, tmp_path: Path) -
         training.wait_until(lambda status: of_role(status, "rlx-server")[0]["connections"] == 2, "both play again")
         summary = training.stop()
     assert summary["lost_steps"] == 0
+
+
+def test_a_process_whose_folder_is_gone_gets_another(nodes: RayNodes, tmp_path: Path) -> None:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, *ENDLESS) as training:
+        training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
+        server = of_role(training.wait_running(), "rlx-server")[0]
+        (folder,) = set(re.findall(r"/\S*/relaax-keeper-[^/\s]*", " ".join(psutil.Process(server["pid"]).cmdline())))
+        shutil.rmtree(folder)
+        os.kill(server["pid"], signal.SIGKILL)
+        training.wait_until(
+            lambda said: of_role(said, "rlx-server")[0]["restarts"] > 1, "it fails once where it was, then starts"
+        )
+        training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play again")
+        summary = training.stop()
+    assert summary["lost_steps"] == 0
+    assert "its keeper failed" in (training.folder / "logs/rlx-server.log").read_text()

@@ -66,8 +66,12 @@ def begin(
     fresh: bool,
     attached: bool,
     summary: Path | None = None,
+    progress: bool = True,
 ) -> None:
-    """Start a training, and show how it goes if `attached`. Raises ConfigurationError, and typer.Exit in the end."""
+    """Start a training, and show how it goes if `attached`, with its numbers if `progress`.
+
+    Raises ConfigurationError, and typer.Exit in the end.
+    """
     from relaax.cli.cluster.controller import Options, plan_of
     from relaax.cli.cluster.watching import follow, own_output, wait_begun
 
@@ -83,7 +87,7 @@ def begin(
     )
     training = _connected(address).begin(called, options)
     if attached:
-        raise typer.Exit(follow(training, called))
+        raise typer.Exit(follow(training, called, progress))
     code = wait_begun(training)
     if code is not None:
         training.close()

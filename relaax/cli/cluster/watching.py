@@ -35,14 +35,17 @@ def own_output() -> TextIO:
     return ours
 
 
-def follow(training: Training, name: str) -> int:
-    """Print what a training says until it ends; return its exit code. A terminal gets its panel, too."""
+def follow(training: Training, name: str, progress: bool = True) -> int:
+    """Print what a training says until it ends; return its exit code. A terminal gets its panel, too.
+
+    `progress`: whether to show its numbers.
+    """
     console = Console(file=own_output(), soft_wrap=True, highlight=False)
     try:
-        if not console.is_terminal:
-            return _followed(training, None)
+        if not progress or not console.is_terminal:
+            return _followed(training, None, progress)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
-            return _followed(training, live)
+            return _followed(training, live, False)
     except KeyboardInterrupt:
         print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True, file=own_output())
         return 130
@@ -62,11 +65,14 @@ def wait_begun(training: Training) -> int | None:
     return None
 
 
-def _followed(training: Training, live: Live | None) -> int:
+def _followed(training: Training, live: Live | None, numbers: bool) -> int:
+    """`numbers`: whether to print the lines with the training's numbers, which the panel has, too."""
     end = 0
     while True:
         look: Look = training.look(end)
-        _print(look.log.decode(errors="replace"), live)
+        for line in look.log.decode(errors="replace").splitlines(keepends=True):
+            if numbers or not _PROGRESS.match(line):
+                _print(line, live)
         moved, end = look.log_end > end, look.log_end
         if not moved and look.exit_code is not None:
             return look.exit_code
@@ -76,14 +82,11 @@ def _followed(training: Training, live: Live | None) -> int:
             time.sleep(POLL_SECONDS)
 
 
-def _print(text: str, live: Live | None) -> None:
-    """Print what was said. Beside the panel, lines with its numbers are left out."""
+def _print(line: str, live: Live | None) -> None:
     if live is None:
-        print(text, end="", flush=True, file=own_output())
-        return
-    for line in text.splitlines():
-        if not _PROGRESS.match(line):
-            live.console.print(line, markup=False)
+        print(line, end="", flush=True, file=own_output())
+    else:
+        live.console.print(line.rstrip("\n"), markup=False)
 
 
 def scaling_of(training: Training) -> str:

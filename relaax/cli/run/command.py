@@ -103,7 +103,8 @@ def run(
         if on == "ray" and not (print_config or check_config):
             from relaax.cli.cluster.command import begin
 
-            begin(config, overrides, os.environ.get("RAY_ADDRESS", "auto"), None, run_dir, fresh, True, summary)
+            address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
+            begin(config, overrides, address, None, run_dir, fresh, True, summary, progress)
         plan = make_plan(config, overrides)
         place = run_dir if run_dir is not None else Path("runs") / plan.name
         if print_config or check_config:
