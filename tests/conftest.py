@@ -33,9 +33,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="let the slow tests do less of the same")
 
 
+_WAITING = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")
+
+
 class SomeTogether(LoadScopeScheduling):
-    """Has one worker run all tests of the images, which a fixture builds in minutes, and one all those of Ray, which
-    takes some ports of a machine for itself; each other test goes to any.
+    """Has one worker run all tests of the images, which a fixture builds in minutes, one all those of Ray, which
+    takes some ports of a machine for itself, and one all slow tests that wait for what is away, a minute and longer,
+    while they leave the processors to others; each other test goes to any.
 
     The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.
     """
@@ -44,6 +48,8 @@ class SomeTogether(LoadScopeScheduling):
         file, _, _ = nodeid.partition("::")
         if "tests/cluster/" in file or file.startswith("cluster/"):
             return "cluster"
+        if file.endswith(_WAITING):
+            return "waiting"
         return file if file.endswith("test_images.py") else nodeid
 
 
