@@ -54,8 +54,8 @@ test: setup ## run every check and every fast test
 test-slow: setup ## run the slow tests: learning, soak, benchmarks
 	@$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
-test-slow-short: setup ## run the slow tests in their short form
-	@$(BIN)/pytest -m slow --short -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+test-slow-short: setup ## run the slow tests in their short form; one worker more, since many of them wait
+	@$(BIN)/pytest -m slow --short -n $$(($(WORKERS) + 1)) --dist loadgroup $(PYTEST_ARGS)
 
 clients-check: setup ## build the clients of protocol/clients and run everything that checks them
 	@tests/support/install-toolchains || true

@@ -24,6 +24,7 @@ _BY_EXTRA = {
     "plot": "matplotlib",
     "watch": "imageio imageio_ffmpeg pygame",
     "onnx": "onnx",
+    "cluster": "ray",
 }
 EXTRAS = {
     library: [extra for extra, others in _BY_EXTRA.items() if library in others.split()]

@@ -33,21 +33,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="let the slow tests do less of the same")
 
 
-class ImagesTogether(LoadScopeScheduling):
-    """Has one worker run all tests of the images, which a fixture builds in minutes; each other test goes to any.
+_WAITING = ("test_run_disk.py", "parameter_server/test_storage.py", "parameter_server/test_spool.py")
+
+
+class SomeTogether(LoadScopeScheduling):
+    """Has one worker run all tests of the images, which a fixture builds in minutes, one all those of Ray, which
+    takes some ports of a machine for itself, and one all slow tests that wait for what is away, a minute and longer,
+    while they leave the processors to others; each other test goes to any.
 
     The mark xdist_group is for that, and does nothing: pytest 9.2 does not see the node ids that xdist 3.8 sets.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file, _, _ = nodeid.partition("::")
+        if "tests/cluster/" in file or file.startswith("cluster/"):
+            return "cluster"
+        if file.endswith(_WAITING):
+            return "waiting"
         return file if file.endswith("test_images.py") else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """For `--dist loadgroup`; else what xdist has."""
-    return ImagesTogether(config, log) if config.getvalue("dist") == "loadgroup" else None
+    return SomeTogether(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

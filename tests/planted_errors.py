@@ -98,6 +98,7 @@ PEER_PY = "relaax/server/rlx_server/peer.py"
 CLIENT_ENTRY_PY = "relaax/server/rlx_server/client_entry.py"
 CHANNEL_PY = "relaax/server/rlx_server/channel.py"
 WEBSOCKET_PY = "relaax/server/rlx_server/websocket_layer.py"
+LISTENER_PY = "relaax/server/rlx_server/listener.py"
 PLACES_PY = "relaax/server/rlx_server/unproven_clients.py"
 SESSION_PY = "relaax/server/rlx_server/session.py"
 STRIKES_PY = "relaax/server/strikes.py"
@@ -151,6 +152,10 @@ TARGETS = "tests/algorithm_base/test_value_targets.py"
 VALUE_LOSS = "tests/algorithm_base/test_value_loss.py"
 EXPLORATION = "tests/algorithm_base/test_exploration.py"
 TARGET = "tests/server/parameter_server/test_target.py"
+CLIENT_PLACES_PY = "relaax/client/places.py"
+CLIENT_PLACES = "tests/client/test_places.py"
+SCALING_PY = "relaax/cluster/scaling.py"
+SCALING = "tests/cluster/test_scaling.py"
 
 
 def planted(name: str, what: str, edits: Sequence[tuple[str, str, str]], *tests: str) -> Planted:
@@ -1937,6 +1942,67 @@ ERRORS = (
         "a session that has been away for long keeps its indices",
         [("relaax/server/parameter_server/actors.py", "if since > limit and self._kept <= MAX_KEPT:", "if True:")],
         "tests/server/parameter_server/test_registry.py",
+    ),
+    # Several machines.
+    planted(
+        "places-ask-who-has-refused",
+        "a client goes back to a server that has just refused it, while others are left",
+        [(CLIENT_PLACES_PY, "left = [address for address in listed if address not in self._refused]", "left = listed")],
+        CLIENT_PLACES,
+    ),
+    planted(
+        "places-stay-when-sent-away",
+        "a client comes back to the server that has sent it away",
+        [
+            (
+                CLIENT_PLACES_PY,
+                "self._stays = connected and code is not ErrorCode.REBALANCING",
+                "self._stays = connected",
+            )
+        ],
+        CLIENT_PLACES,
+    ),
+    planted(
+        "moving-read-once",
+        "a server that moves is looked for at its first place",
+        [("relaax/parameters/moving.py", "if seen != self._seen:", "if self._seen is None:")],
+        "tests/parameters/test_moving.py",
+    ),
+    planted(
+        "drain-in-no-time",
+        "connections of a server that ends are cut in the middle of their episodes",
+        [(LISTENER_PY, "self._is_undisturbed() and time.monotonic() < until", "False")],
+        "tests/server/rlx_server/test_end.py",
+    ),
+    planted(
+        "full-server-skips-the-upgrade",
+        "a full server says in plain RLX to a WebSocket that it has no room",
+        [(LISTENER_PY, "arrival is PendingConnection.WHOLE and not finished", "not finished")],
+        f"{RLX_SERVER_TESTS}/test_websocket.py",
+    ),
+    planted(
+        "scaling-without-buffer",
+        "a server goes although the places that should be free are not",
+        [(SCALING_PY, ">= last.workers + self._buffer", ">= last.workers")],
+        SCALING,
+    ),
+    planted(
+        "scaling-by-refusals-of-before",
+        "refusals of nobody knows when ask for a server",
+        [(SCALING_PY, "if more > 0 and number in before:", "if more > 0:")],
+        SCALING,
+    ),
+    planted(
+        "scaling-does-not-wait",
+        "a server that starts has no places, so that another one is asked for",
+        [(SCALING_PY, " + places * (present - len(answering))", "")],
+        SCALING,
+    ),
+    planted(
+        "keeper-tells-the-log-again",
+        "each look at a process brings its whole log",
+        [("relaax/cluster/keeper.py", "log.seek(log_end)", "log.seek(0)")],
+        "tests/cluster/test_keeper.py",
     ),
 )
 

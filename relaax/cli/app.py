@@ -21,6 +21,8 @@ COMMANDS = {
     "top": "relaax.cli.top:top",
     "plot": "relaax.cli.plot:plot",
     "bench": "relaax.cli.bench.command:bench",
+    "plan": "relaax.cli.plan.command:plan",
+    "cluster": "relaax.cli.cluster.command:cluster",
     "new": "relaax.cli.new.command:new",
     "checkpoints": "relaax.cli.checkpoints.command:checkpoints",
     "doctor": "relaax.cli.doctor.command:doctor",

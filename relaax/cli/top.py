@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _WIDTH = 140  # without a terminal
 _ANSWER_SECONDS = 5.0
+_LIST_BYTES = 2**24
+"""Longest list of workers: 16,384 of 110 bytes, and as many whose names are as long as they may be."""
 _LISTENING = re.compile(r" listening on (\S+:\d+)")
 
 
@@ -137,7 +139,7 @@ class ServiceWatcher:
 
         channel = self._channels.get(target.address)
         if channel is None:
-            channel = self._channels[target.address] = open_channel(target)
+            channel = self._channels[target.address] = open_channel(target, _LIST_BYTES)
         stub = rpc.ParameterServerServiceStub(channel)
         try:
             status = stub.GetStatus(pb.GetStatusRequest(), timeout=_ANSWER_SECONDS)

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from relaax import rlx
-from relaax.client.address import parse_endpoint
 from relaax.client.latency import Latency
 from relaax.client.scalars import Scalars
 from relaax.client.session import Patience, Session
@@ -97,7 +96,7 @@ class ClientBase:
             codec=codec,
             patience=patience,
             latency=Latency(report_latency),
-            tls=tls_context(tls, tls_ca, address),
+            tls=tls_context(tls, tls_ca),
         )
         self._in_episode = False
         self._interrupted = False
@@ -161,15 +160,11 @@ def _asked_for_tls() -> bool:
     return text == "1"
 
 
-def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None, address: str = "") -> ssl.SSLContext | None:
-    """Return what to connect with to `address`; None for plain text. Raises ValueError."""
+def tls_context(tls: bool | None, ca: str | os.PathLike[str] | None) -> ssl.SSLContext | None:
+    """Return what to connect with, whatever the address; None for plain text. Raises ValueError."""
     ca = os.environ.get(CA_VARIABLE) or None if ca is None else ca
-    endpoint = parse_endpoint(address or "localhost")
-    asked = endpoint.tls or ca is not None or (_asked_for_tls() if tls is None else tls)
-    if asked and not endpoint.tls and endpoint.path is not None:
-        raise ValueError(f"address {address!r} is without TLS, and TLS is asked for: write wss:// instead of ws://")
     if ca is None:
-        return client_context() if asked else None
+        return client_context() if (_asked_for_tls() if tls is None else tls) else None
     try:
         return client_context(Path(ca).read_text(encoding="ascii"))
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

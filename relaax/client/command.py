@@ -18,10 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM, parse_endpoint
+from relaax.client.address import CHECK, DISPLAY, LOCAL, PORT, RANDOM
 from relaax.client.base import CA_VARIABLE, TLS_VARIABLE, TOKEN_VARIABLE, secret, tls_context
 from relaax.client.failure import CannotWrite, Failure
 from relaax.client.parallel_connections import leave, side_by_side, under_way
+from relaax.client.places import Places
 from relaax.client.run_summary import RunSummary
 from relaax.client.scalars import check_name
 from relaax.client.screen import ScreenError, ScreenLost, run_on_screen
@@ -53,8 +54,8 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     result.add_argument(
         "address",
         metavar="ADDRESS",
-        help=f"HOST:PORT of an RLX server, or HOST for port {PORT}, or ws://HOST:PORT/PATH; random: no server, random "
-        "actions; check: make them, say their spaces, end",
+        help=f"HOST:PORT of an RLX server, or HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between, "
+        "or @FILE with one on each line; random: no server, random actions; check: make them, say their spaces, end",
     )
     if name is not None:
         result.add_argument("name", metavar="NAME", help=name)
@@ -77,6 +78,9 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     result.add_argument("--exploit", action="store_true", help="act as well as the model allows, and teach it nothing")
     result.add_argument("--episodes", type=positive, help="end a connection after so many episodes")
     result.add_argument("--steps", type=positive, help="end a connection after so many steps, over its environments")
+    result.add_argument(
+        "--rate", type=per_second, metavar="R", help="steps per second of each environment at most (no limit)"
+    )
     result.add_argument(
         "--retry-seconds", type=seconds, default=300.0, help="give up when the server is away for so long (300)"
     )
@@ -161,6 +165,14 @@ def seconds(text: str) -> float:
     return number
 
 
+def per_second(text: str) -> float:
+    """Return a number of times per second, above 0, for argparse."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of steps per second above 0")
+    return number
+
+
 def probability(text: str) -> float:
     """Return a number from 0 to 1, for argparse."""
     number = float(text)
@@ -180,15 +192,12 @@ def metric(text: str) -> str:
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `relaax.client.run` from the command line, but for the environment. Raises UsageError."""
-    try:
-        if arguments.address not in (CHECK, LOCAL, RANDOM):
-            parse_endpoint(arguments.address)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     tls_ca = _readable(arguments.tls_ca)
     try:
-        tls_context(arguments.tls, tls_ca, "" if arguments.address in (CHECK, LOCAL, RANDOM) else arguments.address)
-    except ValueError as error:  # of the variables
+        tls = tls_context(arguments.tls, tls_ca)
+        if arguments.address not in (CHECK, LOCAL, RANDOM):
+            Places(arguments.address, tls is not None)
+    except ValueError as error:  # of the address, or of the variables
         raise UsageError(str(error)) from None
     if arguments.measure is not None and arguments.address != CHECK:
         _require_writable(arguments.measure)
@@ -201,6 +210,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "seed": arguments.seed,
         "episodes": arguments.episodes,
         "steps": arguments.steps,
+        "rate": arguments.rate,
         "mode": "exploit" if arguments.exploit else "train",
         "retry_seconds": arguments.retry_seconds,
         "codec": arguments.codec,

@@ -45,16 +45,18 @@ def run(
     metrics: Reports | None = None,
     environment: str | None = None,
     measure: str | Path | None = None,
+    rate: float | None = None,
     watching: Watching | None = None,
     **settings: Any,
 ) -> RunSummary:
     """Run a gymnasium environment against the RLX server at `address`, until training ends or there was enough of it.
 
     The address "random" stands for no server: actions are drawn at random, in this process. With `measure` and nothing
-    that asks for episodes or an end (`episodes`, `steps`, `on_episode`), the environment is then stepped alone, as fast
-    as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no server either:
-    the environment is made and not even reset, and the summary says its spaces. The address "local" is for `relaax
-    eval`, whose player acts in this process; one environment plays the episodes that it names, each from a seed.
+    that asks for episodes, an end or a rate (`episodes`, `steps`, `on_episode`, `rate`), the environment is then
+    stepped alone, as fast as it goes, until an exception such as KeyboardInterrupt ends it. The address "check" has no
+    server either: the environment is made and not even reset, and the summary says its spaces. The address "local" is
+    for `relaax eval`, whose player acts in this process; one environment plays the episodes that it names, each from a
+    seed.
 
     `env`: an Env, a VectorEnv of any autoreset mode, a function that makes one, or an id for `gymnasium.make`. What
     this call made it also closes.
@@ -68,6 +70,7 @@ def run(
     sent as a metric; or a function that takes the infos and returns names and numbers. They appear under client/.
     `environment`: the name that the server is told; by default the environment's id.
     `measure`: a file for how fast it goes, JSON lines (see `relaax.client.measuring`).
+    `rate`: steps per second of each environment, at most; None, as by default, for as fast as it goes.
     `watching`: what to show or record of the first environment.
     `settings`: the other arguments of `relaax.client.Client`, such as `mode` and `retry_seconds`.
 
@@ -85,7 +88,8 @@ def run(
         is_vector = hasattr(made, "single_observation_space")
         if address == CHECK:
             return RunSummary(0, 0, (), 0.0, spaces=_spaces(made, is_vector))
-        if address == RANDOM and measure is not None and episodes is None and steps is None and on_episode is None:
+        bounds = (episodes, steps, on_episode, rate)
+        if address == RANDOM and measure is not None and all(bound is None for bound in bounds):
             step_alone(made, seed, measure)
         tally = Tally(made.num_envs if is_vector else 1, episodes=episodes, steps=steps, on_episode=on_episode)
         start = time.monotonic()
@@ -99,6 +103,8 @@ def run(
             turn.report = reporter(metrics, agent.metrics() if isinstance(agent, ClientBase) else None)
             if measure is not None:
                 agent = Measured(agent, made.num_envs if is_vector else 1, measure)
+            if rate is not None:
+                agent = _paced(agent, rate)
             (_run_vector if is_vector else _run_single)(made, agent, tally, seed, turn)
         except TrainingFinished as end:
             finished = end.message
@@ -143,6 +149,12 @@ def _watch(watching: Watching, env: Any, name: str) -> Watch:
     from relaax.client.watching import Watch
 
     return Watch(watching, env, name)
+
+
+def _paced(agent: Any, rate: float) -> Any:
+    from relaax.client.pacing import Paced
+
+    return Paced(agent, rate)
 
 
 class _Turn:

@@ -11,14 +11,15 @@ from typing import TypeVar
 
 import relaax
 from relaax import rlx
-from relaax.client.address import parse_endpoint
 from relaax.client.alive import Alive
 from relaax.client.backoff import Backoff
 from relaax.client.failure import ConnectionInterrupted, Failure, TrainingFinished
 from relaax.client.latency import Latency
+from relaax.client.places import Places
 from relaax.client.scalars import Scalars
 from relaax.client.wire import ClientWire
 from relaax.extras import explained
+from relaax.tls import client_context
 
 logger = logging.getLogger("relaax.client")
 
@@ -52,11 +53,10 @@ class Session:
     ) -> None:
         if codec not in ("protobuf", "json"):
             raise ValueError(f"codec is {codec!r}: choose protobuf or json")
-        self.address = address
         self._latency = latency or Latency(None)
         self.scalars = Scalars(self.flush, self._latency.names)
-        self._endpoint = parse_endpoint(address)
-        if self._endpoint.path is not None:
+        self._places = Places(address, tls is not None)
+        if self._places.over_websocket:
             with explained("websocket"):
                 from relaax.client import websocket  # noqa: F401  # a missing library is to be missed now
         self._hello = replace(
@@ -70,6 +70,11 @@ class Session:
         self._wire: ClientWire | None = None
         self._begun = False  # an episode, on this connection
         self._finished: TrainingFinished | None = None
+
+    @property
+    def address(self) -> str:
+        """Return where the server is that was tried last."""
+        return self._places.here
 
     def connect(self) -> None:
         """Connect now, with retries. Does nothing if a connection is up."""
@@ -196,14 +201,15 @@ class Session:
             raise self._finished
         self._backoff.wait()
         patience = self._patience
+        endpoint = self._places.choose()
         self._wire = ClientWire(
-            self._endpoint.host,
-            self._endpoint.port,
-            path=self._endpoint.path,
+            endpoint.host,
+            endpoint.port,
+            path=endpoint.path,
             codec=self._codec,
             connect_timeout=patience.connect_timeout,
             silence=patience.response_timeout,
-            tls=self._tls,
+            tls=client_context() if endpoint.tls and self._tls is None else self._tls,
         )
         try:
             welcome = self._ask(self._hello, rlx.Welcome)
@@ -216,6 +222,7 @@ class Session:
             welcome.algorithm,
             self._hello.environments,
         )
+        self._places.connected()
         self.scalars.limit(welcome.limits)
         self._hello = replace(self._hello, session_id=welcome.session_id)
 
@@ -226,7 +233,7 @@ class Session:
             self._backoff.succeeded()
             raise Failure(f"{self.address}: {interrupted}", interrupted.code) from interrupted
         try:
-            wait = self._backoff.failed(interrupted)
+            wait = self._backoff.failed(interrupted, elsewhere=self._places.lost(interrupted.code))
         except Failure as failure:
             raise Failure(f"{self.address}: {failure}", failure.code) from interrupted
         logger.warning("%s: %s; trying again in %.1f s", self.address, interrupted, wait)

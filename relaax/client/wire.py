@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from relaax import rlx
 from relaax.client.failure import ConnectionInterrupted, TrainingFinished
+from relaax.extras import explained
 from relaax.rlx import NEED_DATA, Actions
 from relaax.rlx.connection import DEFAULT_MAX_FRAME_BYTES
 from relaax.tls import reason_of
@@ -67,8 +68,8 @@ class ClientWire:
 
     def _upgrade(self, host: str, port: int, path: str, secure: bool) -> None:
         """Ask for a WebSocket. Raises ConnectionInterrupted."""
-        from relaax.client.websocket import ClientWebSocket
-
+        with explained("websocket"):
+            from relaax.client.websocket import ClientWebSocket
         websocket = ClientWebSocket(host, port, path, secure)
         try:
             self._send(websocket.to_send())

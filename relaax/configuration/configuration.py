@@ -11,6 +11,7 @@ from typing import Any, cast
 import pydantic
 
 from relaax.bundled import bundled_folder, bundled_names
+from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.environment import path_of, variables_of, warn_of_misspelt
 from relaax.configuration.keys import KeyPath, nearest, unknown
 from relaax.configuration.layers import Layers, text_of, value_of
@@ -75,6 +76,11 @@ class Configuration:
     def tensorboard(self) -> TensorBoardSection:
         """Return the section `relaax-tensorboard`."""
         return cast(TensorBoardSection, self.sections["relaax-tensorboard"])
+
+    @property
+    def cluster(self) -> ClusterSection:
+        """Return the section `relaax-cluster`."""
+        return cast(ClusterSection, self.sections["relaax-cluster"])
 
     @property
     def run(self) -> RunSection:

@@ -29,6 +29,16 @@ def _origin(value: str) -> str:
     return value
 
 
+def _server(value: str) -> str:
+    return value if value.startswith("@") and value[1:] else _address(value)
+
+
+def _one_file(value: list[str]) -> list[str]:
+    if len(value) > 1 and any(address.startswith("@") for address in value):
+        raise ValueError("a file names all addresses, one on each line: give @FILE alone")
+    return value
+
+
 def _device(value: str) -> str:
     kind, colon, index = value.partition(":")
     if value != "cpu" and (kind != "gpu" or (colon and not (index.isascii() and index.isdecimal()))):
@@ -88,9 +98,16 @@ Device = Annotated[
     pydantic.AfterValidator(_device),
     pydantic.WithJsonSchema({"type": "string", "pattern": "^(cpu|gpu(:[0-9]+)?)$"}),
 ]
+# The address of a server that is connected to, or @FILE, which is followed where the server moves.
+ServerAddress = Annotated[
+    str,
+    pydantic.AfterValidator(_server),
+    pydantic.WithJsonSchema({"type": "string", "pattern": r"^(@.+|.+:[0-9]{1,5})$"}),
+]
 NoneOrAddresses = Annotated[
-    list[Address],
+    list[ServerAddress],
     pydantic.BeforeValidator(_addresses),
+    pydantic.AfterValidator(_one_file),
     pydantic.WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Addresses = Annotated[NoneOrAddresses, Field(min_length=1)]
@@ -141,7 +158,11 @@ CheckpointInterval = Annotated[
     ),
 ]
 ParameterServers = Annotated[
-    Addresses, Field(description="Address of the parameter server; of all shards, shard 0 first.")
+    Addresses,
+    Field(
+        description="Address of the parameter server; of all shards, shard 0 first; or @FILE, with one on each line, "
+        "which is read again when they move."
+    ),
 ]
 ParameterServerTokenFile = Annotated[
     str | None,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relaax.configuration.keys import KeyPath, Models, field_at, kinds_of
-from relaax.configuration.validation import KWARGS, ConfigurationError
+from relaax.configuration.validation import FOREIGN, ConfigurationError
 from relaax.configuration.yaml_file import dump_line, parse_yaml
 
 
@@ -88,7 +88,7 @@ def _lines(values: Mapping[str, Any], path: KeyPath, origins: Mapping[KeyPath, s
     for key, value in values.items():
         # Keys of the servers are written with dashes, as in the files; keys of algorithms are Python names.
         written = key if not path or path[0] == "algorithm" else key.replace("_", "-")
-        if KWARGS in path:
+        if set(FOREIGN) & set(path):
             written = dump_line(key)
         if isinstance(value, Mapping) and value:
             yield f"{indent}{written}:"

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from relaax.configuration.cluster_section import ClusterSection
 from relaax.configuration.sections import (
     LearnerSection,
     ParameterServerSection,
@@ -24,7 +25,7 @@ Sections = Mapping[str, Section]
 """The sections of a configuration by name."""
 
 Addresses = Mapping[str, Sequence[str]]
-"""HOST:PORT of every process of the started roles, by role name."""
+"""HOST:PORT of every process of the started roles, by role name, or one @FILE for all of a role."""
 
 ENVIRONMENTS_TOKEN = "RELAAX_TOKEN"
 """The variable for the token that environments send to an RLX server."""
@@ -72,8 +73,8 @@ class Role:
     """The key that sets this time; None if no key does."""
     tokens: tuple[str, ...]
     """The environment variables of the tokens that it needs."""
-    arguments: Callable[[Addresses, int], list[str]]
-    """Return the options of the process of this number, given the addresses of the processes that it connects to."""
+    arguments: Callable[[Addresses, int, int], list[str]]
+    """Return the options of the process of this number, of so many, given the addresses of those it connects to."""
     reserved: bool = False
     """Whether the addresses are fixed before the processes start, and do not change: others keep to them."""
     led: bool = False
@@ -95,20 +96,19 @@ def _status_of_first(section: str, number: int) -> list[str]:
     return ["--set", f"{section}.status_bind=null"] if number else []
 
 
-def _shard_arguments(addresses: Addresses, shard: int) -> list[str]:
-    shards = addresses["parameter-server"]
-    arguments = ["--shard", f"{shard}/{len(shards)}"] if len(shards) > 1 else []
+def _shard_arguments(addresses: Addresses, shard: int, shards: int) -> list[str]:
+    arguments = ["--shard", f"{shard}/{shards}"] if shards > 1 else []
     if shard:
-        arguments += ["--first-shard", shards[0]]
+        arguments += ["--first-shard", addresses["parameter-server"][0]]
     return [*arguments, *_status_of_first("relaax-parameter-server", shard)]
 
 
-def _replay_arguments(addresses: Addresses, shard: int) -> list[str]:
-    arguments = ["--shard", f"{shard}/{len(addresses['replay-server'])}"]
+def _replay_arguments(_: Addresses, shard: int, shards: int) -> list[str]:
+    arguments = ["--shard", f"{shard}/{shards}"]
     return [*arguments, *_status_of_first("relaax-replay-server", shard)]
 
 
-def _learner_arguments(addresses: Addresses, learner: int) -> list[str]:
+def _learner_arguments(addresses: Addresses, learner: int, _: int) -> list[str]:
     arguments = [*_services(addresses), "--learner", str(learner)]
     return [*arguments, *_status_of_first("relaax-learner", learner)]
 
@@ -122,6 +122,12 @@ def _shards(sections: Sections) -> int:
 def _replay(sections: Sections) -> ReplayServerSection:
     section = sections["relaax-replay-server"]
     assert isinstance(section, ReplayServerSection)
+    return section
+
+
+def _rlx_server(sections: Sections) -> RlxServerSection:
+    section = sections["relaax-rlx-server"]
+    assert isinstance(section, RlxServerSection)
     return section
 
 
@@ -195,10 +201,10 @@ RLX_SERVER = Role(
     module="relaax.server.rlx_server.main",
     count=lambda _: 1,
     restart=Restart.ALWAYS,
-    stop_seconds=lambda _: 10.0,  # it gives its workers 5 s, and ends at once if it has none
+    stop_seconds=lambda sections: 10.0 + _rlx_server(sections).drain,  # it ends at once if it has no workers
     stop_key=None,
     tokens=(WORKERS_TOKEN, REPLAY_TOKEN, ENVIRONMENTS_TOKEN),
-    arguments=lambda addresses, _: _services(addresses),
+    arguments=lambda addresses, _, __: _services(addresses),
 )
 
 LEARNER = Role(
@@ -228,7 +234,7 @@ TENSORBOARD = Role(
     stop_seconds=lambda _: 10.0,
     stop_key=None,
     tokens=(),
-    arguments=lambda _, __: [],
+    arguments=lambda _, __, ___: [],
     vital=False,
 )
 
@@ -244,14 +250,18 @@ CLIENT = Role(
     stop_seconds=lambda sections: _run(sections).stop_timeout,
     stop_key="relaax-run.stop-timeout",
     tokens=(ENVIRONMENTS_TOKEN,),
-    arguments=lambda addresses, _: [],
+    arguments=lambda _, __, ___: [],
 )
 
 ROLES: tuple[Role, ...] = (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, LEARNER, TENSORBOARD, CLIENT)
 """All roles in starting order; they are stopped in reverse order."""
 
-SECTIONS: dict[str, type[Section]] = {role.section: role.model for role in ROLES}
+SECTIONS: dict[str, type[Section]] = {**{role.section: role.model for role in ROLES}, "relaax-cluster": ClusterSection}
 """Maps the name of each section to its model. The algorithm declares the section `algorithm`."""
+
+
+TOKENS = tuple(dict.fromkeys(token for role in ROLES for token in role.tokens))
+"""The variables of all tokens."""
 
 
 def own() -> list[Role]:

@@ -30,6 +30,7 @@ from relaax.configuration.key_types import (
     ReplayServerCa,
     ReplayServerTokenFile,
     S3Location,
+    ServerAddress,
     StatusBind,
     TlsCertificate,
     TlsKey,
@@ -45,7 +46,10 @@ class ParameterServerSection(Section):
     bind: Address = Field("localhost:7000", description="Address for workers; port 0 picks a free one.")
     shards: int = Field(1, ge=1, le=64, description="Number of parameter servers that share the parameters.")
     shard: int = Field(0, ge=0, description="Index of this shard, from 0; shard 0 leads.")
-    first_shard: Address = Field("localhost:7000", description="Address of shard 0, for the other shards.")
+    first_shard: ServerAddress = Field(
+        "localhost:7000",
+        description="Address of shard 0, for the other shards; or @FILE, whose first line it is.",
+    )
     allow_anonymous: bool = Field(False, description="Allow addresses other than loopback without a token.")
     token_file: str | None = Field(
         None,
@@ -175,6 +179,12 @@ class RlxServerSection(Section):
     timeout: float | None = Field(
         None, gt=0, description="Seconds after which a worker exits at the end of its next episode, for rebalancing."
     )
+    drain: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds from SIGTERM in which no connection is accepted and each ends with an episode, so that "
+        "clients with another server move there without losing one; then the rest is cut.",
+    )
     max_workers: int = Field(256, ge=1, description="Maximum number of workers; further connections must wait.")
     max_environments: int = Field(4096, ge=1, description="Maximum number of environments per connection.")
     max_environments_per_address: int = Field(
@@ -271,7 +281,7 @@ class LearnerSection(Section):
         60.0, gt=0, description="Seconds to wait for an unreachable parameter server before the learner exits."
     )
     replay_server: Addresses = Field(
-        ["localhost:7002"], description="Addresses of the replay servers, in the order of their shards."
+        ["localhost:7002"], description="Addresses of the replay servers, in the order of their shards; or @FILE."
     )
     replay_server_token_file: ReplayServerTokenFile = None
     replay_server_ca: ReplayServerCa = None

@@ -10,8 +10,8 @@ import pydantic
 from relaax.configuration.keys import Models, inner_model, key_of, kinds_of, unknown_key
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
-KWARGS = "kwargs"
-"""A key whose value holds keyword arguments of foreign code."""
+FOREIGN = ("kwargs", "resources")
+"""Keys whose values have names of foreign code: arguments of an environment, and roles with the resources of Ray."""
 
 
 class ConfigurationError(Exception):
@@ -37,7 +37,7 @@ class Section(pydantic.BaseModel):
 def normalized(data: Any) -> Any:
     """Return `data` with keys as Python names at every depth: `--log-level` becomes `log_level`.
 
-    Leave the value of a key `kwargs` unchanged: its names belong to foreign code.
+    Leave the values of the keys `FOREIGN` unchanged.
 
     Raises ConfigurationError if two keys become the same.
     """
@@ -47,7 +47,7 @@ def normalized(data: Any) -> Any:
             name = _normalized_key(key)
             if name in result:
                 raise ConfigurationError(f"the key {str(key)!r} appears twice: with underscores it is {name!r}")
-            result[name] = value if name == KWARGS else normalized(value)
+            result[name] = value if name in FOREIGN else normalized(value)
         return result
     return data
 

@@ -10,6 +10,7 @@ import grpc
 from relaax.parameters.diagnosis import tls_trouble
 from relaax.parameters.grpc_options import MESSAGE_OVERHEAD, client_options
 from relaax.parameters.interfaces import ParameterServerUnauthenticated
+from relaax.parameters.moving import FollowingChannel, Moving
 
 AUTHORIZATION = "authorization"
 """The metadata key under which the token goes, as `Bearer TOKEN`."""
@@ -23,7 +24,8 @@ class Target:
 
     `ca`: the authority (PEM) that its certificate is checked by; TLS is used if it is given. `certificate` and `key`
     (PEM): what this side shows, if the server asks for it. None of the secrets appears in `repr`. `service`: what kind
-    of server it is, for messages; `keys`: what the keys of this side's configuration for it begin with.
+    of server it is, for messages; `keys`: what the keys of this side's configuration for it begin with. `moving`: where
+    it is at each moment, if it may move; `address` is where it was.
     """
 
     address: str
@@ -33,6 +35,7 @@ class Target:
     key: bytes | None = field(default=None, repr=False)
     service: str = field(default="parameter server", repr=False)
     keys: str = field(default="relaax-rlx-server.parameter_server", repr=False)
+    moving: Moving | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return f"{self.service} {self.address}"
@@ -41,12 +44,22 @@ class Target:
         """Return a copy for another address."""
         return replace(self, address=address)
 
+    def following(self, moving: Moving) -> Target:
+        """Return a copy for a server that may move."""
+        return replace(self, address=moving.now(), moving=moving)
+
 
 def open_channel(target: Target, longest: int = MESSAGE_OVERHEAD) -> grpc.Channel:
     """Return a channel for messages of up to so many bytes. Every call over it shows the target's token.
 
     Made in the process that uses it: a channel does not survive a fork. It connects with its first call.
     """
+    if target.moving is not None:
+        return FollowingChannel(target.moving.now, lambda address: _opened(target.at(address), longest))
+    return _opened(target, longest)
+
+
+def _opened(target: Target, longest: int) -> grpc.Channel:
     options = client_options(longest)
     if target.ca is None:
         channel = grpc.insecure_channel(target.address, options)

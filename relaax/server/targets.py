@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from relaax.configuration import ConfigurationError, LearnerSection, ParameterServerSection, RlxServerSection
 from relaax.configuration.roles import REPLAY_TOKEN, WORKERS_TOKEN
 from relaax.parameters.channel import Target
+from relaax.parameters.moving import FILE, Moving, read_addresses
 from relaax.server.tls import LEARNER, PARAMETER_SERVER, RLX_SERVER, authority, key_pair, parameter_server_token
 from relaax.server.tokens import read_token
 
@@ -19,13 +22,23 @@ def targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
         settings.parameter_server_ca,
         files,
     )
-    return [target.at(address) for address in settings.parameter_server]
+    return placed(target, settings.parameter_server, f"{section_of(settings)}.parameter_server")
 
 
 def replay_targets(settings: RlxServerSection | LearnerSection) -> list[Target]:
     """Return the targets of all replay servers, for workers or a learner. Raises ConfigurationError."""
     target = replay_target(settings)
-    return [target.at(address) for address in settings.replay_server]
+    return placed(target, settings.replay_server, f"{section_of(settings)}.replay_server")
+
+
+def placed(target: Target, addresses: Sequence[str], key: str) -> list[Target]:
+    """Return a target for each address, or for each line of `@FILE`, which is followed. Raises ConfigurationError."""
+    if not (addresses and addresses[0].startswith(FILE)):
+        return [target.at(address) for address in addresses]
+    try:
+        return [target.following(Moving(addresses[0], index)) for index, _ in enumerate(read_addresses(addresses[0]))]
+    except ValueError as error:
+        raise ConfigurationError(f"{key}: {error}") from None
 
 
 def replay_target(settings: RlxServerSection | LearnerSection) -> Target:
@@ -82,4 +95,5 @@ def shard_target(settings: ParameterServerSection, address: str | None = None) -
             "authority that signed its certificate"
         )
     token = parameter_server_token(settings)
-    return Target(address or settings.first_shard, token or "", *((ca, *pair) if pair else (None, None, None)))
+    found = Target("", token or "", *((ca, *pair) if pair else (None, None, None)))
+    return placed(found, [address or settings.first_shard], f"{PARAMETER_SERVER}.first_shard")[0]

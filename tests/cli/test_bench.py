@@ -18,15 +18,16 @@ from rich.console import Console
 
 from relaax.cli.bench import machine, results
 from relaax.cli.bench.ale_vector import __doc__ as ale_vector_doc
+from relaax.cli.bench.benchmark import CROWD, LARGEST_CROWD
 from relaax.cli.bench.command import _promise
 from relaax.cli.bench.emulator import ale_vector_form, cores, forms
 from relaax.cli.bench.programs import Measurements, Programs
 from relaax.cli.bench.replay_load import WARM_UP, insertions, load
 from relaax.cli.bench.service import MeasuredService
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
 from relaax.parameters.channel import Target
+from relaax.supervision.process import StartError
 from support.processes import Processes, project_command, wait_until
 from support.replay_servers import numbered, pictured, serving
 from support.run import is_alive
@@ -302,6 +303,16 @@ def test_every_figure_of_cartpole_is_measured(processes: Processes, tmp_path: Pa
     assert result["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert result["configuration"]["relaax-run"]["name"] == "CartPole-v1"
     assert list(tmp_path.glob("relaax-bench-*")) == []
+    crowds = ("processor_crowd", "processor_paced") if CROWD * cores() <= LARGEST_CROWD else ()
+    expected = {"processor_single": 1, "processor_training": 2} | dict.fromkeys(crowds, CROWD * cores())
+    for name, connections in expected.items():
+        assert result[name]["connections"] == connections, name
+        assert {"client", "worker", "parameter_server"} <= result[name]["us"].keys(), name
+        assert 0 < min(result[name]["us"].values()) <= max(result[name]["us"].values()) < 1e6, name
+    words = ("da3c_gym_cartpole", "--environments", "4", "--rate", "5", "--measured", str(output), "--json")
+    plan = processes.start("relaax", "plan", *words)
+    assert plan.wait(240) == 0, plan.report()
+    assert json.loads("".join(plan.lines))["steps_per_second"] == pytest.approx(20)
 
 
 @pytest.mark.parametrize("stacked", [False, True])

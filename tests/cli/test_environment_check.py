@@ -9,8 +9,8 @@ import pytest
 
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.plan import Plan, make_plan
-from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
+from relaax.supervision.process import StartError
 from support.run import PATIENCE
 
 CARTPOLE = "da3c_gym_cartpole"

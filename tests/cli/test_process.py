@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from relaax.cli.run.process import EXIT_REFUSED, MAX_QUICK_FAILURES, Process, StartError
+from relaax.supervision.process import EXIT_REFUSED, MAX_QUICK_FAILURES, Process, StartError
 from support.processes import Processes, wait_until
 
 SERVER = "import signal; print('it is listening on 127.0.0.1:7', flush=True); signal.pause()"
@@ -92,7 +92,7 @@ def test_one_whose_start_a_signal_has_cut_short_can_be_waited_for(
 
 
 def test_what_says_nothing_is_given_up(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relaax.cli.run.process.EXIT_SECONDS", 0.1)
+    monkeypatch.setattr("relaax.supervision.process.EXIT_SECONDS", 0.1)
     process.start(python("import signal; signal.pause()"))
     with pytest.raises(StartError, match="did not start"):
         process.wait_ready(0.1, NEVER)
@@ -156,7 +156,7 @@ def test_it_is_told_to_end_when_its_parent_is_killed(processes: Processes, tmp_p
         f"""
 import signal, sys, threading
 from pathlib import Path
-from relaax.cli.run.process import Process
+from relaax.supervision.process import Process
 process = Process("it", Path({str(tmp_path)!r}) / "it.log", server=True)
 process.start([sys.executable, "-c", {SERVER!r}])
 process.wait_ready(60, threading.Event())

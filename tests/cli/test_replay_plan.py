@@ -117,10 +117,10 @@ def test_each_role_gets_the_tokens_that_it_needs(tmp_path: Path, monkeypatch: py
 def test_processes_are_told_of_each_other() -> None:
     addresses = {"parameter-server": ["h:1", "h:2"], "replay-server": ["h:3", "h:4"]}
     services = ["--parameter-server", "h:1,h:2", "--replay-server", "h:3,h:4"]
-    assert RLX_SERVER.arguments(addresses, 0) == services
-    assert LEARNER.arguments(addresses, 0) == [*services, "--learner", "0"]
-    second = LEARNER.arguments(addresses, 1)
+    assert RLX_SERVER.arguments(addresses, 0, 2) == services
+    assert LEARNER.arguments(addresses, 0, 2) == [*services, "--learner", "0"]
+    second = LEARNER.arguments(addresses, 1, 2)
     assert second[:-2] == [*services, "--learner", "1"]
     assert second[-1] == "relaax-learner.status_bind=null", "one port cannot be that of two"
-    assert REPLAY_SERVER.arguments(addresses, 1)[:2] == ["--shard", "1/2"]
-    assert RLX_SERVER.arguments({**addresses, "replay-server": []}, 0) == services[:2]
+    assert REPLAY_SERVER.arguments(addresses, 1, 2)[:2] == ["--shard", "1/2"]
+    assert RLX_SERVER.arguments({**addresses, "replay-server": []}, 0, 1) == services[:2]

@@ -18,9 +18,9 @@ from relaax.bundled import bundled_folder
 from relaax.cli.doctor.command import examined
 from relaax.cli.doctor.finding import Severity, Subject
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.process import Process
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import SECTIONS, ConfigurationError, roles
+from relaax.supervision.process import Process
 from support.echo_role import ECHO, with_echo
 from support.processes import wait_until
 from support.supervised import supervised

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.process import Process
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
 from relaax.configuration import ConfigurationError
+from relaax.supervision.process import Process
 from support.disks import BreakingDisk, Disk, breaking_disk, small_disk
 from support.processes import wait_until
 from support.run import PATIENCE, Run, Runs

@@ -12,9 +12,9 @@ import pytest
 from relaax.checkpoint import CheckpointManager, LocalStore
 from relaax.cli.run.experiment import _conclusion, _lost, _summary
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.process import Process
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.run_directory import RunDirectory
+from relaax.supervision.process import Process
 
 LAST_ASKED = Progress(global_step=40, frames=160, updates=4, episodes=3)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from relaax.cli.run.plan import make_plan
-from relaax.cli.run.process import MAX_QUICK_FAILURES
 from relaax.cli.run.supervisor import Supervisor
+from relaax.supervision.process import MAX_QUICK_FAILURES
 from support.processes import wait_until
 from support.supervised import supervised
 

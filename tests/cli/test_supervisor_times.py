@@ -11,6 +11,7 @@ from relaax.cli.run.plan import make_plan
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
+from relaax.configuration import RlxServerSection
 from relaax.configuration.roles import PARAMETER_SERVER, RLX_SERVER
 from relaax.server import checkpointing
 from relaax.server.parameter_server.coordination import follower
@@ -19,7 +20,9 @@ from support.processes import Processes, wait_until
 
 
 def test_an_rlx_server_has_time_to_end_in_order() -> None:
-    assert RLX_SERVER.stop_seconds({}) > listener.STOP_SECONDS + status.END_SECONDS
+    assert (
+        RLX_SERVER.stop_seconds({"relaax-rlx-server": RlxServerSection()}) > listener.STOP_SECONDS + status.END_SECONDS
+    )
 
 
 def test_a_parameter_server_has_time_for_its_last_attempt_at_a_checkpoint() -> None:

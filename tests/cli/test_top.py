@@ -13,7 +13,9 @@ from relaax.cli.top import ServiceWatcher, _listening_of
 from relaax.cli.top_picture import picture
 from relaax.configuration.roles import PARAMETER_SERVER, REPLAY_SERVER
 from relaax.parameters.channel import Target
+from relaax.parameters.purposes import TRAIN
 from relaax.replay import replay_pb2 as pb
+from relaax.server.parameter_server.registry import WorkerOrigin
 from relaax.server.replay_server.tallies import TableTallies
 from support.nobody import nobody
 from support.parameter_servers import bridge_to, gradient, registration, running
@@ -28,6 +30,19 @@ def drawn(seen: object) -> str:
     with console.capture() as capture:
         console.print(seen)
     return capture.get()
+
+
+def test_ten_thousand_workers_are_listed() -> None:
+    """Their list is longer than other messages of the status are."""
+    with running() as server:
+        for number in range(10_000):
+            server.core.registry.register(
+                f"{number:032x}", "", 1, TRAIN, 1, WorkerOrigin("CartPole-v1", "host", "server:7001")
+            )
+        watcher = ServiceWatcher([Target(server.address)], [])
+        seen = watcher.look()
+        watcher.close()
+        assert len(seen["workers"]) == 10_000
 
 
 def test_replay_servers_stand_beside_the_shards() -> None:

@@ -57,10 +57,13 @@ def test_what_is_none_is_refused_with_the_way_out(address, hint):
     assert repr(address) in str(refused.value)
 
 
-@pytest.mark.parametrize("asked", [{"tls": True}, {"tls_ca": "ca.pem"}])
-def test_tls_is_not_left_out_because_the_address_says_ws(asked):
-    with pytest.raises(ValueError, match="write wss://"):
-        Client("ws://localhost", **SPACES, **asked)
+@pytest.mark.parametrize("variables", [{"RELAAX_TLS": "1"}, {}])
+@pytest.mark.parametrize("address", ["ws://localhost", "localhost:1,wss://localhost,ws://localhost"])
+def test_tls_is_not_left_out_because_the_address_says_ws(address, variables, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=re.escape("address 'ws://localhost' is without TLS, and TLS is asked for")):
+        Client(address, tls=None if variables else True, **SPACES)
 
 
 def test_the_library_is_missed_before_anything_is_connected():

@@ -166,12 +166,12 @@ def test_there_must_be_a_wire_to_be_precise_on(file: Path) -> None:
         (
             "",
             "the sections relaax-parameter-server, relaax-replay-server, relaax-rlx-server, relaax-learner, "
-            "relaax-tensorboard, relaax-run, algorithm are expected",
+            "relaax-tensorboard, relaax-run, relaax-cluster, algorithm are expected",
         ),
         (
             "- a",
             "the sections relaax-parameter-server, relaax-replay-server, relaax-rlx-server, relaax-learner, "
-            "relaax-tensorboard, relaax-run, algorithm are expected",
+            "relaax-tensorboard, relaax-run, relaax-cluster, algorithm are expected",
         ),
         ("algoritm: {}", "unknown section 'algoritm'; did you mean 'algorithm'?"),
         ("relaax-rlx-sever: {}", "unknown section 'relaax-rlx-sever'; did you mean 'relaax-rlx-server'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from support.boxes import Box, Boxes, require_buildah, stop
+from support.charts import containers, one, render
 from support.processes import Processes, Running, wait_until
+from support.scrape import health, scraped, status_url
 from support.screens import PASSWORD, Browser, free_ports, variables, vnc_screenshot
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -86,6 +89,56 @@ def test_it_trains_from_container_to_container(
         assert stop(servers.parameter_server) == 0
     assert list(data.glob("checkpoints/*/manifest.json")), "no checkpoint was written"
     assert list(data.glob("metrics/**/events*")), "no metrics were written"
+
+
+VALUES = """
+experiment: da3c_gym_cartpole
+auth: {token: a-token-of-environments, parameterServerToken: a-token-of-workers}
+environments:
+  - {name: cartpole, image: relaax-gym, environment: CartPole-v1, environments: 4}
+"""
+
+
+def test_the_chart_trains_in_the_images(boxes: Boxes, processes: Processes, data: Path, tmp_path: Path) -> None:
+    """What the Helm chart gives containers to start is what their entrypoints take, and its probes find them well."""
+    (tmp_path / "values.yaml").write_text(VALUES, encoding="utf-8")
+    manifests = render("--values", tmp_path / "values.yaml")
+    secret = one(manifests, "Secret", "training-relaax-tokens")["stringData"]
+    told = {each.component: each for each in containers(manifests)}
+    # At /data buildah puts the volume that the image declares, and all containers share the ports of this machine.
+    places = {"/data/": "/kept/"} | {f"0.0.0.0:{port}": "127.0.0.1:0" for port in (7000, 7001, 7002)}
+
+    def start(box: Box, component: str, **options: str) -> Running:
+        variables = {
+            name: variable.get("value") or secret[variable["valueFrom"]["secretKeyRef"]["key"]]
+            for name, variable in told[component].variables.items()
+            if name != "ORDINAL"
+        }
+        words = told[component].command()
+        for there, here in places.items():
+            words = [word.replace(there, here) for word in words]
+        return box.start(processes, *words, env=variables, **options)
+
+    with boxes.container("relaax") as store, boxes.container("relaax") as door, boxes.container("relaax-gym") as games:
+        parameters = start(store, "parameter-server", volume=f"{data}:/kept")
+        name = "training-relaax-parameter-server"
+        places[f"{name}-0.{name}:7000"] = parameters.wait_for_address(600)
+        server = start(door, "rlx-server")
+        places["training-relaax-rlx-server:7001"] = server.wait_for_address(600)
+        client = start(games, "environment")
+        probe = told["environment"].spec["readinessProbe"]["exec"]["command"]
+        asked = games.command(
+            *probe, env={"RELAAX_ALIVE_FILE": told["environment"].variables["RELAAX_ALIVE_FILE"]["value"]}
+        )
+        wait_until(lambda: subprocess.run(asked, capture_output=True).returncode == 0, "a ready environment", 300, 0.5)
+        for running in (parameters, server):
+            url = status_url(running)
+            wait_until(lambda url=url: health(url)[0] == 200, "a ready server", 120)
+        steps = "relaax_parameter_server_global_step"
+        wait_until(lambda: scraped(status_url(parameters))[steps] > 1000, "they train", 300, 0.5)
+        for running in (client, server, parameters):
+            assert stop(running) == 0
+    assert list(data.glob("da3c_gym_cartpole/checkpoints/*/manifest.json")), "no checkpoint was written"
 
 
 def test_client_images_are_small_and_have_no_framework(boxes: Boxes, processes: Processes) -> None:

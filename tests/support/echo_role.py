@@ -27,8 +27,8 @@ def count(sections: Sections) -> int:
     return section.echoes
 
 
-def beside(addresses: Addresses, number: int) -> list[str]:
-    return ["--beside", f"{number} of {len(addresses['echo'])}, {addresses['parameter-server'][0]}"]
+def beside(addresses: Addresses, number: int, count: int) -> list[str]:
+    return ["--beside", f"{number} of {count}, {addresses['parameter-server'][0]}"]
 
 
 ECHO = Role(

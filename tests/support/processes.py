@@ -192,6 +192,11 @@ class Processes:
         for running in reversed(self._running):
             running.end()
 
+    @property
+    def running(self) -> list[Running]:
+        """Those that were started, in that order."""
+        return list(self._running)
+
     def start(self, *command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Running:
         """Start a command; one of the project's own may be given by its name alone."""
         first = str(command[0])

@@ -12,13 +12,20 @@ from typing import Any
 from relaax.algorithm_base import parse_fingerprint
 from relaax.cli.bench import machine, results
 from relaax.cli.bench.client_overhead import client_overhead
-from relaax.cli.bench.emulator import Form, ale_vector_form, forms
+from relaax.cli.bench.emulator import Form, ale_vector_form, cores, forms
 from relaax.cli.bench.exchange import exchange, replay_exchange
 from relaax.cli.bench.service import MeasuredService, Window
 from relaax.cli.run.plan import Plan
 
 ROUNDS = 3
 STARTS = 5
+CROWD = 4
+"""Connections per core, of one environment each, from which a step costs as much as with more (docs/results/growth.md).
+"""
+PACE = 30.0
+"""Steps per second of each environment that is held to a rate."""
+LARGEST_CROWD = 32
+"""Maximum number of these: each has a program of its own, which imports an emulator."""
 LEAST_SECONDS = 1.0
 """Minimum length of a window in which forms are compared."""
 MEMORY_SECONDS = 300.0
@@ -58,6 +65,7 @@ class Benchmark:
         with MeasuredService(self.plan, self.folder) as service:
             self._rounds(service, form)
             self._single_client(service)
+            self._crowd(service)
             self.begin("a worker's exchange with the parameter server, compared to bare gRPC")
             service.stop()
             self._exchange(service)
@@ -99,6 +107,7 @@ class Benchmark:
         self._speeds({key: [round(value, 1) for value in found] for key, found in windows.items() if found})
         pushes, discarded = sum(window.pushes for window in trained), sum(window.discarded for window in trained)
         self.result["training_discarded_share"] = round(discarded / pushes, 4) if pushes else None
+        self.result["processor_training"] = trained[-1].processor.as_json()
         memory = trained[-1].memory
         assert memory is not None
         self.result["worker_memory_mb"] = memory.as_json()
@@ -121,7 +130,8 @@ class Benchmark:
 
     def _single_client(self, service: MeasuredService) -> None:
         self.begin("how long an action takes, one environment")
-        act_ms, first = service.latencies(self._window)
+        act_ms, first, use = service.latencies(self._window)
+        self.result["processor_single"] = use.as_json()
         self.result["act_latency_ms"] = results.p50_p99(act_ms)
         starts = [first]
         for number in range(1, STARTS):
@@ -133,6 +143,19 @@ class Benchmark:
             f"an action: {results.shown('act_latency_ms', self.result['act_latency_ms'])}; "
             f"a worker starts in {self.result['worker_start_s']:.2f} s"
         )
+
+    def _crowd(self, service: MeasuredService) -> None:
+        """Measure many connections of one environment: what each then costs, as the caches are others' by turns."""
+        connections = CROWD * cores()
+        if connections > LARGEST_CROWD:
+            return
+        self.begin(f"{connections} connections of one environment")
+        window = service.crowd(connections, self._window)
+        self.result["processor_crowd"] = _crowd_as_json(window)
+        self.say(f"{connections} connections of one environment: {window.steps_per_second:,.0f} steps/s")
+        self.begin(f"{connections} connections of one environment, held to {PACE:g} steps/s each")
+        window = service.crowd(connections, self._window, PACE)
+        self.result["processor_paced"] = _crowd_as_json(window)
 
     def _client(self, fingerprint: dict[str, Any]) -> None:
         """Measure the client without environments and network, on the spaces of the trained model."""
@@ -169,3 +192,9 @@ class Benchmark:
             "sync_over_raw_grpc": round(sync["p50"] / raw["p50"], 3),
             **{key: times[key] for key in ("parameters", "request_bytes", "response_bytes")},
         }
+
+
+def _crowd_as_json(window: Window) -> dict[str, Any]:
+    """Return what a crowd took of the processor, and how long its actions took, if there were any."""
+    act = {"act_ms": results.p50_p99(window.act_ms)} if window.act_ms else {}
+    return window.processor.as_json() | act

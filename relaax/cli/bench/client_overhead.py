@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from relaax import rlx
-from relaax.cli.run.process import Process, StartError
 from relaax.client import run
+from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 60.0
 PARTS = 5

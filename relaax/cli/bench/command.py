@@ -62,7 +62,7 @@ def bench(
         "algorithm.seed": seed,
         "algorithm.max_global_step": ENDLESS,
     }
-    from relaax.cli.run.process import StartError
+    from relaax.supervision.process import StartError
 
     try:
         from relaax.cli.run.plan import make_plan

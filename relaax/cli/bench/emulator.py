@@ -10,8 +10,8 @@ from pathlib import Path
 from relaax.bundled import bundled_folder
 from relaax.cli.bench.programs import Programs
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import StartError
 from relaax.client.address import RANDOM
+from relaax.supervision.process import StartError
 
 WARM_UP_SECONDS = 0.5
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax.cli.bench.service import MeasuredService
-from relaax.cli.run.process import Process, StartError
+from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 60.0
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from relaax.cli.run.process import Process, StartError
 from relaax.client.parallel_connections import measure_file
+from relaax.supervision.process import Process, StartError
 
 START_SECONDS = 90.0
 EACH_START_SECONDS = 2.0
@@ -92,6 +92,11 @@ class Programs:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._end()
+
+    @property
+    def pids(self) -> list[int | None]:
+        """Return the process id of each program."""
+        return [process.pid for process in self._processes]
 
     def wait_begun(self) -> None:
         """Wait until each program has begun to act. Raises StartError if one has not in time, or has ended."""

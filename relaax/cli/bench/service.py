@@ -6,6 +6,7 @@ import contextlib
 import re
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,15 +15,16 @@ from typing import Any
 import psutil
 
 from relaax.checkpoint import CheckpointManager, LocalStore
+from relaax.cli.bench.processor_time import ProcessorUse, difference, processor_seconds
 from relaax.cli.bench.programs import START_SECONDS, Programs
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import run_tokens
 from relaax.cli.run.supervisor import Supervisor
-from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER
+from relaax.configuration.roles import CLIENT, LEARNER, PARAMETER_SERVER, REPLAY_SERVER
 from relaax.metrics.system import MEGABYTE
+from relaax.supervision.process import StartError
 
 WARM_UP_SECONDS = 2.0
 WARM_UP_UPDATES = 10
@@ -55,6 +57,7 @@ class Window:
     """An interval of training. `pushes`: gradients received; `discarded`: those not applied.
 
     As seen by the clients: `of_connections`, steps per second of each, and `act_ms`, the latency of each action.
+    `processor`: what it took of the processor.
     """
 
     steps_per_second: float
@@ -64,6 +67,7 @@ class Window:
     memory: Memory | None
     of_connections: tuple[float, ...]
     act_ms: tuple[float, ...]
+    processor: ProcessorUse
 
 
 class MeasuredService:
@@ -139,16 +143,38 @@ class MeasuredService:
         With `updates`, training continues until each worker has made this many, for at most `bound` seconds, and the
         result includes the workers' memory. Raises StartError.
         """
-        clients, connections = self._plan.run.clients, self._plan.run.connections_per_client
-        workers = clients * connections
+        run = self._plan.run
+        address = self._supervisor.rlx_server.address or ""
+        commands = [self._plan.client_command(address, i) for i in range(run.clients)]
+        return self._window(commands, run.connections_per_client, run.envs_per_client, seconds, updates, bound)
+
+    def crowd(self, connections: int, seconds: float, rate: float | None = None) -> Window:
+        """Measure the same of so many connections of one environment, each of a program of its own.
+
+        `rate`: their steps per second at most. Raises StartError.
+        """
+        held = [] if rate is None else ["--rate", f"{rate:g}"]
+        address = self._supervisor.rlx_server.address or ""
+        commands = [[*self._plan.environment_command(address, 1, i), *held] for i in range(connections)]
+        return self._window(commands, 1, 1, seconds, 0, 0.0)
+
+    def _window(
+        self,
+        commands: Sequence[Sequence[str]],
+        connections: int,
+        environments: int,
+        seconds: float,
+        updates: int,
+        bound: float,
+    ) -> Window:
+        """`connections`: of each command; `environments`: of each connection."""
+        workers = len(commands) * connections
         before = self._progress()
-        commands = [self._plan.client_command(self._supervisor.rlx_server.address or "", i) for i in range(clients)]
         with Programs("client", commands, self._folder / "clients", self._tokens.of(CLIENT), connections) as programs:
             self._warm_up(programs, before, workers, seconds)
             seen = [len(measured.act_ms) for measured in programs.measured]
-            first, begin = self._progress(), time.monotonic()
-            programs.wait(seconds)
-            last, end = self._progress(), time.monotonic()
+            use, begin, discarded = self._interval(programs, workers, environments, seconds)
+            end = begin + use.seconds
             of_connections = tuple(measured.steps_per_second(begin, end) for measured in programs.measured)
             act_ms = tuple(ms for count, one in zip(seen, programs.measured, strict=True) for ms in one.act_ms[count:])
             memory = None
@@ -156,19 +182,33 @@ class MeasuredService:
                 programs.wait_until(lambda: self._updates(before, workers) >= updates, time.monotonic() + bound)
                 memory = Memory(self._worker_megabytes(), self._updates(before, workers))
         self._wait_for_leaving()
-        discarded = last.discarded - first.discarded
         return Window(
-            steps_per_second=(last.global_step - first.global_step) / (end - begin),
-            seconds=end - begin,
-            pushes=self._pushes(last) - self._pushes(first),
+            steps_per_second=use.steps / use.seconds,
+            seconds=use.seconds,
+            pushes=use.pushes,
             discarded=discarded,
             memory=memory,
             of_connections=of_connections,
             act_ms=act_ms,
+            processor=use,
         )
 
-    def latencies(self, seconds: float) -> tuple[list[float], float]:
+    def _interval(
+        self, programs: Programs, connections: int, environments: int, seconds: float
+    ) -> tuple[ProcessorUse, float, int]:
+        """Let training go on for so long; return what it took, when it began, and how many pushes were discarded."""
+        spent, first, begin = self._processor(programs), self._progress(), time.monotonic()
+        programs.wait(seconds)
+        last, end = self._progress(), time.monotonic()
+        spent = difference(spent, self._processor(programs))
+        steps, pushes = last.global_step - first.global_step, self._pushes(last) - self._pushes(first)
+        use = ProcessorUse(connections, environments, end - begin, steps, pushes, spent)
+        return use, begin, last.discarded - first.discarded
+
+    def latencies(self, seconds: float) -> tuple[list[float], float, ProcessorUse]:
         """Return the latency of each action at the client of one environment, in ms, and its start in seconds.
+
+        With them comes what it took of the processor.
 
         The client trains, alone. Raises StartError.
         """
@@ -177,10 +217,10 @@ class MeasuredService:
             self._warm_up(programs, before, 1, seconds)
             (measured,) = programs.measured
             seen = len(measured.act_ms)
-            programs.wait(seconds)
+            use, _, _ = self._interval(programs, 1, 1, seconds)
             programs.wait_until(lambda: len(measured.act_ms) - seen >= LEAST_ACTIONS, time.monotonic() + START_SECONDS)
         self._wait_for_leaving()
-        return measured.act_ms[seen:], measured.start_seconds or 0.0
+        return measured.act_ms[seen:], measured.start_seconds or 0.0, use
 
     def warnings(self) -> list[str]:
         """Return the lines that the servers have logged as warnings or errors so far."""
@@ -198,6 +238,14 @@ class MeasuredService:
     def _single(self) -> Programs:
         command = self._plan.environment_command(self._supervisor.rlx_server.address or "", 1, 0)
         return Programs("single", [command], self._folder / "clients", self._tokens.of(CLIENT))
+
+    def _processor(self, programs: Programs) -> dict[str, float]:
+        """Return the processor's seconds so far, by kind of process."""
+        roles = {"parameter_server": PARAMETER_SERVER, "replay_server": REPLAY_SERVER, "learner": LEARNER}
+        return {
+            "client": processor_seconds(programs.pids, below=True),
+            "worker": processor_seconds(self._below() - self._without_clients),
+        } | {kind: processor_seconds(self._supervisor.pids(role)) for kind, role in roles.items()}
 
     def _check(self) -> None:
         for server in (self._supervisor.parameter_server, self._supervisor.rlx_server):

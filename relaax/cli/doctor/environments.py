@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from relaax.cli.doctor.finding import Finding, Subject, ok, warning
 from relaax.cli.run.environment_check import CHECK_SECONDS, EnvironmentCheck
 from relaax.cli.run.plan import plan_of
-from relaax.cli.run.process import StartError
 from relaax.configuration import ConfigurationError
 from relaax.rlx import Box, Discrete, Space
+from relaax.supervision.process import StartError
 
 
 def environment(subject: Subject) -> Iterator[Finding]:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
-from relaax.cli.run.process import EXIT_REFUSED, ending_with_parent, environment_of
 from relaax.configuration import ConfigurationError
 from relaax.evaluation.result import Played, seed_of
+from relaax.supervision.process import EXIT_REFUSED, ending_with_parent, environment_of
 
 _END_SECONDS = 10.0
 _LINES = 10

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -53,6 +53,13 @@ def run(
     ] = None,
     seed: SeedOption = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Start TensorBoard, too, and say where.")] = False,
+    on: Annotated[
+        Literal["here", "ray"],
+        typer.Option(
+            help="Where: on this machine, or on the Ray cluster that it belongs to or RAY_ADDRESS names. There, Ctrl-C "
+            "ends this command and not the training: `relaax cluster` has it then."
+        ),
+    ] = "here",
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an older run is moved aside.")] = False,
     set_: Annotated[
@@ -93,6 +100,11 @@ def run(
     try:
         from relaax.cli.run.plan import make_plan
 
+        if on == "ray" and not (print_config or check_config):
+            from relaax.cli.cluster.command import begin
+
+            address, progress = os.environ.get("RAY_ADDRESS", "auto"), not no_progress
+            begin(config, overrides, address, None, run_dir, fresh, True, summary, progress)
         plan = make_plan(config, overrides)
         place = run_dir if run_dir is not None else Path("runs") / plan.name
         if print_config or check_config:
@@ -121,7 +133,7 @@ def _run(plan: Plan, place: Path, *, fresh: bool, progress: bool, summary: Path 
     This process does its own imports while the environment is checked.
     """
     from relaax.cli.run.environment_check import EnvironmentCheck
-    from relaax.cli.run.process import StartError
+    from relaax.supervision.process import StartError
 
     with EnvironmentCheck(plan) as check:
         if progress:

@@ -10,9 +10,9 @@ from types import TracebackType
 
 from relaax.bundled import bundled_folder
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import EXIT_REFUSED, StartError, ending_with_parent, environment_of
 from relaax.client.address import CHECK
 from relaax.configuration import ConfigurationError
+from relaax.supervision.process import EXIT_REFUSED, StartError, ending_with_parent, environment_of
 
 CHECK_SECONDS = 10.0
 """Timeout of the check. The process is then ended: a run never has more environments than configured."""

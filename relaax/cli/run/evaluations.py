@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError
+from relaax.checkpoint import CheckpointManager, Damaged, StoreError
 from relaax.checkpoint.evaluation import Evaluation, evaluations, write_evaluation
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import ending_with_parent, environment_of
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.metrics.without_tensorflow import do_without_tensorflow
 from relaax.number_format import shown
+from relaax.supervision.process import ending_with_parent, environment_of
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Evaluations:
         self._episodes = plan.run.eval_episodes
         self._seed = plan.seed
         self._directory = directory
-        self._store = LocalStore(directory.checkpoints)
+        self._store = directory.store()
         self._manager = CheckpointManager(self._store)
         self._folder = tempfile.TemporaryDirectory(prefix="relaax-eval-")
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,7 +94,8 @@ class Evaluations:
             return
         self._of, self._last_step = (newest, step), step
         command = [
-            *(sys.executable, "-m", "relaax.cli.main", "eval", str(self._directory.path), "--id", newest, "--greedy"),
+            *(sys.executable, "-m", "relaax.cli.main", "eval", *self._directory.as_evaluated),
+            *("--id", newest, "--greedy"),
             *("--episodes", str(self._episodes), "--seed", str(self._seed), "--jobs", "1", "--no-progress"),
             *("--json", str(self._result)),
         ]

@@ -10,19 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from relaax.checkpoint import CheckpointManager, Damaged, LocalStore, StoreError, manifest_key
+from relaax.checkpoint import CheckpointManager, Damaged, StoreError, manifest_key
 from relaax.cli.run.environment_check import EnvironmentCheck
 from relaax.cli.run.evaluations import Evaluations
 from relaax.cli.run.panel import ProgressView
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.progress import Progress, ProgressReader
 from relaax.cli.run.replay_progress import ReplayProgressReader
 from relaax.cli.run.run_directory import NotWritten, RunDirectory
-from relaax.cli.run.run_tokens import run_tokens
+from relaax.cli.run.run_tokens import RunTokens, run_tokens
 from relaax.cli.run.supervisor import Supervisor
 from relaax.configuration import ConfigurationError
 from relaax.number_format import shown
+from relaax.supervision.host import Host, ThisMachine
+from relaax.supervision.process import StartError, Supervised
 
 _log = logging.getLogger(__name__)
 
@@ -59,22 +60,31 @@ class SignalWatch:
 
 
 def experiment(
-    plan: Plan, directory: RunDirectory, check: EnvironmentCheck, *, fresh: bool, progress: bool, summary: Path | None
+    plan: Plan,
+    directory: RunDirectory,
+    check: EnvironmentCheck,
+    *,
+    fresh: bool,
+    progress: bool,
+    summary: Path | None,
+    elsewhere: tuple[Host, RunTokens] | None = None,
+    panel: Path | None = None,
 ) -> int:
-    """Run an experiment, and return the exit code.
+    """Run an experiment, and return the exit code. `elsewhere`: the host of its processes, if that is not this machine,
+    and the tokens. `panel`: a file that always shows what a terminal would.
 
     Raises ConfigurationError and StartError for problems found before any start; the directory is then unchanged.
     """
-    tokens = run_tokens(plan)
+    host, tokens = elsewhere or (ThisMachine(), run_tokens(plan))
     refused = None
-    with ProgressView(plan, progress) as view:
+    with ProgressView(plan, progress, panel) as view:
         view.step(f"making one {plan.environment_name} as a check")
         check.wait()
         if summary is not None:
             directory.promise_summary(summary)
         view.say(directory.open(fresh, plan.max_steps, plan.task))
         directory.write_configuration(plan)
-        supervisor = Supervisor(plan, directory, tokens)
+        supervisor = Supervisor(plan, directory, tokens, host)
         interrupted = SignalWatch(supervisor)
         reader, memory = ProgressReader(tokens.status), ReplayProgressReader(tokens.replay)
         evaluated = Evaluations(plan, directory)
@@ -133,7 +143,7 @@ def _exit_code(plan: Plan, status: str) -> int:
     return MISSED_TARGET if missed else EXIT_CODES[status]
 
 
-def _lost(result: dict[str, Any], final: Progress, server: Process, fresh: bool) -> str | None:
+def _lost(result: dict[str, Any], final: Progress, server: Supervised, fresh: bool) -> str | None:
     """Return a message about lost steps, the reason and a remedy; None if the last checkpoint has every step."""
     code, steps = server.exit_code(), result["lost_steps"]
     if not steps and code == 0:
@@ -239,11 +249,11 @@ def _newest_checkpoint(directory: RunDirectory) -> tuple[str | None, Mapping[str
 
     The next start resumes from the same checkpoint.
     """
-    manager = CheckpointManager(LocalStore(directory.checkpoints))
     try:
+        manager = CheckpointManager(directory.store())
         for checkpoint_id in manager.published():
             try:
-                return str(directory.checkpoints / manifest_key(checkpoint_id)), manager.manifest(checkpoint_id)
+                return f"{directory.location}/{manifest_key(checkpoint_id)}", manager.manifest(checkpoint_id)
             except Damaged as damage:
                 _log.warning("the last checkpoint cannot be read: %s", damage)
     except StoreError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -15,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from relaax.atomic_file import write_whole
 from relaax.cli.run.plan import Plan
 from relaax.cli.run.progress import Progress
 from relaax.cli.run.replay_progress import ReplayProgress
@@ -22,6 +25,8 @@ from relaax.cli.run.resilient_output import resilient
 from relaax.number_format import shown
 
 LINE_SECONDS = 10.0
+FILE_SECONDS = 1.0
+FILE_WIDTH = 100
 STEP_SECONDS = 2.0
 """Without a terminal, a startup step that takes longer is reported."""
 
@@ -29,8 +34,11 @@ STEP_SECONDS = 2.0
 class ProgressView:
     """Show a live panel on a terminal, a line from time to time elsewhere, nothing if `enabled` is false."""
 
-    def __init__(self, plan: Plan, enabled: bool) -> None:
+    def __init__(self, plan: Plan, enabled: bool, file: Path | None = None) -> None:
+        """`file`: what the panel is written to as well, for terminals elsewhere."""
         self._plan = plan
+        self._file = file
+        self._file_at = 0.0
         self._console = Console(file=resilient(sys.stdout))
         self._enabled = enabled
         self._live = (
@@ -77,6 +85,13 @@ class ProgressView:
         if self._live:
             self._live.update(_panel(self._plan, progress, replay))
             return
+        if self._file is not None and time.monotonic() - self._file_at > FILE_SECONDS:
+            self._file_at = time.monotonic()
+            drawn = Console(force_terminal=True, width=FILE_WIDTH)
+            with drawn.capture() as text:
+                drawn.print(_panel(self._plan, progress, replay))
+            with contextlib.suppress(OSError):  # training goes on if nobody can see it
+                write_whole(self._file, [text.get().encode()])
         trouble = progress.checkpoint_error.rpartition(": ")[2]  # the rest names the checkpoint, which changes
         if trouble != self._trouble:
             self._trouble = trouble

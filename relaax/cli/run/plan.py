@@ -136,11 +136,14 @@ class Plan:
             yield from ("--path", str(self.configuration.folder))
 
 
-def make_plan(config: str, overrides: Sequence[str]) -> Plan:
-    """Read and check everything that can be checked without starting anything. Raises ConfigurationError."""
+def make_plan(config: str, overrides: Sequence[str], here: bool = True) -> Plan:
+    """Read and check everything that can be checked without starting anything. Raises ConfigurationError.
+
+    `here`: whether all of it runs on this machine, with checkpoints in the run directory.
+    """
     configuration = configured(config, overrides)
     for key, reason in DECIDED.items():  # files share them; typed, they should have an effect
-        if configuration.origins.get(key) == COMMAND_LINE:
+        if configuration.origins.get(key) == COMMAND_LINE and (here or key[1] != "checkpoint_aws_s3"):
             raise ConfigurationError(f"--set {'.'.join(key)}: has no effect: {reason}")
     return plan_of(config, configuration)
 

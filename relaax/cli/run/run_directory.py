@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from relaax.atomic_file import write_whole
-from relaax.checkpoint import lease
+from relaax.checkpoint import Store, lease
+from relaax.checkpoint.location import open_location
 from relaax.cli.run.plan import Plan, made_of
 from relaax.configuration import (
     HERE,
     Configuration,
     ConfigurationError,
+    ParameterServerSection,
     Section,
     printed,
 )
@@ -48,8 +50,10 @@ class NotWritten(Exception):
 class RunDirectory:
     """The directory of a run, locked while the run is active."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, s3: ParameterServerSection | None = None) -> None:
+        """`s3`: the section that says where in S3 checkpoints are, if they are not in the directory."""
         self.path = path.absolute()
+        self._s3 = s3
         self.configuration = self.path / "configuration.yaml"
         self.logs = self.path / "logs"
         self.checkpoints = self.path / "checkpoints"
@@ -57,6 +61,27 @@ class RunDirectory:
         self.metrics = self.path / "metrics"
         self.summary = self.path / "summary.json"
         self._lock: Any = None
+
+    @property
+    def location(self) -> str:
+        """Return where checkpoints are: a folder or s3://BUCKET/KEY."""
+        if self._s3 is None or self._s3.checkpoint_aws_s3 is None:
+            return str(self.checkpoints)
+        return "s3://" + "/".join(self._s3.checkpoint_aws_s3)
+
+    def store(self) -> Store:
+        """Return the store of the checkpoints. Raises ConfigurationError and StoreError."""
+        keys = (None, None) if self._s3 is None else (self._s3.aws_keys, self._s3.aws_endpoint)
+        return open_location(self.location, *keys)
+
+    @property
+    def as_evaluated(self) -> list[str]:
+        """Return how `relaax eval` names its checkpoints."""
+        if self._s3 is None:
+            return [str(self.path)]
+        words = [self.location, "--config", str(self.configuration)]
+        options = {"--aws-keys": self._s3.aws_keys, "--aws-endpoint": self._s3.aws_endpoint}
+        return [*words, *(word for name, value in options.items() if value for word in (name, value))]
 
     def open(self, fresh: bool, max_steps: int, task: Mapping[str, str] | None = None) -> str:
         """Prepare the directory: resume an unfinished run; move aside a finished one, or with `fresh` any.
@@ -73,6 +98,7 @@ class RunDirectory:
         try:
             if self.configuration.exists():
                 if fresh or self._finished(max_steps):
+                    self._require_here()
                     sentence = f"{sentence} (the previous run is now {self._move_aside()})"
                     self._take_lock()
                 elif self._has_checkpoint():
@@ -111,6 +137,8 @@ class RunDirectory:
 
     def _has_checkpoint(self) -> bool:
         """Return whether there is anything but a lease, even damaged: the parameter server decides about that."""
+        if self._s3 is not None:
+            return any(name != lease.KEY for name in self.store().list())
         return self.checkpoints.is_dir() and any(path.name != lease.KEY for path in self.checkpoints.iterdir())
 
     def _finished(self, max_steps: int) -> bool:
@@ -140,6 +168,14 @@ class RunDirectory:
                 "another directory, --fresh starts over and moves that one aside"
             )
 
+    def _require_here(self) -> None:
+        if self._s3 is not None:
+            self.close()
+            raise ConfigurationError(
+                f"checkpoints at {self.location} are not moved aside: relaax-parameter-server.checkpoint_aws_s3 with "
+                "another key, and --run-dir with another directory, start over"
+            )
+
     def _move_aside(self) -> Path:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         aside = self.path.with_name(f"{self.path.name}.{stamp}")
@@ -165,14 +201,14 @@ class RunDirectory:
         keeps = given.replay_server.keeps
         sections["relaax-replay-server"] |= {
             "shard": 0,
-            "checkpoint_dir": str(self.replay) if keeps else None,
-            "checkpoint_aws_s3": None,
+            "checkpoint_dir": str(self.replay) if keeps and self._s3 is None else None,
+            "checkpoint_aws_s3": given.replay_server.checkpoint_aws_s3 if self._s3 is not None else None,
         }
         sections["relaax-tensorboard"] |= {"metrics_dir": None}  # the parameter server's
         sections["relaax-parameter-server"] |= {
             "shard": 0,
-            "checkpoint_dir": str(self.checkpoints),
-            "checkpoint_aws_s3": None,
+            "checkpoint_dir": str(self.checkpoints) if self._s3 is None else None,
+            "checkpoint_aws_s3": None if self._s3 is None else self._s3.checkpoint_aws_s3,
             "metrics_dir": str(self.metrics),
             "checkpoint_interval": plan.run.checkpoint_interval,
             "checkpoint_steps": plan.run.eval_every,
@@ -192,8 +228,9 @@ class RunDirectory:
         """
         settled = self.settled(plan)
         document, path = settled.as_dict(), self.path.resolve()
-        document["relaax-parameter-server"]["checkpoint_dir"] = f"{HERE}/{self.checkpoints.name}"
-        if settled.replay_server.keeps:
+        if self._s3 is None:
+            document["relaax-parameter-server"]["checkpoint_dir"] = f"{HERE}/{self.checkpoints.name}"
+        if settled.replay_server.checkpoint_dir is not None:
             document["relaax-replay-server"]["checkpoint_dir"] = f"{HERE}/{self.replay.name}"
         document["relaax-parameter-server"]["metrics_dir"] = f"{HERE}/{self.metrics.name}"
         if plan.algorithm.is_relative_to(path):  # it is resolved relative to the file

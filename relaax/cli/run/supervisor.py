@@ -3,54 +3,53 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import threading
 import time
 
 from relaax.cli.run.plan import Plan
-from relaax.cli.run.process import Process, StartError
 from relaax.cli.run.run_directory import RunDirectory
 from relaax.cli.run.run_tokens import RunTokens
 from relaax.configuration import roles
 from relaax.configuration.roles import CLIENT, PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER, TENSORBOARD, Restart, Role
-from relaax.server.address import name_of, reserve
+from relaax.supervision.host import Host, ThisMachine
+from relaax.supervision.process import StartError, Supervised
 
 _log = logging.getLogger(__name__)
-
-START_SECONDS = 90.0
 
 
 class Supervisor:
     """The processes of every role, as declared in the table of roles."""
 
-    def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens) -> None:
+    def __init__(self, plan: Plan, directory: RunDirectory, tokens: RunTokens, host: Host | None = None) -> None:
+        """`host`: where they run; by default on this machine."""
         self._plan = plan
+        self._tokens = tokens
+        self._host = ThisMachine() if host is None else host
         self._directory = directory
         sections = plan.configuration.sections
         self._stop_seconds = {role.name: role.stop_seconds(sections) for role in roles.ROLES}
         self._processes = {
-            role.name: [_process(role, number, directory, tokens) for number in range(role.count(sections))]
+            role.name: [self._process(role, number) for number in range(self._host.count(role, sections))]
             for role in roles.ROLES
         }
+        self._leaving: list[tuple[Role, Supervised, float]] = []
         self.parameter_server = self._processes[PARAMETER_SERVER.name][0]
         """The first shard, which reports the progress of training."""
         self.rlx_server = self._processes[RLX_SERVER.name][0]
         self.clients = self._processes[CLIENT.name]
-        self._reserved: dict[str, list[socket.socket]] = {}
-        """Sockets that hold reserved addresses, from before a process starts until it has ended for good."""
         self.stopping = threading.Event()
         """Set by a signal: ends the wait for processes that are starting."""
 
     @property
     def parameter_server_address(self) -> str:
         """Return HOST:PORT of the first shard; a restart keeps it."""
-        return self._addresses()[PARAMETER_SERVER.name][0]
+        return self._host.actual(PARAMETER_SERVER)[0]
 
     @property
     def shard_addresses(self) -> str:
         """Return HOST:PORT of every shard, in order, separated by commas, as passed to workers."""
-        return ",".join(self._addresses()[PARAMETER_SERVER.name])
+        return ",".join(self._host.actual(PARAMETER_SERVER))
 
     @property
     def tensorboard_url(self) -> str | None:
@@ -61,11 +60,18 @@ class Supervisor:
     @property
     def replay_addresses(self) -> list[str]:
         """Return HOST:PORT of every replay server, in order."""
-        return self._addresses()[REPLAY_SERVER.name]
+        return self._host.actual(REPLAY_SERVER)
+
+    def pids(self, role: Role) -> list[int | None]:
+        """Return the process id of each process of a role; None for one that was not started."""
+        return [process.pid for process in self._processes[role.name]]
 
     def start_servers(self) -> None:
         """Start all processes but the clients, in parallel. Raises StartError."""
-        self._reserve()
+        self._host.prepare(self._processes)
+        if not self._host.reserves:
+            self._start_in_turn()
+            return
         led, others = ([role for role in roles.own() if role.led is leads] for leads in (True, False))
         for role in others:
             self._start_all(role)
@@ -74,21 +80,31 @@ class Supervisor:
         for role in others:
             self._await_all(role)
 
+    def _start_in_turn(self) -> None:
+        """Start role after role, as each must be told where those before it are. Raises StartError."""
+        for role in roles.own():
+            if role.led:
+                self._start_led(role)
+            else:
+                self._start_all(role)
+                self._await_all(role, 0, None if role.reserved else 1)  # those who come later find their way
+            self._host.refresh()
+
     def start_parameter_server(self) -> None:
         """Start only the shards. Raises StartError."""
-        self._reserve()
+        self._host.prepare(self._processes)
         self._start_led(PARAMETER_SERVER)
 
     def start_replay_servers(self) -> None:
         """Start only the replay servers. Raises StartError."""
-        self._reserve()
+        self._host.prepare(self._processes)
         self._start_all(REPLAY_SERVER)
         self._await_all(REPLAY_SERVER)
 
     def _start_led(self, role: Role) -> None:
         """Start the first process, on which the others depend, then the others together."""
         self._start(role, 0)
-        self._processes[role.name][0].wait_ready(START_SECONDS, self.stopping)
+        self._processes[role.name][0].wait_ready(self._host.start_seconds, self.stopping)
         self._start_all(role, 1)
         self._await_all(role, 1)
 
@@ -97,31 +113,10 @@ class Supervisor:
         for number in range(first, len(self._processes[role.name])):
             self._start(role, number)
 
-    def _await_all(self, role: Role, first: int = 0) -> None:
-        """Wait until those from number `first` on are ready. Raises StartError."""
-        for process in self._processes[role.name][first:]:
-            process.wait_ready(START_SECONDS, self.stopping)
-
-    def _reserve(self) -> None:
-        if not self._reserved:
-            self._reserved = {
-                role.name: [reserve("127.0.0.1:0") for _ in self._processes[role.name]]
-                for role in roles.servers()
-                if role.reserved
-            }
-
-    def _release(self) -> None:
-        for reserved in self._reserved.values():
-            for sock in reserved:
-                sock.close()
-        self._reserved = {}
-
-    def _addresses(self) -> dict[str, list[str]]:
-        announced = {
-            role.name: [process.address or "127.0.0.1:0" for process in self._processes[role.name]]
-            for role in roles.servers()
-        }
-        return announced | {name: [name_of(sock) for sock in socks] for name, socks in self._reserved.items()}
+    def _await_all(self, role: Role, first: int = 0, end: int | None = None) -> None:
+        """Wait until those from number `first` on, and before `end`, are ready. Raises StartError."""
+        for process in self._processes[role.name][first:end]:
+            process.wait_ready(self._host.start_seconds, self.stopping)
 
     def start_clients(self) -> None:
         """Start the environment clients."""
@@ -131,8 +126,12 @@ class Supervisor:
         self._processes[role.name][number].start(self._command(role, number))
 
     def watch(self) -> None:
-        """Restart processes that have ended unexpectedly. Raises StartError if that does not help."""
+        """Restart processes that have ended unexpectedly, and start or end some where the host wants more or fewer.
+
+        Raises StartError if a restart does not help.
+        """
         for role in roles.ROLES:
+            self._resize(role)
             for number, process in enumerate([*self._processes[role.name]]):
                 if process.exit_code() is None or _is_done(role, number, process):
                     continue
@@ -143,8 +142,34 @@ class Supervisor:
                         raise
                     _log.warning("training goes on without %s: %s", role.title, error)
                     self._processes[role.name].remove(process)
+        self._take_leave()
+        self._host.refresh()
 
-    def _restart(self, role: Role, number: int, process: Process) -> None:
+    def _resize(self, role: Role) -> None:
+        """Start processes after the last one, or ask the last ones to end."""
+        wanted, processes = self._host.wanted(role), self._processes[role.name]
+        if wanted is None:
+            return
+        while len(processes) < wanted:
+            processes.append(self._process(role, len(processes)))
+            self._start(role, len(processes) - 1)
+        while len(processes) > wanted:
+            process = processes.pop()
+            process.terminate()
+            self._leaving.append((role, process, time.monotonic() + self._stop_seconds[role.name]))
+
+    def _take_leave(self) -> None:
+        """Let go of processes that were asked to end and have, and kill those that take too long."""
+        for leaving in [*self._leaving]:
+            _, process, deadline = leaving
+            if process.exit_code() is not None:
+                self._leaving.remove(leaving)
+                self._host.retire(process)
+            elif time.monotonic() > deadline:
+                _log.warning("%s takes too long to end, and is killed", process.name)
+                process.kill()
+
+    def _restart(self, role: Role, number: int, process: Supervised) -> None:
         code = process.exit_code()
         if role.module is None:
             process.restart(self._command(role, number))
@@ -156,28 +181,30 @@ class Supervisor:
             what = process.name
         process.restart(self._command(role, number))
         _log.warning("%s has %s (%s); restarting", what, "died" if code and role.reserved else "ended", code)
-        if role.vital:
-            process.wait_ready(START_SECONDS, self.stopping)
+        if role.vital and self._host.reserves:
+            process.wait_ready(self._host.start_seconds, self.stopping)
 
     @property
     def ended_by_itself(self) -> bool:
         """Return whether training has finished and the parameter server has exited, or every client is done."""
-        return self.parameter_server.exit_code() == 0 or all(client.exit_code() == 0 for client in self.clients)
+        clients_are_done = bool(self.clients) and all(client.exit_code() == 0 for client in self.clients)
+        return self.parameter_server.exit_code() == 0 or clients_are_done
 
     def stop_training(self) -> None:
         """Stop the clients, then the others in turn. The parameter server keeps running."""
         for role in reversed(roles.ROLES):
             if role is not PARAMETER_SERVER:
-                self._stop(role, self._processes[role.name])
+                leaving = [process for other, process, _ in self._leaving if other is role]
+                self._stop(role, [*self._processes[role.name], *leaving])
 
     def stop_parameter_server(self) -> None:
         """Stop the shards last: the last checkpoint may take time. Shard 0 releases the others, which wait for it."""
         first, *others = self._processes[PARAMETER_SERVER.name]
         for shards in ([first], others):
             self._stop(PARAMETER_SERVER, shards)
-        self._release()
+        self._host.release()
 
-    def _stop(self, role: Role, processes: list[Process]) -> None:
+    def _stop(self, role: Role, processes: list[Supervised]) -> None:
         for process in processes:
             process.terminate()
         seconds = self._stop_seconds[role.name]
@@ -191,33 +218,32 @@ class Supervisor:
 
     def kill(self) -> None:
         """Kill all processes at once."""
-        for role in reversed(roles.ROLES):
-            for process in self._processes[role.name]:
-                process.kill()
-                process.wait(1.0)
-        self._release()
+        left = [process for role in reversed(roles.ROLES) for process in self._processes[role.name]]
+        for process in [*(process for _, process, _ in self._leaving), *left]:
+            process.kill()
+            process.wait(1.0)
+        self._host.release()
+
+    def _process(self, role: Role, number: int) -> Supervised:
+        name = role.name if role.module is not None and number == 0 else f"{role.name}-{number}"
+        return self._host.process(role, number, name, self._directory.logs / f"{name}.log", self._tokens.of(role))
 
     def _command(self, role: Role, number: int) -> list[str]:
         if role.module is None:
-            return self._plan.client_command(self.rlx_server.address or "", number)
-        addresses = self._addresses()
+            return self._plan.client_command(self._host.rlx_servers(), number)
+        processes = self._processes[role.name]
         return [
             sys.executable,
             *("-m", role.module),
-            *("--config", str(self._directory.configuration)),
-            *(("--bind", addresses[role.name][number]) if role.listens else ()),
-            *role.arguments(addresses, number),
+            *("--config", self._host.configuration(self._directory.configuration)),
+            *(("--bind", self._host.bind(role, number, processes[number])) if role.listens else ()),
+            *role.arguments(self._host.told(), number, len(processes)),
+            *self._host.options(role),
         ]
 
 
-def _is_done(role: Role, number: int, process: Process) -> bool:
+def _is_done(role: Role, number: int, process: Supervised) -> bool:
     """Return whether a process that has ended need not be restarted."""
     if role.restart is Restart.UNTIL_DONE:
         return process.is_done
     return process.exit_code() == 0 and (role.restart is Restart.IF_FAILED or (role.led and number == 0))
-
-
-def _process(role: Role, number: int, directory: RunDirectory, tokens: RunTokens) -> Process:
-    server = role.module is not None
-    name = role.name if server and number == 0 else f"{role.name}-{number}"
-    return Process(name, directory.logs / f"{name}.log", server=server, secrets=tokens.of(role))

@@ -62,8 +62,8 @@ def suite(
     interrupted.
     """
     from relaax.cli.evaluate.command import cores
-    from relaax.cli.run.process import StartError
     from relaax.cli.suite.record import opened
+    from relaax.supervision.process import StartError
 
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     logging.basicConfig(level="WARNING", format="relaax suite: %(message)s", stream=sys.stderr)

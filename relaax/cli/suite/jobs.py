@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from relaax.cli.run.process import EXIT_REFUSED, ending_with_parent
 from relaax.cli.suite.record import SuiteRecord
 from relaax.configuration import ConfigurationError
+from relaax.supervision.process import EXIT_REFUSED, ending_with_parent
 
 _LINES = 10
 _POLL_SECONDS = 0.2

@@ -50,7 +50,7 @@ class Admission:
             return f"this server serves {self._max_workers} connections and has no room for another"
         self._sample(workers)
         growing = self._growing(workers)
-        available = psutil.virtual_memory().available
+        available = _available()
         if available - self._worker_bytes * (1 + growing) < self._reserve:
             self.refused["memory"] += counts
             return (
@@ -59,6 +59,12 @@ class Admission:
                 f"{self._reserve / MEGABYTE:.0f} MB stay reserved"
             )
         return None
+
+    def free_places(self, workers: Collection[int]) -> int:
+        """Return how many more workers there is room for beside the worker processes `workers`."""
+        self._sample(workers)
+        spare = _available() - self._reserve - self._worker_bytes * self._growing(workers)
+        return max(0, min(self._max_workers - len(workers), int(spare // self._worker_bytes)))
 
     def _growing(self, workers: Collection[int]) -> int:
         now = time.monotonic()
@@ -78,3 +84,8 @@ class Admission:
         if sizes:
             # A worker that has just started is smaller than it will be.
             self._worker_bytes = max(sum(sizes) / len(sizes), self._need.bytes / 2)
+
+
+def _available() -> int:
+    """Return the bytes that processes could still take, without swap."""
+    return int(psutil.virtual_memory().available)

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from relaax.server.rlx_server.pending_connections import has_ended
+from relaax.server.rlx_server.pending_connections import PendingConnection, has_ended
 from relaax.server.strikes import network_of
 
 STALE_SECONDS = 5.0
@@ -27,6 +27,7 @@ class AdmissionQueue:
         self._clock = clock
         self._since: dict[socket.socket, float] = {}  # oldest first
         self._network_of: dict[socket.socket, str] = {}
+        self._layered: set[socket.socket] = set()
 
     def __len__(self) -> int:
         return len(self._since)
@@ -34,9 +35,11 @@ class AdmissionQueue:
     def __iter__(self) -> Iterator[socket.socket]:
         return iter(self._since)
 
-    def add(self, sock: socket.socket) -> None:
-        """Add a connection whose whole hello has arrived."""
+    def add(self, sock: socket.socket, arrival: PendingConnection = PendingConnection.WHOLE) -> None:
+        """Add a connection whose whole hello has arrived, or the beginning of a layer that will hold it (LAYERED)."""
         self._since[sock] = self._clock()
+        if arrival is PendingConnection.LAYERED:
+            self._layered.add(sock)
         with contextlib.suppress(OSError):  # it has disconnected, which its worker will notice
             self._network_of[sock] = network_of(sock.getpeername()[0])
 
@@ -63,10 +66,14 @@ class AdmissionQueue:
 
         return min(self._since, key=turn)
 
-    def remove(self, sock: socket.socket) -> None:
-        """Remove a connection, which is the caller's from now on."""
+    def remove(self, sock: socket.socket) -> PendingConnection:
+        """Remove a connection, which is the caller's from now on, and return what of it has arrived."""
         del self._since[sock]
         self._network_of.pop(sock, None)
+        if sock not in self._layered:
+            return PendingConnection.WHOLE
+        self._layered.remove(sock)
+        return PendingConnection.LAYERED
 
     def drop_oldest(self) -> bool:
         """Close the oldest connection and return whether there was one."""

@@ -12,13 +12,13 @@ from relaax.rlx.errors import ErrorCode
 from relaax.server.rlx_server.authentication import SPEAKS_TLS, Authentication, Identity
 from relaax.server.rlx_server.disconnects import PeerGone, PeerSilent, ServerStopping
 from relaax.server.rlx_server.peer import Peer
+from relaax.server.rlx_server.prompt_refusals import NO_ROOM_RETRY_SECONDS
 from relaax.server.rlx_server.tls_layer import TlsFailed
 from relaax.server.rlx_server.websocket_layer import HttpRefused
 from relaax.server.rlx_server.worker_reports import Claim, ClaimRefusal, Grant, NoAnswer, WorkerReports
 
 _log = logging.getLogger(__name__)
 
-OVERLOAD_RETRY_SECONDS = 5.0
 ONLY_ACTS = (
     "this server is for clients that act and teach nothing: connect in exploit mode (--exploit, mode='exploit'), or to "
     "a server that trains"
@@ -81,7 +81,7 @@ class ClientEntrance:
             return None
         no_room = no_room or self._no_room
         if no_room is not None:
-            self._peer.refuse(ErrorCode.OVERLOADED, no_room, OVERLOAD_RETRY_SECONDS)
+            self._peer.refuse(ErrorCode.OVERLOADED, no_room, NO_ROOM_RETRY_SECONDS)
             return None
         try:
             decision = self._reports.claims(Claim(who.name, who.digest, hello.environments), self._lifeline)

@@ -7,6 +7,8 @@ How it stays open to honest clients whatever others do:
 - So a place among `max_handshakes` is held by computation, never by the client's pace: it is free as soon as the
   worker has let its client in or told it why not. A worker that then waits for its client to close is one of
   `children.MAX_LEAVING`; beyond that the oldest is killed.
+- If there is no room for another worker, a client is told so by this process, unless it speaks TLS or WebSocket (see
+  `prompt_refusals`): clients that try a full server again and again cost those it serves next to nothing.
 - A first frame of an impossible length gets a process too, which answers it, but only after every whole hello, and
   with a quarter of the places.
 - Over TLS a client has to send more before its hello. A worker that waits for that takes no place either; it is one
@@ -35,7 +37,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from relaax.rlx import Error, ErrorCode, ServerConnection
+from relaax.metrics.rate_limited_log import RateLimitedLog
 from relaax.server.address import is_loopback
 from relaax.server.rlx_server.admission import Admission
 from relaax.server.rlx_server.admission_queue import AdmissionQueue
@@ -44,10 +46,11 @@ from relaax.server.rlx_server.children import Children
 from relaax.server.rlx_server.claims import Claims
 from relaax.server.rlx_server.interfaces import Spawner
 from relaax.server.rlx_server.pending_connections import PendingConnection, PendingConnections
+from relaax.server.rlx_server.prompt_refusals import say_no_room, turn_away
 from relaax.server.rlx_server.status import StatusLine
 from relaax.server.rlx_server.temporary_folders import WorkerFolders
 from relaax.server.rlx_server.unproven_clients import FREE, UnprovenClients
-from relaax.server.strikes import SECONDS, Strikes
+from relaax.server.strikes import Strikes
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +59,10 @@ TICK_SECONDS = 0.5
 STOP_SECONDS = 5.0
 LINGER_SECONDS = 2.0
 FORK_RETRY_SECONDS = 1.0
-TURNED_AWAY = ServerConnection().send(
-    Error(ErrorCode.OVERLOADED, "too many handshakes from this address have failed: wait a minute", True, SECONDS)
-)
 
 
 class Listener:
-    """The server's loop. It peeks at the first bytes of connections, and reads nothing."""
+    """The server's loop. It peeks at the first bytes of connections, and reads nothing but what it refuses."""
 
     def __init__(
         self,
@@ -77,13 +77,16 @@ class Listener:
         status: StatusLine | None = None,
         authentication: Authentication = OPEN,
         max_failed_handshakes: int = 20,
+        drain: float = 0.0,
     ) -> None:
+        """`drain`: seconds from SIGTERM in which connections may end at the end of an episode."""
         sock.setblocking(False)
         self._sock = sock
         self._spawner = spawner
         self._admission = admission
         self._folders = folders
         self._max_handshakes = max_handshakes
+        self._drain_seconds = drain
         self._max_wrong = max(1, max_handshakes // 4)
         self._selector = selectors.DefaultSelector()
         self._arrivals = PendingConnections(self._selector, handshake_timeout, authentication.tls is not None)
@@ -100,6 +103,7 @@ class Listener:
         self._begun = self._quiet_since = time.monotonic()
         self._status = status
         self._counts: Counter[str] = Counter()
+        self._complain = RateLimitedLog(_log)
 
     def run(self) -> int | None:
         """Run until SIGTERM or SIGINT, and return its number, or until training has finished, and return None."""
@@ -114,9 +118,36 @@ class Listener:
         try:
             while self._signal is None and not self._training_is_over():
                 self._turn()
-            return self._signal
+            ended_by = self._signal
+            if ended_by == signal.SIGTERM and self._drain_seconds:
+                self._drain()
+            return ended_by
         finally:
             self._stop()
+
+    def _drain(self) -> None:
+        """Accept nobody, and let connections end at the end of an episode. Another signal cuts that short."""
+        self._signal = None
+        self._selector.unregister(self._sock)
+        self._sock.close()
+        if self._status is not None:
+            self._status.tell(self._sample(serving=False))
+        while self._arrivals.drop_oldest() or self._whole.drop_oldest():
+            pass
+        while self._wrong:
+            self._wrong.popleft().close()
+        self._claims.meters.send_away()
+        serving = len(self._children.serving)
+        if serving:
+            _log.info(
+                "about to stop: %d connections end with their episodes, within %g s", serving, self._drain_seconds
+            )
+        until = time.monotonic() + self._drain_seconds
+        while self._children.pids and self._is_undisturbed() and time.monotonic() < until:
+            self._turn()
+
+    def _is_undisturbed(self) -> bool:
+        return self._signal is None
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self._signal = number
@@ -159,6 +190,7 @@ class Listener:
             "uptime_seconds": time.monotonic() - self._begun,
             "workers": len(children.serving),
             "handshaking": children.handshakes,
+            "free_places": self._admission.free_places(children.serving) if serving else 0,
             "waiting": {"hello": len(self._arrivals), "worker": len(self._whole) + len(self._wrong)},
             "connections": self._counts["accepted"],
             "forks": counts["forks"],
@@ -186,21 +218,13 @@ class Listener:
                     continue
                 return
             if self._strikes.is_out(name[0]):
-                self._turn_away(sock)
+                self._counts["turned_away"] += 1
+                turn_away(sock, self._authentication.tls is not None)
                 continue
             if len(self._arrivals) + len(self._whole) + len(self._wrong) >= self._max_waiting:
                 self._make_room()
             self._counts["accepted"] += 1
             self._arrivals.add(sock)
-
-    def _turn_away(self, sock: socket.socket) -> None:
-        """Refuse a connection without a process: send a sentence, unless the port speaks TLS, and never wait."""
-        self._counts["turned_away"] += 1
-        with sock, contextlib.suppress(OSError):
-            sock.setblocking(False)
-            if self._authentication.tls is None:
-                sock.send(TURNED_AWAY)
-            sock.shutdown(socket.SHUT_WR)
 
     def _note_failure(self, host: str) -> None:
         """Count a failed handshake.
@@ -212,8 +236,8 @@ class Listener:
             _log.warning("%d handshakes from %s failed in a minute: it is turned away for a minute", limit, host)
 
     def _sort(self, sock: socket.socket, arrival: PendingConnection) -> None:
-        if arrival is PendingConnection.WHOLE:
-            self._whole.add(sock)
+        if arrival in (PendingConnection.WHOLE, PendingConnection.LAYERED):
+            self._whole.add(sock, arrival)
         elif arrival is PendingConnection.WRONG:
             self._wrong.append(sock)
 
@@ -232,26 +256,32 @@ class Listener:
             return False
         unproven, handshakes = self._children.unproven, self._children.handshakes
         if unproven.wait(handshakes) <= 0 and (sock := self._whole.next(unproven.crowd(handshakes))) is not None:
-            self._whole.remove(sock)  # before another makes room, whose client may return at once
+            arrival = self._whole.remove(sock)  # before another makes room, whose client may return at once
             self._children.take_place()
-            if not self._start(sock, wrong=False):
-                self._whole.add(sock)
+            if not self._start(sock, arrival):
+                self._whole.add(sock, arrival)
                 return False
             return True
-        if not self._wrong or self._children.refusing >= self._max_wrong or not self._start(self._wrong[0], wrong=True):
+        if not self._wrong or self._children.refusing >= self._max_wrong:
+            return False
+        if not self._start(self._wrong[0], PendingConnection.WRONG):
             return False
         self._wrong.popleft()
         return True
 
-    def _start(self, sock: socket.socket, wrong: bool) -> bool:
-        """Start a worker; return False if the system could not, and it is to be tried again."""
+    def _start(self, sock: socket.socket, arrival: PendingConnection) -> bool:
+        """Start a worker, or say that there is no room; return False if the system could not, and it is to be tried."""
         try:
             host = sock.getpeername()[0]
         except OSError:  # it has disconnected
             sock.close()
             return True
+        wrong = arrival is PendingConnection.WRONG
         refusal = None if wrong else self._refusal_or_place()
         finished = self._children.training_finished
+        if refusal is not None and arrival is PendingConnection.WHOLE and not finished:
+            say_no_room(sock, refusal)
+            return True
         try:
             pid, reports = self._spawner.spawn(sock, refusal, finished, self._close_in_child(sock))
         except OSError as error:
@@ -276,7 +306,7 @@ class Listener:
     def _refusal(self, workers: list[int]) -> str | None:
         refusal = self._admission.refusal(workers)
         if refusal is not None:
-            _log.warning("refused a connection: %s", refusal)
+            self._complain("refused a connection: %s", refusal)
         return refusal
 
     def _close_in_child(self, own: socket.socket) -> Callable[[], None]:

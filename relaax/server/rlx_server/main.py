@@ -114,6 +114,7 @@ def serve(
         status=status,
         authentication=authentication,
         max_failed_handshakes=settings.max_failed_handshakes,
+        drain=settings.drain,
     )
     if settings.clients_file is not None:
         signal.signal(signal.SIGHUP, lambda *_: clients.read_at_once())

@@ -1,6 +1,7 @@
 """Meters of connections and rate limits of clients: numbers in memory that processes share.
 
-Each worker has a row that only it writes and the server reads, without a lock. A client with quotas has a bucket that
+Each worker has a row that only it writes and the server reads, without a lock; but for a last number, by which the
+server tells it to send its client away. A client with quotas has a bucket that
 its workers share: the steps and bytes of every message are booked there, and a worker that is ahead of the quota waits
 before it serves the message. So nothing is dropped, and the connections of a client share its quota in proportion to
 their demand. A bucket's lock is the kernel's (`fcntl.lockf`), which releases it if a worker is killed.
@@ -20,7 +21,7 @@ BURST_SECONDS = 1.0
 """A client may catch up on quota that it has not used in this time."""
 PIECE_SECONDS = 1.0
 _NUMBERS, _BYTES = 8, 8  # per row and bucket; per number
-_STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT = range(6)
+_STEPS, _TRANSFERRED, _BY_STEPS, _BY_BYTES, _STUCK_SINCE, _STUCK_AT, _LEAVES = range(7)
 _STEPS_RATE, _STEPS_NEXT, _BYTES_RATE, _BYTES_NEXT = range(4)
 
 WRITING, READING = 1, 2
@@ -67,6 +68,11 @@ class Meters:
         for index in range(at, at + _NUMBERS):
             self.numbers[index] = 0.0
 
+    def send_away(self) -> None:
+        """Tell all workers to send their clients away, each at the end of an episode."""
+        for row in range(self.rows):
+            self.numbers[(self.buckets + row) * _NUMBERS + _LEAVES] = 1.0
+
     def allow(self, bucket: int, steps: float | None, bytes_: float | None) -> None:
         """Set the rates of a bucket per second; None is no quota. A changed rate discards earlier bookings."""
         at = bucket * _NUMBERS
@@ -83,6 +89,11 @@ class Meter:
         self._descriptor = meters.descriptor
         self._row, self._bucket = row, bucket
         self._steps = self._transferred = 0
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the client is to be sent away at the end of an episode."""
+        return self._numbers[self._row + _LEAVES] != 0.0
 
     def pay(self, steps: int, transferred: int) -> float:
         """Return the seconds to wait before `steps` more steps. `transferred`: bytes of the connection so far."""

@@ -44,7 +44,8 @@ class PendingConnection(enum.Enum):
 
     WAITING = "waiting"  # for the rest of its hello
     GONE = "gone"  # ended before its whole hello arrived, and closed
-    WHOLE = "whole"  # a frame of a hello's size has arrived, or the first TLS record, or an HTTP request
+    WHOLE = "whole"  # a frame of a hello's size has arrived
+    LAYERED = "layered"  # the first TLS record or an HTTP request has arrived, which a worker must answer before a hello
     WRONG = "wrong"  # the length of its first frame is no hello's, or it is not what this port expects
 
 
@@ -87,7 +88,7 @@ class PendingConnections:
         self._selector.register(sock, selectors.EVENT_READ)
 
     def look(self, sock: socket.socket) -> PendingConnection:
-        """Return the state of a connection. If WHOLE or WRONG, it is the caller's from now on."""
+        """Return the state of a connection. If WHOLE, LAYERED or WRONG, it is the caller's from now on."""
         wait = self._waits[sock]
         try:
             head = sock.recv(self._head_bytes, socket.MSG_PEEK)
@@ -124,7 +125,7 @@ class PendingConnections:
         """Return as `_judged` for a connection that begins with an HTTP request."""
         there = sock.recv(MAX_REQUEST_BYTES, socket.MSG_PEEK)
         if END_OF_REQUEST in there:
-            return 0, PendingConnection.WHOLE
+            return 0, PendingConnection.LAYERED
         return 0, PendingConnection.WRONG if len(there) == MAX_REQUEST_BYTES else PendingConnection.WAITING
 
     def _judged(self, head: bytes) -> tuple[int, PendingConnection]:
@@ -132,7 +133,7 @@ class PendingConnections:
         if len(head) < self._head_bytes:
             return self._head_bytes, PendingConnection.WAITING
         if self._tls and head[0] == _TLS_HANDSHAKE:
-            return RECORD_HEADER_BYTES + min(int.from_bytes(head[3:], "big"), RECORD_BYTES), PendingConnection.WHOLE
+            return RECORD_HEADER_BYTES + min(int.from_bytes(head[3:], "big"), RECORD_BYTES), PendingConnection.LAYERED
         length = int.from_bytes(head[:HEADER_BYTES], "big")
         if not 0 < length <= HANDSHAKE_FRAME_BYTES:
             return 0, PendingConnection.WRONG

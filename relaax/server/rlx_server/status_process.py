@@ -55,6 +55,7 @@ _FAMILIES = (
     _family("serving", "1 if connections are accepted, otherwise 0"),
     _family("uptime_seconds", "seconds since the start of the process"),
     _family("workers", "processes that serve a client, or may yet do so"),
+    _family("free_places", "connections that there is room for, by max_workers and memory"),
     _family("handshaking", "workers whose client is neither admitted nor refused yet"),
     _family("waiting", "connections without a worker, by what they wait for", "for"),
     _family("connections_total", "connections accepted"),

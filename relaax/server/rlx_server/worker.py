@@ -81,6 +81,8 @@ RETRY_SECONDS = 1.0
 HOLD_SECONDS = 30.0
 """Maximum time to hold an agent's error while its client steps its environments."""
 NO_INIT = "the client has sent no init since its welcome, and others wait for its place: please reconnect"
+LEAVES = "this server is about to stop: reconnect, to another one if there are several"
+ENDS = "reconnect: this server ends connections after"
 FINISHED = "training has reached max_global_step"
 INTERRUPT = signal.SIGUSR1
 """Signal of a worker to itself: its heartbeat has noticed that it must end while it is busy."""
@@ -322,8 +324,8 @@ class Worker:
                 self._meanwhile(agent.learn)
             if to_flush is not None:
                 self._meanwhile(to_flush.flush)
-            if session.episode_ended and time.monotonic() > ends_at:
-                self._peer.refuse(ErrorCode.REBALANCING, f"this server ends connections after {timeout:g} s: reconnect")
+            if session.episode_ended and (self._meter.leaves or time.monotonic() > ends_at):
+                self._peer.refuse(ErrorCode.REBALANCING, LEAVES if self._meter.leaves else f"{ENDS} {timeout:g} s")
                 break
             message = self._receive(environments)
         return EXIT_DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 
 import pytest
@@ -44,6 +45,52 @@ def test_a_signal_ends_the_server_in_order(serve, number: int, code: int) -> Non
     assert "Traceback" not in server.stderr
     with pytest.raises(ConnectionRefusedError):
         Line(address)
+
+
+def test_connections_end_with_their_episodes_where_there_is_time_for_that(serve) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(drain=600.0)
+    with Line(address) as line, Line(address) as other:
+        start_episode(line)
+        start_episode(other)
+        server.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(address), "a server that lets nobody in any more")
+        for _ in range(3):
+            line.step()
+        for each in (line, other):
+            each.say(rlx.Reset(_one()))
+            each.expect(rlx.EpisodeReturns)
+            error = each.expect(rlx.Error)
+            assert (error.code, error.retryable) == (ErrorCode.REBALANCING, True)
+            assert "about to stop" in error.message
+            each.expect_end()
+    assert server.wait(30) == 0
+    assert "2 connections end with their episodes, within 600 s" in server.stderr
+    assert "Traceback" not in server.stderr
+
+
+@pytest.mark.parametrize("drain", [600.0, 0.2])
+def test_what_has_not_ended_is_cut_by_another_signal_or_by_the_time(serve, drain: float) -> None:  # type: ignore[no-untyped-def]
+    server, address = serve(drain=drain)
+    with Line(address) as line:
+        start_episode(line)
+        server.send_signal(signal.SIGTERM)
+        if drain > 1.0:
+            wait_until(lambda: refuses(address), "a server that lets nobody in any more")
+            server.send_signal(signal.SIGTERM)
+        expect_goodbye(line)
+    assert server.wait(30) == 0
+
+
+def refuses(address: str) -> bool:
+    """Whether nobody listens."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5.0).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        pass  # it is about to
+    return False
 
 
 def test_control_c_reaches_the_whole_group_and_clients_are_told_all_the_same(serve) -> None:  # type: ignore[no-untyped-def]

@@ -189,6 +189,26 @@ def test_past_max_workers_a_client_is_told_when_to_come_again(serve) -> None:  #
     wait_until(served, "there is room again")
 
 
+def test_a_full_server_refuses_without_a_process(serve) -> None:  # type: ignore[no-untyped-def]
+    """In the codec of each, whatever its hello is worth, and with one line in the log."""
+    server, address = serve(max_workers=1)
+    with Line(address) as first:
+        first.open()
+        before, workers = descriptors(server), server.children()
+        for codec in ["protobuf", "json"] * 20:
+            with Line(address, codec) as line:
+                line.say(make_hello())
+                assert "no room" in line.expect(rlx.Error).message
+                line.expect_end()
+        with Line(address) as line:
+            line.socket.sendall(framed(b"{" * 60_000))
+            assert b"OVERLOADED" in line.socket.recv(4096)
+        assert server.children() == workers
+        assert descriptors(server) == before
+        assert first.init() == 0
+    assert server.stderr.count("refused a connection") == 1
+
+
 def test_without_memory_nobody_is_let_in(serve) -> None:  # type: ignore[no-untyped-def]
     _, address = serve(memory_reserve=1e9)
     with Line(address) as line:

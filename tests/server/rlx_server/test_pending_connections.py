@@ -71,13 +71,13 @@ RECORD = b"\x16\x03\x01\x00\x05hello"
 @pytest.mark.parametrize(
     ("said", "becomes"),
     [
-        (RECORD, PendingConnection.WHOLE),
-        (RECORD + b"more", PendingConnection.WHOLE),
+        (RECORD, PendingConnection.LAYERED),
+        (RECORD + b"more", PendingConnection.LAYERED),
         (RECORD[:-1], PendingConnection.WAITING),
         (RECORD[:4], PendingConnection.WAITING),
         (
             b"\x16\x03\x01\xff\xff" + bytes(module.RECORD_BYTES),
-            PendingConnection.WHOLE,
+            PendingConnection.LAYERED,
         ),  # longer than one may be: TLS will say so
         (b"\x16\x03\x01\xff\xff" + bytes(100), PendingConnection.WAITING),
         (b"\0\0\0\x05hello", PendingConnection.WRONG),
@@ -95,8 +95,8 @@ def test_where_tls_is_to_be_spoken_its_first_record_is_waited_for(said: bytes, b
 @pytest.mark.parametrize(
     ("said", "becomes"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", PendingConnection.WHOLE),
-        (b"POST / HTTP/1.1\r\n\r\nmore", PendingConnection.WHOLE),
+        (b"GET / HTTP/1.1\r\n\r\n", PendingConnection.LAYERED),
+        (b"POST / HTTP/1.1\r\n\r\nmore", PendingConnection.LAYERED),
         (b"GET / HTTP/1.1\r\n", PendingConnection.WAITING),
         (b"GET / HTTP/1.1\r\n\r", PendingConnection.WAITING),
         (b"GET", PendingConnection.WAITING),

@@ -115,21 +115,6 @@ def test_a_worker_that_crashes_is_told_by_the_server(spawning: Server) -> None:
 
 
 @pytest.mark.slow
-def test_there_is_no_room(processes: Processes, tmp_path: Path) -> None:
-    algorithm = {"path": written(tmp_path)}
-    server, address = start_offline_server(
-        processes, tmp_path, worker_start="spawn", memory_reserve=1e9, algorithm=algorithm
-    )
-    with Line(address) as line:
-        line.say(make_hello())
-        error = line.expect(rlx.Error)
-        assert error.code is ErrorCode.OVERLOADED
-        assert "stay reserved" in error.message
-        (worker,) = server.children()
-        assert LIBRARY not in mapped(worker), "what is refused for want of memory takes little of it"
-
-
-@pytest.mark.slow
 def test_the_end_of_training_ends_the_server(processes: Processes, tmp_path: Path) -> None:
     server, address = start_offline_server(processes, tmp_path, worker_start="spawn")
     with Line(address) as line:

@@ -178,6 +178,27 @@ def test_half_a_request_costs_no_process(serve) -> None:  # type: ignore[no-unty
     assert "refused" not in server.stderr
 
 
+@pytest.mark.parametrize("codec", ["protobuf", "json"])
+def test_a_full_server_refuses_over_websocket(serve, codec: str) -> None:  # type: ignore[no-untyped-def]
+    """The request is answered first, and the refusal is a message; over TCP beside it none is needed."""
+    server, address = serve(max_workers=1)
+    with Line(address) as first:
+        first.open()
+        for _ in range(3):
+            with Line(address, codec, websocket=True) as line:
+                line.say(make_hello())
+                expect_error(line, ErrorCode.OVERLOADED, "no room", 1000)
+        wait_until(lambda: len(server.children()) == 1, "the workers that refused have ended")
+        workers = server.children()
+        with Line(address, codec) as line:
+            line.say(make_hello())
+            assert "no room" in line.expect(rlx.Error).message
+            line.expect_end()
+        assert server.children() == workers
+        assert answer_to(address, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").startswith("HTTP/1.1 426")
+        assert first.init() == 0
+
+
 def test_text_is_refused(line: Line) -> None:
     line.open()
     line.socket.raw.sendall(message(b'{"init":{}}', 1))  # type: ignore[attr-defined]

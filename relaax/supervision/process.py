@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _END_WITH_PARENT = Path(__file__).with_name("end_with_parent.py")
 LISTENS = " listening on "
 READY = " ready"
+STATUS = " status at "
 DONE = " done"
 FAILED = " last checkpoint failed: "
 EXIT_SECONDS = 5.0
@@ -61,38 +63,116 @@ def environment_of(secrets: Mapping[str, str] | None) -> dict[str, str]:
     return {**_ENVIRONMENT, **without_tokens(inherited), **secrets}
 
 
-class Process:
+class Supervised(ABC):
+    """A process of a run, wherever it runs. `address`, `failed` and `restarts` are as `Process` says."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        """`log`: where its output goes. What it holds already is of earlier runs."""
+        self.name = name
+        self.log = log
+        self.address: str | None = None
+        self.failed = ""
+        self.restarts = 0
+        self._started_at = 0.0
+        self._quick_failures = 0
+        self._complained = False
+        self._log_begins = log.stat().st_size if log.exists() else 0
+
+    @abstractmethod
+    def start(self, command: Sequence[str]) -> None:
+        """Start the process; for a server, call `wait_ready` next."""
+
+    @abstractmethod
+    def wait_ready(self, timeout: float, stopping: threading.Event) -> str:
+        """Return the server's address; empty if it has none, or is done already. Raises StartError."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int | None:
+        """Return the process id, once started; None if it is not on this machine."""
+
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """Return the exit code: None while it runs; negative if a signal ended it."""
+
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Return whether it has ended with exit code 0 after it said that it is done."""
+
+    def restart(self, command: Sequence[str]) -> None:
+        """Start the process again after it ended. Raises StartError if it repeatedly ends early."""
+        quick = time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS
+        self._quick_failures = self._quick_failures + 1 if quick else 0
+        if self._quick_failures >= MAX_QUICK_FAILURES or self.exit_code() == EXIT_REFUSED:
+            raise self.start_error("fails repeatedly")
+        self.restarts += 1
+        self.start(command)
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Send SIGTERM to the process."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the process and those that it started."""
+
+    @abstractmethod
+    def wait(self, timeout: float) -> bool:
+        """Return whether the process has ended within `timeout` seconds."""
+
+    def _complain(self, file: Path, error: OSError) -> None:
+        """Warn once: the disk may be full for long, and for every line."""
+        if not self._complained:
+            self._complained = True
+            _log.warning("%s cannot be written: %s; the output of %s is lost", file, error.strerror, self.name)
+
+    def start_error(self, what: str) -> StartError:
+        """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
+        refused = self.exit_code() == EXIT_REFUSED
+        words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
+        if refused and (sentences := _REFUSAL.search(words)):
+            words = sentences[1]
+        return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
+
+    def last_words(self, lines: int = _LINES) -> str:
+        """Return the end of the log, without the output of earlier runs."""
+        try:
+            text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
+            if not text.strip():
+                with self.log.open("ab", buffering=0) as log:
+                    log.write(b"\n")  # fails if the disk is full, which explains the empty log
+        except OSError as error:
+            return f"  (no log: {self.log}: {error.strerror})"
+        return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+class Process(Supervised):
     """A command whose output goes to a log file, in its own session so that Ctrl-C does not reach it.
 
     A server announces an address (`... listening on HOST:PORT`), which `address` holds, or if it has none that it is
-    ready (`... ready`); it may say that it is done (`... done`). If the log cannot be written, the output is lost, and
-    the process continues.
+    ready (`... ready`); it may say that it is done (`... done`), or why it could not write its last checkpoint, which
+    `failed` holds. If the log cannot be written, the output is lost, and the process continues.
     """
 
     def __init__(self, name: str, log: Path, server: bool = False, secrets: Mapping[str, str] | None = None) -> None:
         """`secrets`: tokens by environment variable, replacing those of this process."""
-        self.name = name
+        super().__init__(name, log)
         self._secrets = secrets
-        self.log = log
-        self.address: str | None = None
-        self.failed = ""
-        """Why the parameter server could not write its last checkpoint; empty otherwise."""
-        self.restarts = 0
         self._done = False
         self._server = server
         self._popen: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
-        self._complained = False
-        self._started_at = 0.0
-        self._log_begins = log.stat().st_size if log.exists() else 0
-        self._quick_failures = 0
         self._ready = threading.Event()
         self._announced = False
+        self.status_url: str | None = None
+        """Where it serves its status, once it has said so."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the process; for a server, call `wait_ready` next."""
         self._ready = threading.Event()
         self._announced = False
+        self.status_url = None
         self._started_at = time.monotonic()
         self.failed = ""
         self._done = False
@@ -114,14 +194,8 @@ class Process:
         try:
             return self.log.open("ab", buffering=0)
         except OSError as error:
-            self._complain(error)
+            self._complain(self.log, error)
             return open(os.devnull, "ab", buffering=0)
-
-    def _complain(self, error: OSError) -> None:
-        """Warn once: the disk may be full for long, and for every line."""
-        if not self._complained:
-            self._complained = True
-            _log.warning("%s cannot be written: %s; the output of %s is lost", self.log, error.strerror, self.name)
 
     def _read(self, popen: subprocess.Popen[bytes], ready: threading.Event) -> None:
         # Children of a process that was killed may hold its output open beyond the start of the next one.
@@ -133,7 +207,7 @@ class Process:
                 try:
                     log.write(line)
                 except OSError as error:  # keep reading: a full pipe would block the process
-                    self._complain(error)
+                    self._complain(self.log, error)
         ready.set()
 
     def _hear(self, line: str, ready: threading.Event) -> None:
@@ -141,6 +215,8 @@ class Process:
             self._announced = True
             self.address = line.rpartition(LISTENS)[2].strip() if LISTENS in line else ""
             ready.set()
+        elif STATUS in line:
+            self.status_url = line.rpartition(STATUS)[2].strip()
         elif FAILED in line:
             self.failed = line.partition(FAILED)[2].strip()
         elif line.rstrip().endswith(DONE):
@@ -163,6 +239,11 @@ class Process:
         return self.address or ""
 
     @property
+    def announced(self) -> bool:
+        """Return whether it has announced that it is ready."""
+        return self._announced
+
+    @property
     def pid(self) -> int | None:
         """Return the process id, once started."""
         return self._popen.pid if self._popen else None
@@ -176,17 +257,6 @@ class Process:
         """Return whether it has ended with exit code 0 after it said that it is done."""
         self._take_in()
         return self.exit_code() == 0 and self._done
-
-    def restart(self, command: Sequence[str]) -> None:
-        """Start the process again after it ended. Raises StartError if it repeatedly ends early."""
-        if time.monotonic() - self._started_at < QUICK_FAILURE_SECONDS:
-            self._quick_failures += 1
-        else:
-            self._quick_failures = 0
-        if self._quick_failures >= MAX_QUICK_FAILURES or self.exit_code() == EXIT_REFUSED:
-            raise self.start_error("fails repeatedly")
-        self.restarts += 1
-        self.start(command)
 
     def terminate(self) -> None:
         """Send SIGTERM to the process."""
@@ -225,22 +295,6 @@ class Process:
         elif self._popen.stdout is not None:  # a signal came between making the reader and starting it
             self._popen.stdout.close()
 
-    def start_error(self, what: str) -> StartError:
-        """Return the error for a process that did not start or has ended: `what`, and the end of its log."""
-        refused = self.exit_code() == EXIT_REFUSED
-        words = self.last_words(_LINES_OF_A_REFUSAL if refused else _LINES)
-        if refused and (sentences := _REFUSAL.search(words)):
-            words = sentences[1]
-        return StartError(f"{self.name} {what}:\n{words}", words if refused else None)
-
     def last_words(self, lines: int = _LINES) -> str:
-        """Return the end of the log, without the output of earlier runs."""
         self._take_in()
-        try:
-            text = self.log.read_bytes()[self._log_begins :].decode(errors="replace")
-            if not text.strip():
-                with self.log.open("ab", buffering=0) as log:
-                    log.write(b"\n")  # fails if the disk is full, which explains the empty log
-        except OSError as error:
-            return f"  (no log: {self.log}: {error.strerror})"
-        return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+        return super().last_words(lines)

@@ -1,0 +1,110 @@
+"""The process that keeps a training on a cluster: `relaax run` whose processes are on its machines.
+
+`python -m relaax.cli.cluster.controller JSON FOLDER`: the options, as `Options` has them, and its keeper's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import ray
+
+from relaax.cli.run.environment_check import EnvironmentCheck
+from relaax.cli.run.experiment import experiment
+from relaax.cli.run.plan import Plan, make_plan
+from relaax.cli.run.run_directory import RunDirectory
+from relaax.cli.run.run_tokens import RunTokens, run_tokens
+from relaax.cluster.control import Control
+from relaax.cluster.keeper import FOLDER
+from relaax.cluster.machines import RayMachines
+from relaax.cluster.trainings import NAMESPACE
+from relaax.configuration import ConfigurationError, unknown
+from relaax.configuration.roles import RLX_SERVER, ROLES, TOKENS
+from relaax.server.address import AddressError
+from relaax.supervision.process import StartError
+
+TOKEN_BYTES = 24
+DRAIN = 60.0
+"""Seconds in which clients of an RLX server that ends may end their episodes and move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is trained, and where it is kept. `overrides`: as --set has them. `address`: of the cluster. `summary`: a
+    file that gets the summary too.
+    """
+
+    config: str
+    overrides: list[str]
+    run_dir: str
+    fresh: bool
+    address: str
+    summary: str | None = None
+
+    def command(self) -> list[str]:
+        """Return the command of the controller."""
+        return [sys.executable, "-m", "relaax.cli.cluster.controller", json.dumps(asdict(self)), FOLDER]
+
+
+def tokens_of(plan: Plan) -> RunTokens:
+    """Return the tokens of a run whose ports others can reach: made up where the configuration has none."""
+    made = {name: secrets.token_hex(TOKEN_BYTES) for name in TOKENS}
+    return RunTokens({**made, **run_tokens(plan).tokens})
+
+
+def plan_of(config: str, overrides: list[str]) -> Plan:
+    """Return the plan of a training on a cluster: its RLX servers let clients move before they end, if nothing else is
+    said. Raises ConfigurationError.
+    """
+    plan = make_plan(config, overrides, here=False)
+    names = [role.name for role in ROLES]
+    for name in plan.configuration.cluster.resources:
+        if name not in names:
+            raise ConfigurationError(f"relaax-cluster.resources: {unknown('role', name, names)}")
+    if "drain" in plan.configuration.rlx_server.model_fields_set:
+        return plan
+    return replace(plan, configuration=plan.configuration.with_keys({RLX_SERVER.section: {"drain": DRAIN}}, "cluster"))
+
+
+def main(options: Options, folder: Path) -> int:
+    """Train, and return the exit code. `folder`: of the files by which it is controlled."""
+    try:
+        plan = plan_of(options.config, options.overrides)
+        server = plan.configuration.parameter_server
+        directory = RunDirectory(Path(options.run_dir), None if server.checkpoint_aws_s3 is None else server)
+        control = Control(folder)
+        ray.init(address=options.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
+        own_status = plan.configuration.rlx_server.status_bind is not None
+        machines = RayMachines(
+            plan.configuration.cluster, directory.configuration, directory.metrics, control, own_status
+        )
+        with EnvironmentCheck(plan) as check:
+            try:
+                return experiment(
+                    plan,
+                    directory,
+                    check,
+                    fresh=options.fresh,
+                    progress=True,
+                    summary=None if options.summary is None else Path(options.summary),
+                    elsewhere=(machines, tokens_of(plan)),
+                    panel=control.panel,
+                )
+            finally:
+                machines.release()
+    except (ConfigurationError, AddressError) as error:
+        print(f"relaax cluster: {error}", file=sys.stderr)
+        return 2
+    except (StartError, ConnectionError) as error:
+        print(f"relaax cluster: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level="WARNING", format="relaax cluster: %(message)s")
+    sys.exit(main(Options(**json.loads(sys.argv[1])), Path(sys.argv[2])))

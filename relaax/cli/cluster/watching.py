@@ -1,0 +1,144 @@
+"""What `relaax cluster` shows of trainings."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from relaax.cluster.control import PANEL, STATUS
+from relaax.cluster.keeper import Look
+from relaax.cluster.trainings import Training, Trainings
+from relaax.configuration import ConfigurationError
+
+POLL_SECONDS = 0.5
+BEGIN_SECONDS = 120.0
+"""For the checks of a configuration and of one environment."""
+WIDTH = 160
+"""Of tables that no terminal shows."""
+_PROGRESS = re.compile(r"^ *\d+ s  ")
+
+
+@functools.cache
+def own_output() -> TextIO:
+    """Return standard output, which from then on is ours alone: Ray prints at any time, now to standard error."""
+    ours, sys.stdout = sys.stdout, sys.stderr
+    return ours
+
+
+def follow(training: Training, name: str, progress: bool = True) -> int:
+    """Print what a training says until it ends; return its exit code. A terminal gets its panel, too.
+
+    `progress`: whether to show its numbers.
+    """
+    console = Console(file=own_output(), soft_wrap=True, highlight=False)
+    try:
+        if not progress or not console.is_terminal:
+            return _followed(training, None, progress)
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            return _followed(training, live, False)
+    except KeyboardInterrupt:
+        print(f"\n{name} goes on; relaax cluster stop {name} ends it", flush=True, file=own_output())
+        return 130
+
+
+def wait_begun(training: Training) -> int | None:
+    """Wait until a training places its processes, and return None; if it ends before, print why, and return its exit
+    code.
+    """
+    deadline = time.monotonic() + BEGIN_SECONDS
+    while time.monotonic() < deadline and not training.read(STATUS):
+        look = training.look(0)
+        if look.exit_code is not None:
+            sys.stderr.write(look.log.decode(errors="replace"))
+            return look.exit_code
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _followed(training: Training, live: Live | None, numbers: bool) -> int:
+    """`numbers`: whether to print the lines with the training's numbers, which the panel has, too."""
+    end = 0
+    while True:
+        look: Look = training.look(end)
+        for line in look.log.decode(errors="replace").splitlines(keepends=True):
+            if numbers or not _PROGRESS.match(line):
+                _print(line, live)
+        moved, end = look.log_end > end, look.log_end
+        if not moved and look.exit_code is not None:
+            return look.exit_code
+        if live is not None:
+            live.update(Text.from_ansi(training.read(PANEL)))
+        if not moved:
+            time.sleep(POLL_SECONDS)
+
+
+def _print(line: str, live: Live | None) -> None:
+    if live is None:
+        print(line, end="", flush=True, file=own_output())
+    else:
+        live.console.print(line.rstrip("\n"), markup=False)
+
+
+def scaling_of(training: Training) -> str:
+    """Return the policy by which the number of RLX servers follows connections. Raises ConfigurationError."""
+    return str(_status(training)["scaling"])
+
+
+def show_trainings(trainings: Trainings, as_json: bool) -> None:
+    """Print every training with its last line."""
+    found = []
+    for name in trainings.names():
+        training = trainings.find(name)
+        look = training.look(0)
+        while look.log and (more := training.look(look.log_end)).log:
+            look = more
+        lines = look.log.decode(errors="replace").splitlines()
+        found.append({"name": name, "exit_code": look.exit_code, "said": lines[-1].strip() if lines else ""})
+    if as_json:
+        print(json.dumps(found), file=own_output())
+        return
+    for each in found:
+        how = "running" if each["exit_code"] is None else f"ended ({each['exit_code']})"
+        print(f"{each['name']}: {how}: {each['said'] or 'nothing said yet'}", file=own_output())
+    if not found:
+        print("no training; relaax cluster start CONFIG starts one", file=own_output())
+
+
+def show_processes(training: Training, as_json: bool) -> None:
+    """Print a training's processes and the machines. Raises ConfigurationError."""
+    status = _status(training)
+    if as_json:
+        print(json.dumps(status), file=own_output())
+        return
+    columns = ("process", "state", "machine", "address", "pid", "restarts", "connections", "free places", "refused")
+    console = Console(file=own_output(), highlight=False)
+    if not console.is_terminal:
+        console = Console(file=own_output(), highlight=False, width=WIDTH)
+    console.print(_table(columns, [[each[key] for key in each] for each in status["processes"]]))
+    on = [each["machine"] for each in status["processes"]]
+    rows = [[each["address"], f"{each['cpus']:g}", on.count(each["address"])] for each in status["machines"]]
+    console.print(_table(("machine", "CPUs", "processes"), rows))
+
+
+def _status(training: Training) -> Any:
+    text = training.read(STATUS)
+    if not text:
+        raise ConfigurationError(f"{training.name} has not started its processes yet")
+    return json.loads(text)
+
+
+def _table(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    return table

@@ -1,0 +1,124 @@
+"""Make one connection's environments for a moment: what they send, how long a step takes them, their memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from relaax import rlx
+from relaax.cli.bench.processor_time import processor_seconds
+from relaax.configuration import ConfigurationError
+from relaax.metrics.system import MEGABYTE
+from relaax.server.rlx_server.disconnects import PeerGone
+from relaax.server.rlx_server.peer import Peer
+from relaax.supervision.process import EXIT_REFUSED, Process, StartError
+
+START_SECONDS = 90.0
+LOOK_SECONDS = 0.2
+SILENCE_SECONDS = 60.0
+WARM_UP_MESSAGES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """An environment's program as a server sees it. `us`: its processor time for a message; `megabytes`: its own."""
+
+    observation_space: rlx.Space
+    action_space: rlx.Space
+    us: float
+    megabytes: float
+
+
+class _Answers:
+    """Random actions of a space, for N environments."""
+
+    def __init__(self, space: rlx.Space, environments: int) -> None:
+        self._elements = list(space.elements())
+        self._n = environments
+        self._random = np.random.default_rng(0)
+
+    def next(self) -> rlx.Actions:
+        return rlx.Actions([self._of(element) for element in self._elements])
+
+    def _of(self, element: rlx.ElementarySpace) -> npt.NDArray[Any]:
+        shape = (self._n, *element.shape)
+        if isinstance(element, rlx.Discrete):
+            drawn = element.start + self._random.integers(element.n, size=shape)
+            return np.asarray(drawn, element.dtype)
+        return np.full(shape, getattr(element, "start", 0), element.dtype)
+
+
+def probe(command: Sequence[str], address: socket.socket, folder: Path, seconds: float) -> Probed:
+    """Start a program that connects to the listening socket `address`; answer it at random for so many seconds.
+
+    Raises ConfigurationError if it refuses its arguments, and StartError if it ends or does not come.
+    """
+    process = Process("environment", folder / "environment.log", secrets={})
+    process.start(command)
+    lifeline, held = os.pipe()  # nobody but the program ends the connection
+    try:
+        peer = Peer(_accepted(address, process), rlx.ServerConnection(), lifeline)
+        try:
+            return _asked(peer, process, seconds)
+        except (PeerGone, rlx.RemoteProtocolError) as gone:
+            process.wait(2.0)
+            raise StartError(f"the environment left: {gone}\n{process.last_words()}") from None
+        finally:
+            peer.close()
+    finally:
+        os.close(lifeline)
+        os.close(held)
+        process.terminate()
+        if not process.wait(2.0):
+            process.kill()
+            process.wait(1.0)
+
+
+def _accepted(listener: socket.socket, process: Process) -> socket.socket:
+    deadline = time.monotonic() + START_SECONDS
+    listener.settimeout(LOOK_SECONDS)
+    while True:
+        try:
+            return listener.accept()[0]
+        except TimeoutError:
+            code = process.exit_code()
+            if code == EXIT_REFUSED:
+                raise ConfigurationError(process.last_words().strip()) from None
+            if code is not None:
+                raise process.start_error(f"could not be made ({code})") from None
+            if time.monotonic() > deadline:
+                raise StartError(
+                    f"the environment did not connect within {START_SECONDS:g} s:\n{process.last_words()}"
+                ) from None
+
+
+def _asked(peer: Peer, process: Process, seconds: float) -> Probed:
+    hello = peer.receive(SILENCE_SECONDS)
+    if not isinstance(hello, rlx.Hello):
+        raise StartError(f"the environment's program began with {type(hello).__name__}, not with a hello")
+    peer.send(rlx.Welcome("plan", "none", peer.connection.limits))
+    answers = _Answers(hello.action_space, hello.environments)
+    messages, spent, ends = -WARM_UP_MESSAGES, 0.0, float("inf")
+    while messages < 1 or time.monotonic() < ends:
+        message = peer.receive(SILENCE_SECONDS)
+        if isinstance(message, rlx.Init | rlx.Step):
+            messages += 1
+            if messages == 0:
+                spent, ends = processor_seconds([process.pid], below=True), time.monotonic() + seconds
+            peer.answer(answers.next())
+        elif isinstance(message, rlx.Ping):
+            peer.send(rlx.Pong(message.nonce))
+        elif isinstance(message, rlx.Bye):
+            raise StartError(f"the environment's program left after {messages + WARM_UP_MESSAGES} messages")
+    spent = processor_seconds([process.pid], below=True) - spent
+    memory = psutil.Process(process.pid).memory_full_info().uss / MEGABYTE
+    return Probed(hello.observation_space, hello.action_space, 1e6 * spent / messages, memory)

@@ -1,0 +1,95 @@
+"""Where RLX servers may be: at one address, at several, or where a file says."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from pathlib import Path
+
+from relaax.client.address import Endpoint, parse_endpoint
+from relaax.client.failure import ConnectionInterrupted
+from relaax.rlx import ErrorCode
+
+FILE = "@"
+"""Begins the name of a file with an address on each line, instead of an address."""
+
+
+class Places:
+    """The RLX servers that a session may connect to, and which of them is next.
+
+    `text`: `HOST[:PORT]` or `ws://HOST[:PORT][/PATH]`, several of them with commas between, or `@FILE`, which is read
+    anew for each attempt: servers come and go, and whoever places them keeps it. Each session has an order of its own,
+    which stays where servers are added or removed, so that many sessions share the servers among them (rendezvous
+    hashing, Thaler and Ravishankar 1998). `tls`: nothing is sent but over TLS, so an address may not say `ws://`.
+    Raises ValueError with a sentence that names the address and the way out.
+    """
+
+    def __init__(self, text: str, tls: bool = False) -> None:
+        self._tls = tls
+        self._key = secrets.token_bytes(8)
+        self._file = Path(text.removeprefix(FILE)) if text.startswith(FILE) else None
+        self._fixed: list[str] = [] if self._file else [part.strip() for part in text.split(",")]
+        self.over_websocket = any([self._endpoint(address).path is not None for address in self._fixed])
+        """Whether that is known of one of them: not of those in a file."""
+        if self._file is not None and not self._file.name:
+            raise ValueError(f"address {text!r} names no file: write @FILE, which has HOST:PORT on each line")
+        self._connected = self._stays = False
+        self._refused: set[str] = set()
+        self.here = text
+        """The address that was tried last; before that, the text."""
+
+    def choose(self) -> Endpoint:
+        """Return where the next attempt goes. Raises ConnectionInterrupted if there is none now."""
+        listed = self._listed()
+        if all(address in self._refused for address in listed):
+            self._refused.clear()
+        stays, self._stays = self._stays, False
+        if not stays or self.here not in listed:
+            left = [address for address in listed if address not in self._refused]
+            self.here = max(left, key=lambda address: zlib.crc32(self._key + address.encode()))
+        return self._endpoint(self.here)
+
+    def connected(self) -> None:
+        """Note that the server of the last attempt has let the session in."""
+        self._connected = True
+        self._refused.clear()
+
+    def lost(self, code: ErrorCode | None) -> bool:
+        """Note that the connection has ended, or that there is none. Return whether another server is to be tried now.
+
+        One that was lost is tried again first: it may be back in a moment, and knows the session.
+        """
+        connected, self._connected = self._connected, False
+        self._stays = connected and code is not ErrorCode.REBALANCING
+        if self._stays:
+            return False
+        self._refused.add(self.here)
+        try:
+            return any(address not in self._refused for address in self._listed())
+        except ConnectionInterrupted:
+            return False
+
+    def _endpoint(self, address: str) -> Endpoint:
+        endpoint = parse_endpoint(address)
+        if self._tls and endpoint.path is not None and not endpoint.tls:
+            raise ValueError(f"address {address!r} is without TLS, and TLS is asked for: write wss:// instead of ws://")
+        return endpoint
+
+    def _listed(self) -> list[str]:
+        """Return the addresses of now. Raises ConnectionInterrupted."""
+        if self._file is None:
+            return self._fixed
+        try:
+            lines = self._file.read_text(encoding="utf-8").split()
+        except OSError as error:
+            raise ConnectionInterrupted(f"{self._file} cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise ConnectionInterrupted(f"{self._file} is no text") from None
+        if not lines:
+            raise ConnectionInterrupted(f"{self._file} names no server")
+        for line in lines:
+            try:
+                self._endpoint(line)
+            except ValueError as error:
+                raise ConnectionInterrupted(f"{self._file}: {error}") from None
+        return lines

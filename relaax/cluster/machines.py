@@ -1,0 +1,260 @@
+"""The machines of a Ray cluster as the host of a run's processes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from relaax.atomic_file import write_whole
+from relaax.cluster.control import Control
+from relaax.cluster.keeper import FOLDER, HOST, METRICS, Keeper
+from relaax.cluster.remote_process import RemoteProcess
+from relaax.cluster.report import occupancy, report
+from relaax.cluster.scaling import Scaling
+from relaax.configuration import HERE, roles
+from relaax.configuration.cluster_section import ClusterSection
+from relaax.configuration.roles import (
+    CLIENT,
+    LEARNER,
+    PARAMETER_SERVER,
+    REPLAY_SERVER,
+    RLX_SERVER,
+    TENSORBOARD,
+    Addresses,
+    Role,
+)
+from relaax.supervision.host import Host
+from relaax.supervision.process import Supervised
+
+_log = logging.getLogger(__name__)
+
+ENVIRONMENTS = "environments"
+"""The custom resource of machines that environment programs go to, where any has it: `ray start --resources`."""
+_SPREAD = (PARAMETER_SERVER, REPLAY_SERVER)
+_CONFIGURATION = "configuration.yaml"
+NODES_SECONDS = 1.0
+ROOM_SECONDS = 15.0
+"""Pause between two environment programs that lose their places to a shard without one."""
+
+
+class RayMachines(Host):
+    """Keepers on the machines of a cluster that this process is connected to (`ray.init`).
+
+    Shards are spread over machines by a placement group, which Ray places anew where a machine is lost. Who listens
+    does so at the machine's address, at a free port; files in each keeper's folder say where everybody is, and change
+    when somebody moves. Logs and metrics grow in the run directory, wherever they are written.
+    """
+
+    start_seconds = 600.0  # a machine may have to be started first
+    reserves = False
+
+    def __init__(
+        self, section: ClusterSection, configuration: Path, metrics: Path, control: Control, own_status: bool
+    ) -> None:
+        """`configuration`: the file of the run, in its directory; `metrics`: the folder there. `own_status`: whether
+        the configuration says where RLX servers serve their status.
+        """
+        super().__init__()
+        self._control = control
+        self._section = section
+        self._configuration = configuration
+        self._metrics = metrics
+        self._own_status = own_status
+        self._scaling = None if section.scaling == "fixed" else Scaling(section)
+        self._asked: Mapping[str, int] = {}
+        self._room_at = 0.0
+        self._nodes: list[dict[str, Any]] = []
+        self._nodes_at = -math.inf
+        self._groups: dict[str, PlacementGroup] = {}
+        self._told: dict[str, str] = {}
+
+    def count(self, role: Role, sections: roles.Sections) -> int:
+        if role is RLX_SERVER:
+            return self._servers()
+        if role is CLIENT and self._section.clients is not None:
+            return self._section.clients
+        return super().count(role, sections)
+
+    def _servers(self) -> int:
+        if self._scaling is not None:
+            return self._section.rlx_servers or 1
+        return self._section.rlx_servers or len(self._serving(self._resources(RLX_SERVER))) or 1
+
+    def wanted(self, role: Role) -> int | None:
+        if role.name in self._asked:
+            return self._asked[role.name]
+        if role is not RLX_SERVER:
+            return None
+        servers = self._processes.get(RLX_SERVER.name, ())
+        if self._scaling is None:  # one more on a machine that has come
+            return None if self._section.rlx_servers else max(len(servers), self._servers())
+        return self._scaling.wanted(time.monotonic(), [occupancy(server) for server in servers])
+
+    def options(self, role: Role) -> list[str]:
+        if role is PARAMETER_SERVER:
+            return ["--metrics-dir", f"{FOLDER}/{METRICS}"]
+        if role is RLX_SERVER and not self._own_status:
+            return ["--status-bind", "127.0.0.1:0"]
+        return ["--metrics-dir", str(self._metrics)] if role is TENSORBOARD else []
+
+    def retire(self, process: Supervised) -> None:
+        if isinstance(process, RemoteProcess):
+            process.close()
+
+    def process(self, role: Role, number: int, name: str, log: Path, secrets: Mapping[str, str]) -> Supervised:
+        place = functools.partial(self._placed, role, number, name, secrets)
+        return RemoteProcess(name, log, place, self._files, self._metrics, self.refresh)
+
+    def prepare(self, processes: Mapping[str, Sequence[Supervised]]) -> None:
+        self._processes = processes
+        for role in _SPREAD:
+            if role.name not in self._groups and processes[role.name]:
+                bundles = [self._resources(role)] * len(processes[role.name])
+                self._groups[role.name] = placement_group(bundles, strategy="SPREAD", name=f"relaax-{role.name}")
+
+    def release(self) -> None:
+        for process in self._remote:
+            process.close()
+        for group in self._groups.values():
+            with contextlib.suppress(RayError):
+                remove_placement_group(group)
+        self._groups = {}
+
+    def bind(self, role: Role, number: int, process: Supervised) -> str:
+        return f"{HOST}:0"
+
+    def told(self) -> Addresses:
+        return {
+            role.name: [f"@{FOLDER}/{role.name}"] if self._processes.get(role.name) else [] for role in roles.servers()
+        }
+
+    def configuration(self, file: Path) -> str:
+        return f"{FOLDER}/{_CONFIGURATION}"
+
+    def rlx_servers(self) -> str:
+        return f"@{FOLDER}/{RLX_SERVER.name}"
+
+    def refresh(self) -> None:
+        """Tell all keepers where everybody is, if that has changed, and make room for a shard that waits for it."""
+        self._asked = self._control.turn(lambda: report(self._processes, self._alive(), self._section.scaling))
+        self._make_room()
+        now = self._books()
+        if now != self._told:
+            self._told = now
+            with contextlib.suppress(OSError):
+                write_whole(self._configuration.parent / RLX_SERVER.name, [now.get(RLX_SERVER.name, "").encode()])
+            for process in self._remote:
+                process.put(now)
+
+    def _make_room(self) -> None:
+        """End an environment program if a shard or learner has waited for a machine: without it nobody trains."""
+        if time.monotonic() < self._room_at or not self._resources(CLIENT).get("CPU"):
+            return
+        vital = (each for role in (PARAMETER_SERVER, REPLAY_SERVER, LEARNER) for each in self._processes[role.name])
+        if any(isinstance(each, RemoteProcess) and each.waits_for_place for each in vital):
+            self._room_at = time.monotonic() + ROOM_SECONDS
+            for client in reversed(self._processes[CLIENT.name]):
+                if isinstance(client, RemoteProcess) and client.seen is not None:
+                    _log.warning("%s loses its place to a shard or learner that has none", client.name)
+                    client.lose_place("a shard or learner has taken its place")
+                    return
+
+    def _files(self) -> dict[str, str]:
+        text = self._configuration.read_text(encoding="utf-8")
+        return {_CONFIGURATION: text.replace(HERE, str(self._configuration.parent)), **self._books()}
+
+    def _books(self) -> dict[str, str]:
+        """Return the addresses of each role that others connect to, one on each line.
+
+        Of shards all or none: their order counts, and of one that is away the last place is known.
+        """
+        books = {}
+        for role in (PARAMETER_SERVER, REPLAY_SERVER, RLX_SERVER):
+            places = [process.address for process in self._processes.get(role.name, ())]
+            before = self._told.get(role.name, "").split()
+            if role.reserved:
+                if len(before) == len(places):
+                    places = [place or last for place, last in zip(places, before, strict=True)]
+                elif role is PARAMETER_SERVER and places and places[0] and not all(places):
+                    places = places[:1]  # the first leads: the others connect to it as they start
+                if not all(places):
+                    continue
+            books[role.name] = "".join(f"{place}\n" for place in places if place)
+        return books
+
+    def _resources(self, role: Role) -> dict[str, float]:
+        asked = self._section.resources.get(role.name)
+        if asked is not None:
+            return dict(asked)
+        if role.module is None and any(ENVIRONMENTS in node["Resources"] for node in self._alive()):
+            return {ENVIRONMENTS: 1.0}
+        return {"CPU": 0.0 if not role.vital else 1.0}
+
+    @property
+    def _remote(self) -> Iterator[RemoteProcess]:
+        for processes in self._processes.values():
+            yield from (process for process in processes if isinstance(process, RemoteProcess))
+
+    def _alive(self) -> list[dict[str, Any]]:
+        """Return Ray's records of the machines that are there, at most a second old."""
+        if time.monotonic() >= self._nodes_at + NODES_SECONDS:
+            self._nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+            self._nodes_at = time.monotonic()
+        return self._nodes
+
+    def _serving(self, resources: Mapping[str, float]) -> list[str]:
+        """Return the ids of the machines that have such resources at all, free or not, in a stable order."""
+        return sorted(
+            node["NodeID"]
+            for node in self._alive()
+            if all(node["Resources"].get(name, 0.0) >= amount for name, amount in resources.items())
+        )
+
+    def _placed(self, role: Role, number: int, name: str, secrets: Mapping[str, str], again: bool) -> Any:
+        """Return a new keeper, which Ray places; `again`: not for the first time."""
+        resources = self._resources(role)
+        machines = self._serving(resources) if role is RLX_SERVER and not again else []
+        options: dict[str, Any] = {
+            "num_cpus": resources.pop("CPU", 0.0),
+            "num_gpus": resources.pop("GPU", 0.0),
+            "memory": resources.pop("memory", None),
+            "resources": resources,
+            "max_restarts": 0,
+        }
+        if role.name in self._groups:
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(
+                placement_group=self._groups[role.name], placement_group_bundle_index=number
+            )
+        elif role is TENSORBOARD:  # it reads the run directory
+            here = ray.get_runtime_context().get_node_id()
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+        elif role is RLX_SERVER and self._scaling is not None:
+            options["scheduling_strategy"] = "DEFAULT"  # fills machines, so that others become idle and can go
+        elif number < len(machines):
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machines[number], soft=True)
+        else:
+            options["scheduling_strategy"] = "SPREAD"
+        return ray.remote(PlacedKeeper).options(**options).remote(name, role.module is not None, dict(secrets))
+
+
+class PlacedKeeper(Keeper):
+    """A keeper that knows its machine's address from Ray."""
+
+    def __init__(self, name: str, server: bool, secrets: Mapping[str, str]) -> None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        with contextlib.suppress(PermissionError):  # Ray's workers are at 15, behind all else on the machine
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        super().__init__(name, host, server, secrets)

@@ -1,0 +1,1 @@
+"""Start processes, keep them alive, and end them."""

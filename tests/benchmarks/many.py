@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""What breaks first of many, each alone: connections at once, registrations, metrics of many workers, many shards.
+
+storm: so many clients come to an RLX server in the same moment, and wait as clients do; when each has its first action.
+workers: so many workers register at a parameter server, over gRPC, and each sends a report of its metrics; then how
+large and how slow are the list of workers, the status and the page for Prometheus.
+shards: a checkpoint of so many shards of a small model, all in this process; shards of real size take longer to write,
+and no longer to agree. Prints one line a case; docs/scaling.md has the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import secrets
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import gymnasium
+import numpy as np
+import psutil
+
+from relaax.client import Client
+from relaax.metrics.system import MEGABYTE
+from relaax.parameters import parameter_server_pb2 as pb
+from relaax.parameters import parameter_server_pb2_grpc as rpc
+from relaax.parameters.channel import Target, open_channel
+from support.long_vector import configuration, fingerprint_of
+from support.parameter_servers import Models, fingerprint
+from support.processes import Processes
+from support.shards import sharded
+
+CARTPOLE = "da3c_gym_cartpole"
+CHANNELS, AT_ONCE = 8, 3
+"""Connections to the parameter server, and calls that are under way on each: a port takes no more than four."""
+LONG_SECONDS = 600.0
+LIST_BYTES = 2**24
+PARAMETERS = 1000
+
+
+def storm(count: int) -> dict[str, float]:
+    """Let so many clients of one environment come at once, until each has an action."""
+    with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
+        _, parameter_server = processes.start_server(
+            *("relaax-parameter-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
+            *("--checkpoint-dir", f"{name}/checkpoints", "--metrics-dir", f"{name}/metrics"),
+        )
+        server, address = processes.start_server(
+            *("relaax-rlx-server", "--config", CARTPOLE, "--bind", "127.0.0.1:0"),
+            *("--parameter-server", parameter_server, "--set", f"relaax-rlx-server.max_workers={count}"),
+        )
+        begun = time.monotonic()
+        times, wrong = arrived(address, count)
+        spent = time.monotonic() - begun
+        refused = sum(" refused " in line for line in server.stderr.splitlines())
+    times.sort()
+    found = {"all_s": spent, "failed": float(len(wrong)), "refusals_in_the_log": float(refused)}
+    return found | {f"p{share}_s": times[int(share / 100 * (len(times) - 1))] for share in (50, 90, 100) if times}
+
+
+def arrived(address: str, count: int) -> tuple[list[float], list[BaseException]]:
+    """Return after how many seconds each client had its first action, and what went wrong."""
+    space = gymnasium.make("CartPole-v1")
+    times: list[float] = []
+    wrong: list[BaseException] = []
+    together, over = threading.Barrier(count + 1), threading.Event()
+
+    def one() -> None:
+        try:
+            together.wait()
+            begun = time.monotonic()
+            client = Client(
+                address, observation_space=space.observation_space, action_space=space.action_space, retry_seconds=300.0
+            )
+            with client:
+                client.init(np.zeros(4, np.float32))
+                times.append(time.monotonic() - begun)
+                over.wait()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=one, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    together.wait()
+    deadline = time.monotonic() + LONG_SECONDS
+    while len(times) + len(wrong) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    over.set()
+    for thread in threads:
+        thread.join(5)
+    return times, wrong
+
+
+def workers(count: int) -> dict[str, float]:
+    """Let so many workers register and report, and look at what is said of them."""
+    with tempfile.TemporaryDirectory() as name, Processes(Path(name)) as processes:
+        path = configuration(Path(name), PARAMETERS)
+        server, address = processes.start_server(
+            "relaax-parameter-server", "--config", path, "--status-bind", "127.0.0.1:0"
+        )
+        status = server.wait_for_line("http://").split("http://")[1].split()[0].split("/")[0]
+        before = psutil.Process(server.pid).memory_info().rss / MEGABYTE
+        ids, described = [secrets.token_hex(16) for _ in range(count)], fingerprint_of(path)
+        channels = [open_channel(Target(address)) for _ in range(CHANNELS)]
+        stubs = [rpc.ParameterServerServiceStub(channel) for channel in channels]
+        stub = stubs[0]
+        registered = [
+            pb.RegisterRequest(
+                worker_id=one,
+                session_id=one,
+                environments=1,
+                fingerprint=described,
+                role=pb.ROLE_TRAIN,
+                frame_skip=1,
+                environment="CartPole-v1",
+                host=f"host{number % 100}",
+                server=f"10.0.0.{number % 100}:7001",
+            )
+            for number, one in enumerate(ids)
+        ]
+        each_register = called([stub.Register for stub in stubs], registered)
+        reports = [pb.ReportRequest(worker_id=one, report_id=1, report=report()) for one in ids]
+        each_report = called([stub.Report for stub in stubs], reports)
+        with open_channel(Target(address), LIST_BYTES) as channel:  # as `relaax top` does
+            lists = rpc.ParameterServerServiceStub(channel).ListWorkers
+            list_s, listed = timed(lambda: lists(pb.ListWorkersRequest(), timeout=LONG_SECONDS))
+        status_s, _ = timed(lambda: stub.GetStatus(pb.GetStatusRequest(), timeout=LONG_SECONDS))
+        page_s, page = timed(lambda: urllib.request.urlopen(f"http://{status}/metrics", timeout=LONG_SECONDS).read())
+        after = psutil.Process(server.pid).memory_info().rss / MEGABYTE
+        for channel in channels:
+            channel.close()
+        if len(listed.workers) != count:
+            raise RuntimeError(f"{len(listed.workers)} of {count} workers are listed")
+    return {
+        "register_us": 1e6 * each_register,
+        "report_us": 1e6 * each_report,
+        "list_ms": 1e3 * list_s,
+        "list_kb": listed.ByteSize() / 1e3,
+        "status_ms": 1e3 * status_s,
+        "page_ms": 1e3 * page_s,
+        "page_kb": len(page) / 1e3,
+        "server_mb_more": after - before,
+    }
+
+
+def report() -> pb.MetricsReport:
+    """What a worker of da3c tells about every five seconds: scalars, latencies and its own resources."""
+    names = ("loss/policy", "loss/value", "policy/entropy", "gradient/norm", "value/mean", "learn/seconds")
+    return pb.MetricsReport(
+        episodes=[pb.EpisodeResult(episode_return=20.0, length=20)] * 3,
+        scalars=[pb.ScalarSum(name=name, sum=1.0, count=10) for name in names],
+        histograms=[pb.Histogram(name="latency/act_ms", buckets=list(range(20)), counts=[5] * 20)],
+        gauges=[pb.Gauge(name=f"worker/{name}", value=10.0) for name in ("memory_mb", "cpu_percent")],
+    )
+
+
+def called(calls: Sequence[Any], requests: Sequence[Any]) -> float:
+    """Seconds for each request, `AT_ONCE` of them at a time on each channel."""
+    begun, together = time.monotonic(), AT_ONCE * len(calls)
+    for first in range(0, len(requests), together):
+        batch = requests[first : first + together]
+        for future in [calls[i % len(calls)].future(one, timeout=LONG_SECONDS) for i, one in enumerate(batch)]:
+            future.result()
+    return (time.monotonic() - begun) / len(requests)
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    begun = time.monotonic()
+    result = call()
+    return time.monotonic() - begun, result
+
+
+def shards(count: int) -> dict[str, float]:
+    """Write checkpoints of so many shards, 1,000 parameters each."""
+    with tempfile.TemporaryDirectory() as name:
+        description = fingerprint(size=PARAMETERS * count)
+        begun = time.monotonic()
+        with sharded(count, Models(), Path(name), description=description) as found:
+            serving = time.monotonic() - begun
+            taken = []
+            for number in range(5):
+                update(found.addresses, description, number, PARAMETERS * count)
+                seconds, saved = timed(found.save)
+                if not saved:
+                    raise RuntimeError("no checkpoint was written")
+                taken.append(seconds)
+        return {"serving_s": serving, "save_ms": 1e3 * statistics.median(taken), "longest_ms": 1e3 * max(taken)}
+
+
+def update(addresses: Sequence[str], description: str, number: int, size: int) -> None:
+    """Push a gradient, so that there is something new."""
+    from relaax.parameters.client import ParameterClient
+    from relaax.parameters.interfaces import Registration
+
+    client = ParameterClient([Target(address) for address in addresses])
+    try:
+        client.register(Registration(description))
+        client.pull()
+        client.push(np.full(size, number + 1, np.float32), 1)
+    finally:
+        client.close()
+
+
+STUDIES: dict[str, tuple[Callable[[int], dict[str, float]], tuple[int, ...]]] = {
+    "storm": (storm, (500,)),
+    "workers": (workers, (1_000, 10_000)),
+    "shards": (shards, (1, 4, 16, 64, 100)),
+}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=tuple(STUDIES), metavar="STUDY", help=f"of {', '.join(STUDIES)}")
+    parser.add_argument("--cases", type=int, nargs="+", metavar="N", help="in the place of the studies' own")
+    given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    logging.disable(logging.WARNING)  # shards in this process tell of each that ends
+    for name in given.only or STUDIES:
+        study, cases = STUDIES[name]
+        for case in given.cases or cases:
+            shown = ", ".join(f"{figure} {value:,.4g}" for figure, value in study(case).items())
+            print(f"{name} {case:,}: {shown}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main(sys.argv[1:]))
+    sys.exit(130)

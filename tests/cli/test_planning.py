@@ -1,0 +1,210 @@
+"""`relaax plan`: what it prints, what it refuses, and what it makes of a benchmark's file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from relaax.cli.app import app
+from relaax.cli.plan.described import described, multiplications
+from relaax.cli.run.plan import make_plan
+from relaax.nn.specification import Convolution, NetworkSpec
+from relaax.planning.calibration import UnusableMeasurement, measured
+from relaax.planning.forecast import on_machines
+from relaax.planning.workload import MachineSize
+from relaax.rlx import Box, Discrete
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDED = ROOT / "docs" / "results" / "scaling-bench.json"
+CARTPOLE = "da3c_gym_cartpole"
+SPACES = Box(-1, 1, [4], "float32"), Discrete(2)
+WITHOUT = ("--observation", "4", "--actions", "2", "--measured", str(RECORDED))
+
+
+def planned(*words: str) -> Any:
+    return CliRunner().invoke(app, ["plan", *words])
+
+
+def as_json(*words: str) -> dict[str, Any]:
+    result = planned(*words, "--json")
+    assert result.exit_code == 0, result.output + result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_environments_are_made_for_a_moment_and_the_plan_is_printed() -> None:
+    """The whole command in a process of its own, with no figures but the project's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "relaax.cli.main", "plan", CARTPOLE, "--environments", "64", "--rate", "10"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (
+        "environments",
+        "workers",
+        "parameter server",
+        "64 environments, 10 steps/s each: 640 steps/s",
+        "an action: p50",
+        "a checkpoint: 0.1 MB",
+        "first to break: ",
+        "from: worker and servers: figures of the project's own machine",
+    ):
+        assert words in done.stdout, words
+    assert "\x1b" not in done.stdout, "plain where it is piped"
+
+
+def test_a_benchmarks_file_takes_the_place_of_the_projects_figures() -> None:
+    found = as_json(CARTPOLE, "--environments", "1000", "--rate", "2", "--cores", "4", *WITHOUT)
+    assert found["sources"][0].startswith(str(RECORDED))
+    assert found["workload"]["parameters"] == json.loads(RECORDED.read_text())["parameters"]
+    assert found["workload"]["connections"] == 250
+    assert found["steps_per_second"] == pytest.approx(2000)
+    assert {part["name"] for part in found["parts"]} == {"environments", "workers", "parameter server"}
+    assert found["machine"]["cores"] == 4
+    assert found["act_p99_ms"] >= found["act_p50_ms"] > 0
+
+
+def test_the_keys_of_the_configuration_count() -> None:
+    given = (CARTPOLE, "--environments", "100", "--rate", "5", *WITHOUT)
+    usual = as_json(*given)
+    assert as_json(*given, "--environments-per-connection", "10")["workload"]["connections"] == 10
+    keys = ("algorithm.episode_len=10", "relaax-rlx-server.wire_precision=float16", "relaax-parameter-server.shards=3")
+    changed = as_json(*given, *(word for key in keys for word in ("--set", key)))
+    assert changed["workload"]["rollout"] == 2 * usual["workload"]["rollout"]
+    assert (changed["workload"]["wire_bytes"], changed["workload"]["shards"]) == (2, 3)
+    assert changed["push_bytes_per_second"] < 0.3 * usual["push_bytes_per_second"]
+
+
+def test_machines_that_are_there_may_be_too_few() -> None:
+    result = planned(CARTPOLE, "--environments", "10000", "--rate", "60", "--machines", "1", "--cores", "2", *WITHOUT)
+    assert result.exit_code == 3, result.output
+    assert "of 600,000 that they would take" in result.stdout
+    assert "would help: " in result.stdout
+
+
+def test_a_replay_memory_has_servers_and_learners() -> None:
+    found = as_json(
+        *("apex_ale_pong", "--environments", "16", "--rate", "15", "--machines", "1", "--cores", "64"),
+        *("--observation", "84x84", "--measured", str(RECORDED)),
+    )
+    parts = {part["name"]: part for part in found["parts"]}
+    assert {"replay servers", "learners"} <= parts.keys()
+    assert parts["learners"]["processes"] == 2
+    assert parts["replay servers"]["process_mb"] > 3_000, "half a million transitions of 7 kB"
+    assert found["workload"]["rollout_key"] == "algorithm.actor_interval"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("no_such_config",), "no_such_config"),
+        ((CARTPOLE, "--rate", "0"), "--rate 0: a number above 0 is needed"),
+        ((CARTPOLE, "--network", "-1"), "--network -1: a number above 0 is needed"),
+        ((CARTPOLE, "--memory", "nan"), "--memory nan: a number above 0 is needed"),
+        ((CARTPOLE, "--round-trip", "-1"), "--round-trip -1: a number of milliseconds is needed"),
+        ((CARTPOLE, "--environments", "0"), "'--environments': Input should be greater than or equal to 1"),
+        ((CARTPOLE, "--measured", "gone.json"), "--measured gone.json: No such file"),
+        ((CARTPOLE, "--observation", "4"), "give --measured FILE, too"),
+        ((CARTPOLE, *WITHOUT[2:], "--observation", "4xx"), "--observation 4xx: a shape is needed, such as 84x84"),
+        ((CARTPOLE, "--set", "relaax-run.name=CartPool-v1"), "CartPool"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_sentence(words: tuple[str, ...], sentence: str) -> None:
+    result = planned(*words)
+    assert result.exit_code == 2, result.output + result.stderr
+    assert sentence in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "sentence"),
+    [
+        ("sys.exit('no simulator here')", 1, "no simulator here"),
+        ("print('no map of that name', file=sys.stderr); sys.exit(2)", 2, "no map of that name"),
+        ("connect().close()", 1, "the environment left"),
+        ("connect().sendall(b'GET / HTTP/1.1' * 9)", 1, "the environment left"),
+    ],
+)
+def test_a_program_that_is_no_environment_is_told(program: str, code: int, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(
+        "import socket, sys\n"
+        "def connect():\n"
+        "    host, port = sys.argv[1].split(':')\n"
+        "    return socket.create_connection((host, int(port)))\n"
+        f"{program}\n"
+    )
+    keys = (f"relaax-run.environment={tmp_path / 'main.py'}", "relaax-run.envs_per_client=1")
+    result = planned(CARTPOLE, *(word for key in keys for word in ("--set", key)))
+    assert result.exit_code == code, result.output + result.stderr
+    assert sentence in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("[]", "is not what"), ("{", "Expecting"), ('{"machine": {}}', "lacks")]
+)
+def test_a_file_that_is_no_benchmarks_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "some.json").write_text(text)
+    result = planned(CARTPOLE, "--observation", "4", "--actions", "2", "--measured", str(tmp_path / "some.json"))
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_multiplications_are_counted_layer_by_layer() -> None:
+    dense = NetworkSpec(inputs=(4,), heads={"a": 2, "v": 1}, dense=(64, 64))
+    assert multiplications(dense) == 4 * 64 + 64 * 64 + 64 * 3
+    atari = NetworkSpec(
+        inputs=(84, 84, 4),
+        heads={"a": 6, "v": 1},
+        dense=(256,),
+        convolutions=(Convolution(16, 8, 4), Convolution(32, 4, 2)),
+    )
+    assert multiplications(atari) == 20 * 20 * 16 * 8 * 8 * 4 + 9 * 9 * 32 * 4 * 4 * 16 + 9 * 9 * 32 * 256 + 256 * 7
+
+
+def recorded() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(RECORDED.read_text("utf-8"))
+    return found
+
+
+def test_the_model_says_again_what_it_was_calibrated_by() -> None:
+    """Training as it was measured; a model that loses that on the way is none. Elsewhere it is held to 30 %."""
+    result = recorded()
+    n, connections = result["envs_per_client"], result["clients"]
+    plan = make_plan(CARTPOLE, [f"run.envs_per_client={n}"])
+    workload = described(plan, SPACES, n * connections, None)
+    costs = measured(result, workload, "recorded")
+    size = MachineSize(cores=result["machine"]["cores"], gigabytes=16.0, gigabits=1.0, round_trip_ms=0.0)
+    found = on_machines(workload, costs, size, 1)
+    training = result["processor_training"]
+    us = 1e6 * sum(part.cores for part in found.parts) / found.steps_per_second
+    spent = training["us"]["client"] + training["us"]["worker"]
+    spent += training["us"]["parameter_server"] * training["pushes_per_second"] / training["steps_per_second"]
+    assert us == pytest.approx(spent, rel=0.3)
+    single = described(make_plan(CARTPOLE, ["run.envs_per_client=1"]), SPACES, 1, None)
+    alone = on_machines(single, measured(result, single, "recorded"), size, 1)
+    assert alone.act_p50_ms == pytest.approx(result["act_latency_ms"]["p50"], rel=0.3)
+
+
+@pytest.mark.parametrize("key", ["processor_single", "parameters", "bridge"])
+def test_a_file_of_an_older_version_says_what_it_lacks(key: str) -> None:
+    result = recorded()
+    del result[key]
+    workload = described(make_plan(CARTPOLE, []), SPACES, 1, None)
+    with pytest.raises(UnusableMeasurement, match=f"old.json lacks {key}: measure it with this version"):
+        measured(result, workload, "old.json")
+
+
+def test_a_machine_with_too_many_cores_for_a_crowd_has_no_factor_for_it() -> None:
+    result = recorded()
+    del result["processor_crowd"], result["processor_paced"]
+    costs = measured(result, described(make_plan(CARTPOLE, []), SPACES, 1, None), "large.json")
+    assert (costs.client.cold, costs.worker.cold, costs.paced) == (1.0, 1.0, 1.0)

@@ -1,0 +1,124 @@
+"""Which of several RLX servers a session tries next."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from relaax.client.address import Endpoint
+from relaax.client.failure import ConnectionInterrupted
+from relaax.client.places import Places
+from relaax.rlx import ErrorCode
+
+THREE = "a:1,b:2,c:3"
+
+
+def round_of(places: Places, count: int) -> list[str]:
+    tried = []
+    for _ in range(count):
+        places.choose()
+        tried.append(places.here)
+        places.lost(None)
+    return tried
+
+
+def test_a_round_tries_each_once_and_the_next_has_the_same_order() -> None:
+    tried = round_of(Places(THREE), 6)
+    assert sorted(tried[:3]) == ["a:1", "b:2", "c:3"]
+    assert tried[3:] == tried[:3]
+
+
+def test_the_end_of_a_round_is_told() -> None:
+    places = Places(THREE)
+    told = []
+    for _ in range(6):
+        places.choose()
+        told.append(places.lost(ErrorCode.OVERLOADED))
+    assert told == [True, True, False] * 2
+
+
+def test_a_lost_server_is_tried_again_first() -> None:
+    places = Places(THREE)
+    places.choose()
+    places.connected()
+    here = places.here
+    assert not places.lost(None)
+    places.choose()
+    assert places.here == here
+    assert places.lost(None)
+    places.choose()
+    assert places.here != here
+
+
+def test_a_server_that_sends_its_clients_away_is_tried_last() -> None:
+    places = Places(THREE)
+    places.choose()
+    places.connected()
+    first = places.here
+    assert places.lost(ErrorCode.REBALANCING)
+    assert round_of(places, 3)[-1] == first
+
+
+def test_sessions_share_the_servers() -> None:
+    chosen = Counter()
+    for _ in range(600):
+        places = Places(THREE)
+        places.choose()
+        chosen[places.here] += 1
+    assert min(chosen.values()) > 100  # 200 each, on average
+
+
+def test_a_server_more_moves_nobody_who_does_not_go_there(tmp_path: Path) -> None:
+    book = tmp_path / "servers"
+    moved = 0
+    for _ in range(300):
+        book.write_text("a:1\nb:2\n")
+        places = Places(f"@{book}")
+        places.choose()
+        before = places.here
+        book.write_text("b:2\nc:3\na:1\n")
+        places.choose()
+        assert places.here in (before, "c:3")
+        moved += places.here == "c:3"
+    assert 50 < moved < 150
+
+
+def test_a_file_is_read_anew_for_each_attempt(tmp_path: Path) -> None:
+    book = tmp_path / "servers"
+    places = Places(f"@{book}")
+    with pytest.raises(ConnectionInterrupted, match="servers cannot be read: No such file"):
+        places.choose()
+    assert not places.lost(None)
+    book.write_text("\n")
+    with pytest.raises(ConnectionInterrupted, match="servers names no server"):
+        places.choose()
+    book.write_text("here:99999\n")
+    with pytest.raises(ConnectionInterrupted, match="port is a number from 1 to 65535"):
+        places.choose()
+    book.write_bytes(b"\xff")
+    with pytest.raises(ConnectionInterrupted, match="servers is no text"):
+        places.choose()
+    book.write_text("here:1\n")
+    assert places.choose() == ("here", 1)
+    places.connected()
+    book.write_text("there:2\n")
+    places.lost(None)
+    assert places.choose() == ("there", 2)
+
+
+@pytest.mark.parametrize("text", ["", "a:1,", "a:1,b c", "@", "a:1,@file", "http://a"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^address '"):
+        Places(text)
+
+
+def test_a_place_may_be_behind_a_websocket_and_a_file_may_say_so(tmp_path: Path) -> None:
+    assert Places("a:1,ws://b/rlx").over_websocket
+    assert not Places("a:1").over_websocket
+    book = tmp_path / "servers"
+    book.write_text("wss://b:2/rlx\n")
+    assert Places(f"@{book}", tls=True).choose() == Endpoint("b", 2, "/rlx", True)
+    book.write_text("ws://b:2/rlx\n")
+    assert Places(f"@{book}").choose() == Endpoint("b", 2, "/rlx")
+    with pytest.raises(ConnectionInterrupted, match="TLS is asked for: write wss://"):
+        Places(f"@{book}", tls=True).choose()

@@ -1,0 +1,53 @@
+"""Machines that die or are cut off while they train: real Ray on machines in namespaces, and an exact account."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.cluster_crashes import CrashScene
+from support.namespaces import Namespaces, is_possible
+from support.processes import Processes
+from support.ray_nodes import RayNodes
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not is_possible(), reason="network namespaces need root, and the command ip (iproute2)"),
+]
+MACHINES = 4
+EVERY_SECONDS = 60.0
+AGAIN_SECONDS = 60.0
+
+
+@pytest.fixture
+def scene(processes: Processes, tmp_path: Path) -> Iterator[CrashScene]:
+    with Namespaces(MACHINES, 1.0, 1.0) as network, RayNodes(processes, network) as nodes:
+        yield CrashScene(network, nodes, tmp_path, print)
+
+
+def test_machines_die_and_every_update_is_accounted_for(scene: CrashScene, short: bool) -> None:
+    """The first has a shard: training goes on elsewhere, and nothing is left behind. Then one is cut off a while."""
+    with scene.training:
+        archive = scene.archive()
+        scene.calm(time.monotonic())
+        count, every = (1, 0.0) if short else (10, EVERY_SECONDS)
+        scene.crash_in_turn(count, every)
+        scene.cut_off(scene.holder("parameter-server"), 12.0 if short else 30.0)
+        seen = scene.end(archive)
+    assert len(seen.calm) == count + 1
+    assert max(seconds for _, seconds in seen.calm) < AGAIN_SECONDS * (3 if short else 1), seen.calm
+    assert seen.account.kept
+
+
+def test_a_machine_that_is_cut_off_for_long_doubles_nothing(scene: CrashScene, short: bool) -> None:
+    if short:
+        pytest.skip("the long form: five minutes")
+    with scene.training:
+        archive = scene.archive()
+        scene.calm(time.monotonic())
+        scene.cut_off(scene.holder("parameter-server"), 300.0)
+        scene.end(archive)

@@ -1,0 +1,25 @@
+"""RLX servers and machines that follow the environments, with Ray's own autoscaler and its fake provider."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.elastic import rise_and_fall
+from support.processes import Processes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_servers_and_machines_come_and_go_with_the_environments(
+    processes: Processes, tmp_path: Path, short: bool
+) -> None:
+    """Nobody who was let in loses an episode when servers go."""
+    programs, each = (2, 8) if short else (4, 32)
+    seen = rise_and_fall(processes, tmp_path, programs, each, 2.0, print)
+    servers, machines = ([course[place] for course in seen.course] for place in (2, 3))
+    assert max(servers) == programs
+    assert max(machines) >= programs
+    assert (servers[-1], machines[-1]) == (1, 1)
+    assert seen.episodes == seen.counted

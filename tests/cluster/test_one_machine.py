@@ -1,0 +1,125 @@
+"""`relaax cluster` on a Ray cluster of one machine, with a token."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from support.cluster_training import ClusterTraining, of_role
+from support.processes import Processes
+from support.ray_nodes import RayNodes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+CARTPOLE = "da3c_gym_cartpole"
+ENDLESS = ("--set", "run.clients=2", "--set", "run.target_return=null")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
+    folder = tmp_path_factory.mktemp("ray")
+    with Processes(folder) as processes, RayNodes(processes) as made:
+        made.start(0, 8)
+        yield made
+
+
+def test_a_training_goes_on_without_its_command_and_ends_with_a_checkpoint(nodes: RayNodes, tmp_path: Path) -> None:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, "--set", "parameter-server.shards=2", *ENDLESS) as training:
+        status = training.wait_running()
+        assert {process["name"] for process in status["processes"]} == {
+            *("parameter-server", "parameter-server-1", "rlx-server", "client-0", "client-1"),
+        }
+        assert nodes.relaax("cluster", "status").stdout.startswith("it: running")
+        shown = nodes.relaax("cluster", "status", "it").stdout
+        assert "rlx-server" in shown
+        training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
+        asked = nodes.relaax("cluster", "scale", "it", "--clients", "1", "--rlx-servers", "2")
+        assert asked.returncode == 0, asked.stderr
+        training.wait_until(
+            lambda said: len(of_role(said, "rlx-server")) == 2 and len(of_role(said, "client")) == 1, "it is so"
+        )
+        again = nodes.relaax("cluster", "start", CARTPOLE, "--name", "it")
+        assert (again.returncode, "it is running" in again.stderr) == (2, True)
+        summary = training.stop()
+    assert summary["status"] == "interrupted"
+    assert summary["lost_steps"] == 0
+    assert summary["env_steps"] > 0
+    assert Path(summary["checkpoint"]).is_file()
+    assert list((training.folder / "metrics").iterdir()), "TensorBoard has nothing to show"
+    assert nodes.relaax("cluster", "status").stdout == "no training; relaax cluster start CONFIG starts one\n"
+
+
+def test_run_on_ray_ends_as_run_does(nodes: RayNodes, tmp_path: Path) -> None:
+    ended = nodes.relaax(
+        *("run", CARTPOLE, "--on", "ray", "--run-dir", str(tmp_path / "run"), "--max-steps", "2000", "--no-progress"),
+        *("--target-return", "500", "--summary", str(tmp_path / "summary.json")),
+    )
+    assert ended.returncode == 3, ended.stdout + ended.stderr
+    assert "max_steps" in ended.stdout
+    assert not re.search(r"^ *\d+ s  ", ended.stdout, re.MULTILINE), "numbers that nobody wanted"
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "max_steps"
+
+
+def test_control_c_ends_the_command_and_not_the_training(nodes: RayNodes, processes: Processes, tmp_path: Path) -> None:
+    watching = processes.start(
+        *(sys.executable, "-m", "relaax.cli.main", "run", CARTPOLE, "--on", "ray", "--run-dir", tmp_path / "run"),
+        env=nodes.environment,
+    )
+    watching.wait_for_line("environments connect to", 180.0)
+    watching.interrupt_group()
+    assert watching.wait(60.0) == 130
+    assert any("goes on; relaax cluster stop" in line for line in watching.lines)
+    assert nodes.relaax("cluster", "status").stdout.startswith(f"{CARTPOLE}: running")
+    assert nodes.relaax("cluster", "stop", CARTPOLE).returncode == 0
+
+
+def test_what_cannot_be_is_said_in_a_sentence(nodes: RayNodes, tmp_path: Path) -> None:
+    unknown = nodes.relaax("cluster", "attach", "nothing")
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1), unknown.stderr
+    assert "nothing" in unknown.stderr
+    config = nodes.relaax("cluster", "start", CARTPOLE, "--set", "run.name=Cartpoole", "--run-dir", str(tmp_path))
+    assert (config.returncode, "Cartpoole" in config.stderr) == (2, True), config.stdout + config.stderr
+    with RayNodes(Processes(tmp_path)) as stranger:  # who has another token
+        refused = stranger.relaax("cluster", "status", "--address", nodes.address)
+    assert refused.returncode == 2
+    assert "needs its token" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    nobody = nodes.relaax("cluster", "status", "--address", "127.0.0.1:1")
+    assert (nobody.returncode, "no Ray cluster at 127.0.0.1:1" in nobody.stderr) == (2, True), nobody.stderr
+
+
+def test_a_process_that_dies_is_started_again(nodes: RayNodes, tmp_path: Path) -> None:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, *ENDLESS) as training:
+        training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
+        server = of_role(training.wait_running(), "parameter-server")[0]
+        os.kill(server["pid"], signal.SIGKILL)
+        training.wait_until(
+            lambda status: of_role(status, "parameter-server")[0]["restarts"] == 1, "it is started again"
+        )
+        training.wait_until(lambda status: of_role(status, "rlx-server")[0]["connections"] == 2, "both play again")
+        summary = training.stop()
+    assert summary["lost_steps"] == 0
+
+
+def test_a_process_whose_folder_is_gone_gets_another(nodes: RayNodes, tmp_path: Path) -> None:
+    with ClusterTraining(nodes, CARTPOLE, tmp_path, *ENDLESS) as training:
+        training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play")
+        server = of_role(training.wait_running(), "rlx-server")[0]
+        (folder,) = set(re.findall(r"/\S*/relaax-keeper-[^/\s]*", " ".join(psutil.Process(server["pid"]).cmdline())))
+        shutil.rmtree(folder)
+        os.kill(server["pid"], signal.SIGKILL)
+        training.wait_until(
+            lambda said: of_role(said, "rlx-server")[0]["restarts"] > 1, "it fails once where it was, then starts"
+        )
+        training.wait_until(lambda said: of_role(said, "rlx-server")[0]["connections"] == 2, "both play again")
+        summary = training.stop()
+    assert summary["lost_steps"] == 0
+    assert "its keeper failed" in (training.folder / "logs/rlx-server.log").read_text()

@@ -1,0 +1,70 @@
+"""A server that comes back at another address is found by the file that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relaax.atomic_file import write_whole
+from relaax.configuration import ConfigurationError, RlxServerSection
+from relaax.parameters.channel import Target
+from relaax.parameters.client import ParameterClient, Way
+from relaax.parameters.moving import Moving, read_addresses
+from relaax.server.targets import placed, targets
+from support.parameter_servers import gradient, registration, running
+
+
+def put(book: Path, *addresses: str) -> None:
+    write_whole(book, [f"{address}\n".encode() for address in addresses])
+
+
+@pytest.mark.parametrize("way", ["grpc", "auto"])
+def test_a_worker_follows_a_server_that_moves(way: Way, tmp_path: Path) -> None:
+    book, checkpoints = tmp_path / "book", tmp_path / "checkpoints"
+    with running(directory=checkpoints) as first:
+        put(book, first.address)
+        [target] = targets(RlxServerSection(parameter_server=[f"@{book}"]))
+        bridge = ParameterClient([target], way=way, timeout=5.0)
+        try:
+            bridge.register(registration())
+            bridge.pull()
+            assert bridge.push(gradient(1), env_steps=5).discarded is None
+            first.stop()
+            with running(directory=checkpoints) as second:
+                assert second.address != first.address
+                put(book, second.address)
+                pushed = bridge.push(gradient(1), env_steps=7)
+                assert (pushed.discarded, pushed.global_step) == ("incarnation", 12)
+                assert bridge.push(gradient(1), env_steps=1).discarded is None
+                np.testing.assert_array_equal(second.parameters, -gradient(2))
+        finally:
+            bridge.close()
+
+
+def test_a_file_that_cannot_be_read_leaves_the_address_as_it_was(tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    put(book, "a:1", "b:2")
+    moving = Moving(f"@{book}", 1)
+    assert moving.now() == "b:2"
+    put(book, "a:1")
+    assert moving.now() == "b:2"
+    put(book, "a:1", "c:3")
+    assert moving.now() == "c:3"
+    book.unlink()
+    assert moving.now() == "c:3"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "cannot be read: No such file"), ("", "has no address"), ("a:1 b\n", "'b' is not an address")],
+)
+def test_a_file_without_addresses_is_refused(content: str | None, sentence: str, tmp_path: Path) -> None:
+    book = tmp_path / "book"
+    if content is not None:
+        book.write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        read_addresses(f"@{book}")
+    with pytest.raises(ConfigurationError, match=f"^the_key: .*{sentence}"):
+        placed(Target(""), [f"@{book}"], "the_key")

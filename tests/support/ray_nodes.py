@@ -1,0 +1,108 @@
+"""Nodes of a Ray cluster, with a token: on machines in namespaces, or on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from support.namespaces import Namespaces
+from support.processes import Processes, Running
+
+RAY = Path(sys.executable).with_name("ray")
+STORE_BYTES = 100_000_000
+START_SECONDS = 120.0
+_CONNECTED = "Ray runtime started"
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+class RayNodes:
+    """Each `start` is a machine more; they end with the block.
+
+    `network`: machines in namespaces; without it all nodes are on this machine.
+    """
+
+    def __init__(self, processes: Processes, network: Namespaces | None = None) -> None:
+        self._processes = processes
+        self._network = network
+        self._port = 6379 if network is not None else free_port()
+        self._folder = tempfile.mkdtemp(prefix="ray-")  # short: Unix sockets have names of at most 107 bytes
+        self.running: dict[int, Running] = {}
+        self.environment = {
+            **os.environ,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_ADDRESS": self.address,
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+
+    def __enter__(self) -> RayNodes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for index in sorted(self.running, reverse=True):
+            self.crash(index)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def address(self) -> str:
+        """Of the cluster."""
+        return f"{self.host(0)}:{self._port}"
+
+    def host(self, index: int) -> str:
+        """The address of a machine."""
+        return "127.0.0.1" if self._network is None else self._network.address(index)
+
+    def start(self, index: int, cpus: float, resources: str = "{}", config: Path | None = None, **more: str) -> None:
+        """Start a node, the head if it is number 0, and wait until it is one. `config`: of Ray's autoscaler."""
+        words = ["start", "--block", "--node-ip-address", self.host(index), "--disable-usage-stats"]
+        words += ["--object-store-memory", str(STORE_BYTES), "--num-cpus", f"{cpus:g}", "--resources", resources]
+        if index == 0:
+            words += ["--head", "--port", str(self._port), "--include-dashboard=false", "--temp-dir", self._folder]
+            words += ["--ray-client-server-port", str(free_port())]
+        else:
+            words += ["--address", self.address]
+        if config is not None:
+            words += ["--autoscaling-config", str(config)]
+        self.running[index] = running = self._processes.start(
+            *self.command(index, [str(RAY), *words]), env={**self.environment, **more}
+        )
+        running.wait_for_line(_CONNECTED, START_SECONDS)
+
+    def command(self, index: int, words: list[str]) -> list[str]:
+        """A command on a machine."""
+        return words if self._network is None else self._network.command(index, words)
+
+    def relaax(self, *words: str, timeout: float = 300.0, index: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run `relaax WORDS` on a machine until it ends."""
+        command = self.command(index, [sys.executable, "-m", "relaax.cli.main", *words])
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env=self.environment, check=False
+        )
+
+    def crash(self, index: int) -> None:
+        """Kill a machine's processes, all of them at once."""
+        running = self.running.pop(index)
+        if self._network is not None:
+            self._network.crash(index)
+            running.wait(60.0)
+            return
+        for process in psutil.process_iter():  # those that its autoscaler has started too
+            with suppress(psutil.Error):
+                if any(self._folder in word for word in process.cmdline()):
+                    process.kill()
+        running.end()
