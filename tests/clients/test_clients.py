@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import re
 import shutil
 import socket
@@ -156,6 +158,24 @@ def test_golden_conversations(built: Built, name: str) -> None:
         for conversation in playable():
             for one_by_one in (False, True):
                 player.play(conversation, one_by_one)
+
+
+NAMES = ("act latency on client", "1st", "é (mm)", "/a", "//a/b", "a\tb", "a\n", "\U0001f40e 100%", "x" * 100, "è" * 100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@each_language
+def test_names_of_metrics_are_brought_into_form(built: Built, name: str) -> None:
+    """A character that is several bytes, or several of the language's units, becomes one `_`."""
+    language, out = built(name)
+    asked = copy.deepcopy(golden("metrics_names_json"))
+    welcome, metrics, *others = (entry for entry in asked.entries[1:])
+    welcome["message"]["welcome"]["limits"] |= {"maxMetricNameBytes": 100, "maxMetricNames": len(NAMES)}
+    metrics["message"]["metrics"]["scalars"] = [{"name": one, "value": at} for at, one in enumerate(NAMES)]
+    entries = [asked.entries[0], welcome, metrics, *(one for one in others if "metrics" not in one["message"])]
+    with Player(placed(language.play, out), language.folder) as player:
+        player.play(dataclasses.replace(asked, entries=entries), one_by_one=False)
 
 
 def cartpole(language: Language, out: Path, *options: str) -> list[str]:

@@ -21,6 +21,7 @@ from relaax.conformance.vectors import Conversation, golden, load
 from relaax.conformance.wire import Line, Over, decoded, encoded, kind_of
 from relaax.rlx import rlx_pb2
 from relaax.rlx.errors import ErrorCode
+from relaax.rlx.metric_names import formed
 
 PATIENCE = 60.0
 _ASKS = ("init", "step", "reset")
@@ -184,18 +185,18 @@ def _leaves(arrays: Sequence[Any]) -> list[str]:
 
 def _serve(line: Line, entries: list[dict[str, Any]]) -> None:
     held = b""  # a mistake that is one only if it is there before the client speaks goes with what is before it
-    gathered: list[Any] = []  # scalars: how many come in a frame is the client's choice
+    gathered: list[Any] = []  # scalars, names in form: how many come in a frame, and in which form, is the client's choice
     for place, entry in enumerate(entries):
         if entry["from"] == "client":
             wanted = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())
             if kind_of(wanted) == "bye" or entry.get("late"):
                 continue
             if kind_of(wanted) == "metrics":
-                gathered += [(scalar.name, scalar.value) for scalar in wanted.metrics.scalars]
+                gathered += [(formed(scalar.name), scalar.value) for scalar in wanted.metrics.scalars]
                 continue
             while kind_of(said := decoded(line.payload(), "protobuf", rlx_pb2.ClientMessage)) == "metrics":
                 for scalar in said.metrics.scalars:
-                    if not gathered or gathered.pop(0) != (scalar.name, scalar.value):
+                    if not gathered or gathered.pop(0) != (formed(scalar.name), scalar.value):
                         raise Different(f"a scalar that was not due: {scalar}")
             _compare(said, wanted)
             if kind_of(wanted) != "pong" and gathered:

@@ -90,7 +90,7 @@ int rlx_init(rlx_client *client, const void *const *observation, const uint8_t *
 int rlx_step(rlx_client *client, const rlx_outcome *outcome);
 /* End the episode of every environment; their returns are in rlx_returns. */
 int rlx_reset(rlx_client *client, const rlx_outcome *outcome);
-/* A scalar, sent with the next message. 1, or 0 where the server's limits leave no room or there is no connection. */
+/* A scalar, sent with the next message; its name is brought into form ("a b" is a_b). 1, or 0 where the server's limits leave no room or there is no connection. */
 int rlx_metric(rlx_client *client, const char *name, double value);
 /* Say that the environments are alive, in a simulation that is slower than the server's idle timeout. */
 int rlx_alive(rlx_client *client);
@@ -975,16 +975,26 @@ int rlx_reset(rlx_client *c, const rlx_outcome *o) {
     return rlx__ask(c, RLX__RESET, RLX__RETURNS);
 }
 
+/* Brings a metric's name into form, as the server would: its size, more than 128 if it does not fit. */
+static size_t rlx__form(char form[128], const char *name) {
+    static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./";
+    size_t size = 0, i;
+    for (i = 0; name[i] != 0 && size <= 128; i++) {
+        if (size > 0 && ((uint8_t)name[i] & 0xc0) == 0x80) continue; /* a character of UTF-8 goes on */
+        if (size < 128) form[size] = strchr(good, name[i]) && !(name[i] == '/' && size == 0) ? name[i] : '_';
+        size++;
+    }
+    return size;
+}
+
 int rlx_metric(rlx_client *c, const char *name, double value) {
-    size_t size = strlen(name), i;
+    char form[128];
+    size_t size = rlx__form(form, name), i;
     uint64_t hash = 14695981039346656037u;
     uint32_t known;
     uint8_t *p;
-    for (i = 0; i < size; i++) hash = (hash ^ (uint8_t)name[i]) * 1099511628211u;
+    for (i = 0; i < size && i < sizeof form; i++) hash = (hash ^ (uint8_t)form[i]) * 1099511628211u;
     if (size == 0 || !rlx__finite(value, 1e30)) return rlx__wrong(c, "a metric has a name and a value from -1e30 to 1e30");
-    for (i = 0; i < size; i++)
-        if (!((name[i] | 32) >= 'a' && (name[i] | 32) <= 'z') && (i == 0 || strchr("0123456789_-./", name[i]) == NULL))
-            return rlx__wrong(c, "a metric's name has letters, digits and _ - . / and starts with a letter");
     for (known = 0; known < c->name_count && c->names[known] != hash; known++) {}
     if ((c->state != RLX__IDLE && c->state != RLX__STEP) || known == c->name_limit || size > c->name_bytes || size > 127 - 11 ||
         c->scalar_size + 19 + size > RLX__SCALARS) return 0;
@@ -992,7 +1002,7 @@ int rlx_metric(rlx_client *c, const char *name, double value) {
     p = c->scalars + c->scalar_size; /* a frame of its own: length, metrics, scalar, name, value */
     p[0] = p[1] = p[2] = 0, p[3] = (uint8_t)(size + 15), p[4] = 0x2a, p[5] = (uint8_t)(size + 13), p[6] = 0x0a;
     p[7] = (uint8_t)(size + 11), p[8] = 0x0a, p[9] = (uint8_t)size, p[10 + size] = 0x11;
-    memcpy(p + 10, name, size), memcpy(p + 11 + size, &value, 8);
+    memcpy(p + 10, form, size), memcpy(p + 11 + size, &value, 8);
     c->scalar_size += 19 + size;
     return 1;
 }

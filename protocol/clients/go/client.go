@@ -617,19 +617,13 @@ func (c *Client) Reset(o Outcome) ([]float64, error) {
 	return c.returns, nil
 }
 
-// Metric gathers a scalar, which goes with the next message. It is dropped where there is no connection, or no room
+// Metric gathers a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). It is dropped where there is no connection, or no room
 // in the server's limits.
 func (c *Client) Metric(name string, value float64) error {
-	for i, r := range name {
-		letter := r|32 >= 'a' && r|32 <= 'z'
-		if !letter && (i == 0 || !strings.ContainsRune("0123456789_-./", r)) {
-			name = ""
-			break
-		}
-	}
 	if name == "" || !(math.Abs(value) <= 1e30) {
-		return invalid("a metric has letters, digits and _ - . / in its name, a letter first, and a value from -1e30 to 1e30")
+		return invalid("a metric has a name and a value from -1e30 to 1e30")
 	}
+	name = formed(name)
 	if c.conn == nil || len(name) > c.nameBytes || (!c.used[name] && len(c.used) == c.names) || len(c.scalars) > 1<<16 {
 		return nil
 	}
@@ -637,6 +631,21 @@ func (c *Client) Metric(name string, value float64) error {
 	scalar := part{}.text(1, name).varint(2<<3 | 1).double(value)
 	c.scalars = append(c.scalars, frame(metrics, part{}.bytes(1, scalar))...)
 	return nil
+}
+
+// formed is a metric's name as the server keeps it.
+func formed(name string) string {
+	name = strings.Map(func(r rune) rune {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		if letter || strings.ContainsRune("0123456789_-./", r) {
+			return r
+		}
+		return '_'
+	}, name)
+	if name[0] == '/' {
+		return "_" + name[1:]
+	}
+	return name
 }
 
 // Alive says that the environments are, where they are slower than the server's idle timeout.

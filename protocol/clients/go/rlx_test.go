@@ -124,8 +124,8 @@ func TestRefusedBeforeItIsSent(t *testing.T) {
 	if _, err := c.Reset(Outcome{Reward: []float64{1}, Truncated: []bool{true}}); !errors.Is(err, ErrInvalid) {
 		t.Error(err)
 	}
-	for _, name := range []string{"", "1st", "a b", "é"} {
-		if err := c.Metric(name, 1); !errors.Is(err, ErrInvalid) {
+	for name, value := range map[string]float64{"": 1, "x": math.NaN(), "y": 2e30} {
+		if err := c.Metric(name, value); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

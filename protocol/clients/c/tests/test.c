@@ -102,7 +102,7 @@ static void test_refused_before_it_is_sent(void) {
     mask[1] = 1, CHECK(rlx_step(c, &o) == RLX_INVALID), mask[1] = 0; /* no final observation */
     o.final_observation = leaves, CHECK(rlx_step(c, &o) == RLX_INVALID), o.final_observation = NULL;
     o.episodes = &episode, o.episode_count = 1, CHECK(rlx_step(c, &o) == RLX_INVALID), o.episode_count = 0;
-    CHECK(rlx_metric(c, "1st", 1) == RLX_INVALID && rlx_metric(c, "a b", 1) == RLX_INVALID);
+    CHECK(rlx_metric(c, "", 1) == RLX_INVALID && rlx_metric(c, "a", 2e30) == RLX_INVALID);
     CHECK(memory.size == told);
     CHECK(rlx_metric(c, "a", 1) == 1 && rlx_metric(c, "b", 1) == 1 && rlx_metric(c, "c", 1) == 0 && rlx_metric(c, "a", 2) == 1);
     CHECK(rlx_metric(c, "a234567890123456789012345678901234", 1) == 0);

@@ -224,11 +224,13 @@ namespace Rlx
             return returns;
         }
 
-        /// <summary>Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits.</summary>
+        /// <summary>Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b).
+        /// False: no connection, or no room in the server's limits.</summary>
         public bool Metric(string name, double value)
         {
-            if (!Regex.IsMatch(name, @"^[A-Za-z][A-Za-z0-9_./-]*\z") || !(Math.Abs(value) <= 1e30))
-                throw new ArgumentException("metric '" + name + "', " + value + ": letters, digits and _ - . /, a letter first; -1e30 to 1e30");
+            if (name.Length == 0 || !(Math.Abs(value) <= 1e30))
+                throw new ArgumentException("metric '" + name + "', " + value + ": a name, and -1e30 to 1e30");
+            name = Regex.Replace(name, @"[\uD800-\uDBFF][\uDC00-\uDFFF]|[^A-Za-z0-9_./-]|^/", "_");
             if (stream == null || (ulong)name.Length > nameBytes || scalars.Length > 65536) return false;
             if (!names.Contains(name) && (ulong)names.Count >= nameLimit) return false;
             names.Add(name);

@@ -130,15 +130,17 @@ export class Client {
     });
   }
 
-  /** Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits. */
+  /**
+   * Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: no
+   * connection, or no room in the server's limits.
+   */
   metric(name, value) {
-    const size = new TextEncoder().encode(name).length;
-    if (!size || !(Math.abs(value) <= 1e30)) throw new RangeError(`metric "${name}", ${value}: a name, and -1e30 to 1e30`);
-    if (!this.#line || !this.names || size > this.nameBytes || this.#scalars.length >= 1000) return false;
-    const form = name.replace(/[^\w\-./]|^\//gu, "_"); // as the server keeps it
+    if (!name || !(Math.abs(value) <= 1e30)) throw new RangeError(`metric "${name}", ${value}: a name, and -1e30 to 1e30`);
+    const form = name.replace(/[^\w\-./]|^\//gu, "_"); // as the server would
+    if (!this.#line || !this.names || form.length > this.nameBytes || this.#scalars.length >= 1000) return false;
     if (!this.names.has(form) && this.names.size >= this.nameLimit) return false;
     this.names.add(form);
-    const scalar = wire.bytes(1, wire.join([wire.text(1, name), wire.double(2, value)]));
+    const scalar = wire.bytes(1, wire.join([wire.text(1, form), wire.double(2, value)]));
     this.#scalars.push(wire.bytes(METRICS, scalar));
     return true;
   }

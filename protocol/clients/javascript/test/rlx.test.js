@@ -91,7 +91,8 @@ test("refused before it is sent", async () => {
     await assert.rejects(client.reset([1], { truncated: [true] }), RangeError);
     await assert.rejects(client.init(SEEN), /reset ends it/);
     for (const [name, value] of [["", 1], ["x", NaN], ["x", 2e30]]) assert.throws(() => client.metric(name, value), RangeError);
-    assert.equal(client.metric("é".repeat(65), 1), false); // 130 bytes; the server takes 128
+    assert.equal(client.metric("é".repeat(129), 1), false); // the server takes 128 bytes
+    assert.equal(client.metric("é".repeat(128), 1), true);
     const first = client.alive();
     await assert.rejects(client.step([1], SEEN), /another call is under way/);
     await assert.rejects(first, Interrupted); // the script has ended

@@ -140,11 +140,12 @@ module RLX
       ask(RESET, content, RETURNS)
     end
 
-    # Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits.
+    # Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: no
+    # connection, or no room in the server's limits.
     def metric(name, value)
-      unless name.match?(%r{\A[A-Za-z][A-Za-z0-9_\-./]*\z}) && value.abs <= 1e30
-        raise ArgumentError, "metric #{name.inspect}, #{value}: letters, digits and _ - . /, a letter first; -1e30 to 1e30"
-      end
+      raise ArgumentError, "metric #{name.inspect}, #{value}: a name, and -1e30 to 1e30" if name.empty? || !(value.abs <= 1e30)
+
+      name = name.scrub("_").gsub(%r{[^A-Za-z0-9_\-./]|\A/}, "_")
       room = @socket && name.size <= @name_bytes && @scalars.bytesize < 1 << 16
       return false unless room && (@used.include?(name) || @used.size < @name_limit)
 

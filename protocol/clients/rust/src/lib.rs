@@ -606,16 +606,17 @@ impl Client {
         }
     }
 
-    /// Gather a scalar, which goes with the next message; false: there is no connection, or no room in the limits.
+    /// Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: there
+    /// is no connection, or no room in the limits.
     pub fn metric(&mut self, name: &str, value: f64) -> Result<bool, Error> {
-        let good = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
-        if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(good) || !(value.abs() <= 1e30) {
-            return invalid(
-                "a metric has letters, digits and _ - . / in its name, a letter first, and a value from -1e30 to 1e30",
-            );
+        if name.is_empty() || !(value.abs() <= 1e30) {
+            return invalid("a metric has a name and a value from -1e30 to 1e30");
         }
+        let good = |(i, c): (usize, char)| c.is_ascii_alphanumeric() || "_-.".contains(c) || (c == '/' && i > 0);
+        let form = |at: (usize, char)| if good(at) { at.1 } else { '_' };
+        let name: String = name.char_indices().map(form).collect();
         let (bytes, count) = self.name_limits;
-        let new = !self.names.contains(name);
+        let new = !self.names.contains(&name);
         if self.stream.is_none()
             || name.len() as u64 > bytes
             || (new && self.names.len() as u64 >= count)
@@ -623,9 +624,9 @@ impl Client {
         {
             return Ok(false);
         }
-        self.names.insert(name.into());
-        let scalar = Part::default().text(1, name).double(2, value);
+        let scalar = Part::default().text(1, &name).double(2, value);
         self.scalars.extend(Part::default().bytes(1, &scalar.0).frame(METRICS));
+        self.names.insert(name);
         Ok(true)
     }
 

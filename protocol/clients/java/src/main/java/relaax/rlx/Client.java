@@ -189,16 +189,20 @@ public final class Client implements AutoCloseable {
         return returns;
     }
 
-    /** Gather a scalar, which goes with the next message; false: no connection, or no room in the server's limits. */
+    /**
+     * Gather a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). False: no
+     * connection, or no room in the server's limits.
+     */
     public boolean metric(String name, double value) {
-        if (!name.matches("[A-Za-z][A-Za-z0-9_./-]*") || !(Math.abs(value) <= 1e30)) {
-            throw new IllegalArgumentException("metric '" + name + "', " + value + ": letters, digits and _ - . /, a letter first; -1e30 to 1e30");
+        if (name.isEmpty() || !(Math.abs(value) <= 1e30)) {
+            throw new IllegalArgumentException("metric '" + name + "', " + value + ": a name, and -1e30 to 1e30");
         }
-        if (socket == null || name.length() > nameBytes || scalars.size() > 65536 || !names.contains(name) && names.size() >= nameLimit) {
+        String form = name.replaceAll("[^A-Za-z0-9_./-]|^/", "_");
+        if (socket == null || form.length() > nameBytes || scalars.size() > 65536 || !names.contains(form) && names.size() >= nameLimit) {
             return false;
         }
-        names.add(name);
-        Part scalar = new Part().text(1, name).varint(2 << 3 | 1).fixed(value);
+        names.add(form);
+        Part scalar = new Part().text(1, form).varint(2 << 3 | 1).fixed(value);
         scalars.writeBytes(new Part().part(1, scalar).frame(METRICS));
         return true;
     }
