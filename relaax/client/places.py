@@ -29,7 +29,8 @@ class Places:
         self._key = secrets.token_bytes(8)
         self._file = Path(text.removeprefix(FILE)) if text.startswith(FILE) else None
         self._fixed: list[str] = [] if self._file else [part.strip() for part in text.split(",")]
-        self.over_websocket = any([self._endpoint(address).path is not None for address in self._fixed])
+        fixed = [self._endpoint(address) for address in self._fixed]
+        self.over_websocket = any(endpoint.path is not None for endpoint in fixed)
         """Whether that is known of one of them: not of those in a file."""
         if self._file is not None and not self._file.name:
             raise ValueError(f"address {text!r} names no file: write @FILE, which has HOST:PORT on each line")

@@ -185,7 +185,7 @@ def _leaves(arrays: Sequence[Any]) -> list[str]:
 
 def _serve(line: Line, entries: list[dict[str, Any]]) -> None:
     held = b""  # a mistake that is one only if it is there before the client speaks goes with what is before it
-    gathered: list[Any] = []  # scalars, names in form: how many come in a frame, and in which form, is the client's choice
+    gathered: list[Any] = []  # scalars, names in form: how many come in a frame is the client's choice
     for place, entry in enumerate(entries):
         if entry["from"] == "client":
             wanted = json_format.ParseDict(entry["message"], rlx_pb2.ClientMessage())

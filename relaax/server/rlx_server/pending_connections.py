@@ -45,7 +45,7 @@ class PendingConnection(enum.Enum):
     WAITING = "waiting"  # for the rest of its hello
     GONE = "gone"  # ended before its whole hello arrived, and closed
     WHOLE = "whole"  # a frame of a hello's size has arrived
-    LAYERED = "layered"  # the first TLS record or an HTTP request has arrived, which a worker must answer before a hello
+    LAYERED = "layered"  # the first TLS record or an HTTP request has arrived, which a worker answers before a hello
     WRONG = "wrong"  # the length of its first frame is no hello's, or it is not what this port expects
 
 
