@@ -54,8 +54,8 @@ def parser(program: str, description: str, name: str | None) -> argparse.Argumen
     result.add_argument(
         "address",
         metavar="ADDRESS",
-        help=f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between, or "
-        "@FILE with one on each line; random: no server, random actions; check: make them, say their spaces, end",
+        help=f"HOST:PORT of an RLX server, HOST for port {PORT}, or ws://HOST:PORT/PATH; several with commas between,"
+        " or @FILE with one on each line; random: no server, random actions; check: make them, say their spaces, end",
     )
     if name is not None:
         result.add_argument("name", metavar="NAME", help=name)
