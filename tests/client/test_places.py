@@ -99,11 +99,11 @@ def test_a_file_is_read_anew_for_each_attempt(tmp_path: Path) -> None:
     with pytest.raises(ConnectionInterrupted, match="servers is no text"):
         places.choose()
     book.write_text("here:1\n")
-    assert places.choose() == ("here", 1)
+    assert places.choose() == Endpoint("here", 1)
     places.connected()
     book.write_text("there:2\n")
     places.lost(None)
-    assert places.choose() == ("there", 2)
+    assert places.choose() == Endpoint("there", 2)
 
 
 @pytest.mark.parametrize("text", ["", "a:1,", "a:1,b c", "@", "a:1,@file", "http://a"])

@@ -71,6 +71,15 @@ def test_it_plays_over_websocket(service: Service, processes: Processes, node: S
     assert "Experimental" in client.stderr or client.stderr == ""
 
 
+def test_a_node_without_websocket_says_the_way_out(processes: Processes, tmp_path: Path, node: StartNode) -> None:
+    bare = tmp_path / "bare.mjs"
+    bare.write_text("delete globalThis.WebSocket;\n", "utf-8")
+    client = processes.start("node", "--import", bare, CLIENT, "ws://localhost:1/")
+    assert client.wait(PATIENCE) == 2, client.report()
+    (sentence,) = client.stderr.splitlines()
+    assert re.fullmatch(r"ws://localhost:1/: Node [\d.]+ has no WebSocket: take Node 22 .* HOST:PORT, .*", sentence)
+
+
 def test_a_refusal_ends_it_with_the_servers_sentence(processes: Processes, tmp_path: Path, node: StartNode) -> None:
     config = write_service_config(tmp_path, state_size=[4], action_size=6)
     address = processes.start_server(*RLX_SERVER, "--config", config, "--parameter-server", "127.0.0.1:1")[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import shutil
 import socket
 import subprocess
@@ -71,17 +72,28 @@ def vnc_screenshot(port: int, password: str | None, folder: Path) -> npt.NDArray
     return np.asarray(Image.open(file).convert("RGB")) if done.returncode == 0 and file.is_file() else None
 
 
+def _home_that_trusts(authority: Path, home: Path) -> Path:
+    """A new home folder, by which Chromium knows an authority."""
+    store = home / ".pki/nssdb"
+    store.mkdir(parents=True)
+    for command in (["-N", "--empty-password"], ["-A", "-n", "authority", "-t", "C,,", "-i", str(authority)]):
+        subprocess.run(["certutil", "-d", f"sql:{store}", *command], check=True, timeout=60)
+    return home
+
+
 class Browser:
     """Headless Chromium, at the page of noVNC or another one."""
 
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
+    def __init__(self, stack: ExitStack, folder: Path, authority: Path | None = None) -> None:
+        """`folder`: of its profile. `authority`: a file (PEM) with one that it trusts beside those that it knows."""
         from selenium import webdriver
 
         options = webdriver.ChromeOptions()
         for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"):
             options.add_argument(argument)
         options.binary_location = str(shutil.which("chromium"))
-        service = webdriver.ChromeService(str(shutil.which("chromedriver")))
+        home = {} if authority is None else {"HOME": str(_home_that_trusts(authority, folder.with_name("home")))}
+        service = webdriver.ChromeService(str(shutil.which("chromedriver")), env={**os.environ, **home})
         self._driver = webdriver.Chrome(options, service)
         stack.callback(self._driver.quit)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import http.server
 import re
+import shutil
+import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from support.client_languages import CLIENTS
+from support.keys import Keys
 from support.processes import Running, wait_until
 from support.rlx_vector_files import SPECIFICATION
 from support.screens import Browser, need
@@ -44,6 +48,18 @@ def page(address: str) -> str:
     return f"<!doctype html><title>?</title><script>let steps = 0;{script}</script>"
 
 
+@contextmanager
+def served_pages(folder: Path, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """Serve the files of a folder at the port that this gives."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if tls is not None:  # agreed on in the thread of the connection, which may never say a word
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
     need("chromium", "chromedriver")
@@ -56,11 +72,55 @@ def pages(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     """A folder, and the port at which it is served."""
     folder = tmp_path / "pages"
     folder.mkdir()
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield folder, server.server_port
-        server.shutdown()
+    with served_pages(folder) as port:
+        yield folder, port
+
+
+CLIENT_PAGE = """<!doctype html><title>?</title><script type="module">
+import { Client, box, discrete } from "./rlx.js";
+try {
+  const spaces = { observation: box("float32", [2]), action: discrete(3) };
+  const client = new Client("wss://ADDRESS/", { ...spaces, environment: "Tab", token: "TOKEN", retrySeconds: 0 });
+  const seen = [new Float32Array(2)];
+  await client.init(seen);
+  for (let step = 1; step < 100; step++) await client.step([1], seen);
+  const [reached] = await client.reset([1]);
+  await client.close();
+  document.title = `return ${reached}`;
+} catch (error) {
+  document.title = `${error.name}: ${error.message}`;
+}
+</script>"""
+
+
+def test_the_client_in_a_page_over_tls(
+    serve: Callable[..., tuple[Running, str]], pages: tuple[Path, int], tmp_path: Path
+) -> None:
+    """The keys are those of `relaax keys`; a browser that does not know their authority does not connect."""
+    need("chromium", "chromedriver", "certutil")
+    keys = Keys(tmp_path / "keys")
+    server, address = serve(**keys.rlx_port())
+    folder, _ = pages
+    for file in (CLIENTS / "javascript/src").glob("*.js"):
+        shutil.copy(file, folder)
+    port = address.rpartition(":")[2]
+    page = CLIENT_PAGE.replace("ADDRESS", f"localhost:{port}").replace("TOKEN", keys.token)
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys.path("server.pem"), keys.path("server-key.pem"))
+    with served_pages(folder, context) as secure, ExitStack() as stack:
+        browser = Browser(stack, tmp_path / "knows", keys.folder / "ca.pem")
+        browser.go(f"https://localhost:{secure}/")
+        wait_until(lambda: browser.title != "?", "the page has played", 120)
+        assert browser.title == "return 100", server.report()
+    (folder / "plain.html").write_text(page, encoding="utf-8")
+    with ExitStack() as stack:
+        stranger = Browser(stack, tmp_path / "stranger")
+        stranger.go(f"http://localhost:{pages[1]}/plain.html")
+        wait_until(lambda: stranger.title != "?", "the page has given up", 120)
+        assert stranger.title.startswith(f"Failed: cannot connect to wss://localhost:{port}/: no server, or one"), (
+            server.report()
+        )
 
 
 def test_pages_of_this_computer_play_and_others_are_refused(

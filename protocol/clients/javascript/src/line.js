@@ -3,6 +3,7 @@
 import { MALFORMED, Wrong } from "./wire.js";
 
 const TOO_LARGE = 2;
+const NO_WEBSOCKET = `Node ${globalThis.process?.versions?.node} has no WebSocket: take Node 22 or newer, or the address HOST:PORT, which is TCP`;
 
 /** A line whose stream is somebody's. `heard` is called when something has come, or the stream has ended. */
 export class Line {
@@ -42,7 +43,7 @@ export class WebSocketLine extends Line {
 
   /** Raises TypeError or SyntaxError where the address is wrong, Error where the connection cannot be made. */
   static async open(address, seconds) {
-    if (typeof WebSocket === "undefined") throw new TypeError("this Node has no WebSocket: use 22 or newer, or HOST:PORT");
+    if (typeof WebSocket === "undefined") throw new TypeError(`${address}: ${NO_WEBSOCKET}`);
     const line = new WebSocketLine();
     line.socket = new WebSocket(address);
     line.socket.binaryType = "arraybuffer";

@@ -195,6 +195,14 @@ function serveWebSocket(script) {
 }
 
 const lacking = typeof WebSocket === "undefined" && "this Node has no WebSocket: 22 has, and 20 with --experimental-websocket";
+test("a Node without WebSocket says the way out", async (t) => {
+  const had = globalThis.WebSocket;
+  t.after(() => (globalThis.WebSocket = had));
+  globalThis.WebSocket = undefined;
+  const due = (error) => error instanceof RangeError && /^ws:..a: Node [\d.]+ has no WebSocket: take Node 22 .* TCP$/.test(error.message);
+  await assert.rejects(make("ws://a", { retrySeconds: 60 }).init(SEEN), due);
+});
+
 test("over WebSocket", { skip: lacking }, async () => {
   const server = serveWebSocket([WELCOME, ACTIONS, "text", WELCOME, ACTIONS]);
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
