@@ -86,6 +86,17 @@ def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
     assert "Traceback" not in second.stderr
 
 
+def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, browser: Browser) -> None:
+    url = serve(processes, game, "localhost:1")
+    (game / "mine/rlx/wire.js").rename(game / "wire.js")
+    browser.go(url)
+    shows(browser, "status", lambda text: text == "a file of this page could not be loaded: reload it", "it says so")
+    (game / "wire.js").rename(game / "mine/rlx/wire.js")
+    (game / "mine/game.js").write_text("export const OBSERVATION = nothing;", "utf-8")
+    browser.go(url)
+    shows(browser, "status", lambda text: text.endswith(": reload it") and "file" not in text, "it says so")
+
+
 def test_the_page_asks_for_a_token_and_outlasts_a_server(
     game: Path, processes: Processes, tmp_path: Path, browser: Browser
 ) -> None:
