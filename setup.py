@@ -102,7 +102,7 @@ setup(
     package_dir=bundled,
     package_data={
         "relaax": ["py.typed"],
-        "relaax.protocol": ["rlx/v1/rlx.proto", "clients/javascript/src/*"],
+        "relaax.protocol": ["rlx/v1/rlx.proto", "clients/README.md", "clients/*/README.md", "clients/javascript/src/*"],
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
