@@ -27,6 +27,7 @@ except ModuleNotFoundError as error:
 
 PROGRAM = "TORCS/main"
 SEEDS = 2**23  # TORCS' files hold numbers as float32
+Tracks = Sequence[tuple[str, str]]  # category and name
 
 
 def main(arguments: argparse.Namespace) -> RunSummary:
@@ -37,16 +38,17 @@ def main(arguments: argparse.Namespace) -> RunSummary:
     tracks = [racing.find_track(name) for name in arguments.name.split(",")]
     racing.require_car(arguments.car)
     racing.require_driver()
-    first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
+    if arguments.seed is None:
+        arguments.seed = random.randrange(SEEDS)
     if not is_carried(arguments):
-        return directly(racing, arguments, tracks, settings, first)
+        return directly(racing, arguments, tracks, settings)
     game = command.beside(__package__, "game")
-    starts = [
-        partial(start, racing, arguments, tracks[(first + i) % len(tracks)]) for i in range(arguments.environments)
-    ]
-    cars = game.Cars(starts, arguments.start == "anywhere")
+    indices = range(arguments.environments)
+    cars = game.Cars(
+        [partial(carried, racing, arguments, tracks, index) for index in indices], arguments.start == "anywhere"
+    )
     try:
-        settings = {**settings, "seed": first, "frame_skip": arguments.frame_skip, "environment": arguments.name}
+        settings |= {"seed": arguments.seed, "frame_skip": arguments.frame_skip, "environment": arguments.name}
         return run(cars, **settings)
     finally:
         cars.close()
@@ -60,6 +62,8 @@ def refuse(arguments: argparse.Namespace) -> None:
         raise command.UsageError("--metric: the robot sends distance, mean_speed and lap_seconds by itself")
     if arguments.record is not None and not arguments.record.is_dir():
         raise command.UsageError(f"--record: there is no folder {arguments.record}")
+    if arguments.record is not None and arguments.connections > 1:
+        raise command.UsageError(f"--record is for one connection, and there are {arguments.connections}")
 
 
 def is_carried(arguments: argparse.Namespace) -> bool:
@@ -70,36 +74,34 @@ def is_carried(arguments: argparse.Namespace) -> bool:
     return encrypted or parse_endpoint(arguments.address).path is not None
 
 
-def start(racing: Any, arguments: argparse.Namespace, track: Any, address: str, token: str, seed: int) -> Any:
-    """Start a race whose robot speaks to this program."""
-    return racing.Race(track, arguments.car, {**keys(arguments, address, seed)}, token, quiet=True)
+def carried(
+    racing: Any, arguments: argparse.Namespace, tracks: Tracks, index: int, address: str, token: str, seed: int
+) -> Any:
+    """Start the race of car number `index`, whose robot speaks to this program."""
+    track = tracks[(arguments.seed + index) % len(tracks)]
+    return racing.Race(track, arguments.car, {**keys(arguments, address, index), "seed": seed}, token, quiet=True)
 
 
-def directly(
-    racing: Any, arguments: argparse.Namespace, tracks: Sequence[Any], settings: dict[str, Any], first: int
-) -> RunSummary:
+def directly(racing: Any, arguments: argparse.Namespace, tracks: Tracks, settings: dict[str, Any]) -> RunSummary:
     """Start races whose robots speak to the server, and wait for their ends."""
     endpoint = parse_endpoint(arguments.address)
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    count, races = arguments.environments, []
+    count = arguments.environments
     with racing.Field() as field:
-        for i in range(count):
-            own = keys(arguments, f"{host}:{endpoint.port}", first + i)
+        for index in range(count):
+            own = keys(arguments, f"{host}:{endpoint.port}", index)
             for name in ("episodes", "steps"):
                 if settings[name] is not None:
-                    own[name] = (settings[name] + i) // count
-            if arguments.record is not None and i == 0:
-                own["record"] = str(arguments.record.resolve())
-            if all(own.get(name) != 0 for name in ("episodes", "steps")):
-                races.append((tracks[(first + i) % len(tracks)], own))
-        for track, own in races:
-            field.add(racing.Race(track, arguments.car, own, settings["token"]))
+                    own[name] = (settings[name] + index) // count
+            if 0 not in (own.get("episodes"), own.get("steps")):  # there are enough of the others
+                track = tracks[(arguments.seed + index) % len(tracks)]
+                field.add(racing.Race(track, arguments.car, own, settings["token"]))
         summary: RunSummary = field.watch()
     return summary
 
 
-def keys(arguments: argparse.Namespace, address: str, seed: int) -> dict[str, str | float]:
-    """Return the section RLX of a robot's file."""
+def keys(arguments: argparse.Namespace, address: str, index: int) -> dict[str, str | float]:
+    """Return the section RLX of the file of robot number `index`."""
     return {
         "address": address,
         "environment": arguments.name,
@@ -107,8 +109,9 @@ def keys(arguments: argparse.Namespace, address: str, seed: int) -> dict[str, st
         "start": arguments.start,
         "frame skip": arguments.frame_skip,
         "laps": arguments.laps,
-        "seed": seed % SEEDS,
+        "seed": (arguments.seed + index) % SEEDS,
         "retry seconds": arguments.retry_seconds,
+        "record": str(arguments.record.resolve()) if arguments.record is not None and index == 0 else "",
     }
 
 

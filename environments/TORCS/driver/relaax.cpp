@@ -144,6 +144,7 @@ class Driver {
             if (result != RLX_INTERRUPTED) {
                 verdict(result);
                 tell("episode %.17g %ld %.2f %.2f %s", sum_, length_, progress_, ticks_ * TICK, finished ? "finished" : why);
+                if (path_ != NULL) fflush(path_);
                 if (most_episodes_ > 0 && ++episodes_ >= most_episodes_) end(0);
             }
             begin(car, s);
