@@ -24,6 +24,7 @@ from relaax.client.watchman import Watchman
 from relaax.rlx import ErrorCode
 
 DRIVER = Path(__file__).parent / "driver" / "relaax.so"
+PLACES = ("/usr", "/usr/local")
 GOODBYE_SECONDS = 3.0
 TOKEN_VARIABLE = "RELAAX_TORCS_TOKEN"  # of the driver
 MISSING = "install it; Debian: apt-get install torcs"
@@ -69,7 +70,7 @@ def program() -> tuple[Path, Path]:
 
 
 def _found(pattern: str, inside: str) -> Iterator[Path]:
-    for top in ("/usr", "/usr/local"):
+    for top in PLACES:
         yield from (path / inside for path in sorted(Path(top).glob(pattern)) if (path / inside).exists())
 
 

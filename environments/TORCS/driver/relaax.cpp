@@ -74,7 +74,6 @@ class Driver {
         }
         if (ticks_ < 0) begin(car, s);
         else look(car, s);
-        if (!record_.empty()) record(car);
         control(car);
     }
 
@@ -109,6 +108,7 @@ class Driver {
         place(car, s);
         ticks_ = 0, progress_ = sum_ = reward_ = 0, length_ = 0, action_[0] = action_[1] = 0;
         at_ = edges_.along(car), stuck_from_ = 0, stuck_since_ = 0, episode_++;
+        record(car);
         observe(car);
         const void *leaves[] = {seen_};
         verdict(rlx_init(client_, leaves, NULL));
@@ -121,6 +121,7 @@ class Driver {
         if (moved < -edges_.length() / 2) moved += edges_.length();
         if (moved > edges_.length() / 2) moved -= edges_.length();
         at_ = now, progress_ += moved, reward_ += moved, ticks_++;
+        record(car);
         const char *why = ended(car);
         bool finished = laps_ > 0 && progress_ >= laps_ * edges_.length();
         if (why != NULL) reward_ -= LEAVING_COSTS;
@@ -229,6 +230,7 @@ class Driver {
     }
 
     void record(tCarElt *car) {
+        if (path_ == NULL) return;
         fprintf(path_, "%ld,%.2f,%.2f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f\n", episode_, ticks_ * TICK, at_, car->_pos_X, car->_pos_Y,
                 car->_speed_x, car->_trkPos.toMiddle, action_[0], action_[1]);
     }
