@@ -87,7 +87,7 @@ def directly(racing: Any, arguments: argparse.Namespace, tracks: Tracks, setting
     endpoint = parse_endpoint(arguments.address)
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     count = arguments.environments
-    with racing.Field() as field:
+    with racing.Grid() as grid:
         for index in range(count):
             own = keys(arguments, f"{host}:{endpoint.port}", index)
             for name in ("episodes", "steps"):
@@ -95,8 +95,8 @@ def directly(racing: Any, arguments: argparse.Namespace, tracks: Tracks, setting
                     own[name] = (settings[name] + index) // count
             if 0 not in (own.get("episodes"), own.get("steps")):  # there are enough of the others
                 track = tracks[(arguments.seed + index) % len(tracks)]
-                field.add(racing.Race(track, arguments.car, own, settings["token"]))
-        summary: RunSummary = field.watch()
+                grid.add(racing.Race(track, arguments.car, own, settings["token"]))
+        summary: RunSummary = grid.watch()
     return summary
 
 

@@ -151,14 +151,14 @@ class Race:
             self.process.stdout.close()
 
 
-class Field:
+class Grid:
     """Races whose robots speak to a server themselves, until the block ends."""
 
     def __init__(self) -> None:
         self._races: list[Race] = []
         self._begun = time.monotonic()
 
-    def __enter__(self) -> Field:
+    def __enter__(self) -> Grid:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
