@@ -92,6 +92,7 @@ def bundled_packages() -> dict[str, str]:
     return packages | {
         "relaax.protocol": "protocol",
         "relaax.protocol.vectors": "protocol/vectors",
+        "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
         "relaax.docs": "docs",
     }
 
@@ -102,7 +103,10 @@ setup(
     package_dir=bundled,
     package_data={
         "relaax": ["py.typed"],
-        "relaax.protocol": ["rlx/v1/rlx.proto", "clients/README.md", "clients/*/README.md", "clients/javascript/src/*"],
+        "relaax.protocol": [
+            *("rlx/v1/rlx.proto", "clients/README.md", "clients/*/README.md"),
+            *("clients/javascript/src/*", "clients/c/rlx.h"),
+        ],
         "relaax.cli.new.templates": ["*.html", "*.js"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],

@@ -17,8 +17,10 @@ from relaax.configuration.roles import ROLES
 from support.programs import PATIENCE, ROOT
 from support.rlx_peer import Conversation, RlxPeer
 from support.run import Runs
+from support.torcs import require_torcs
 
 CONFIGURATIONS = bundled_names("config", ".yaml")
+TORCS = "da3c_torcs"
 LAB = "da3c_lab_demo"  # its environment is built from sources, with tools that are not here
 without_lab = pytest.mark.skipif(importlib.util.find_spec("deepmind_lab") is not None, reason="DeepMind Lab is there")
 
@@ -39,7 +41,7 @@ def test_each_configuration_has_a_procfile() -> None:
         *("async_q_gym_cartpole", "async_sarsa_gym_cartpole", "n_step_q_gym_cartpole", "n_step_q_gym_lunarlander"),
         *("async_q_ale_pong", "async_sarsa_ale_pong", "n_step_q_ale_pong"),
         *("da3c_minatar_breakout", "n_step_q_minatar_breakout"),
-        *("da3c_vizdoom_my_way_home", "da3c_miniworld_maze", "da3c_miniwob_click_test"),
+        *("da3c_vizdoom_my_way_home", "da3c_miniworld_maze", "da3c_miniwob_click_test", "da3c_torcs"),
         *("gorila_gym_cartpole", "gorila_distributed_gym_cartpole", "gorila_gym_lunarlander", "gorila_ale_pong"),
         *("apex_gym_cartpole", "apex_gym_lunarlander", "apex_gym_mountaincar", "apex_ale_pong", "apex_ale_boxing"),
     }
@@ -97,6 +99,8 @@ def test_an_algorithm_takes_its_configuration_and_its_environment(name: str) -> 
     if name == LAB:
         spaces: tuple[rlx.Space, rlx.Space] = rlx.Box(0, 255, (84, 84), "uint8"), rlx.Discrete(6)
     else:
+        if name == TORCS:
+            require_torcs()
         hello = introduced(plan)
         assert (hello.environment, hello.environments) == (plan.environment_name, plan.run.envs_per_client)
         spaces = hello.observation_space, hello.action_space
@@ -142,6 +146,8 @@ def test_without_its_environment_a_run_ends_with_the_way_out(runs: Runs) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != LAB])
 def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
+    if name == TORCS:
+        require_torcs()
     run = runs.start(
         *(
             "--max-steps",
@@ -167,5 +173,7 @@ def frame_skip(name: str) -> int:
     arguments = make_plan(name, []).configuration.run.arguments
     if "--frame-skip" in arguments:
         return int(arguments[arguments.index("--frame-skip") + 1])
+    if name == TORCS:
+        return 5
     atari = "minatar" not in name and any(game in name for game in ("boxing", "breakout", "pong"))
     return 4 if atari else 1

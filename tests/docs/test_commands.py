@@ -168,6 +168,7 @@ def check(words: list[str]) -> None:
         known = (
             "activate",
             "apt-get",
+            "build",
             "pip",
             "tensorboard",
             "curl",

@@ -36,7 +36,7 @@ def assert_quiet(stderr):
     assert all("relaax.client:" in line for line in stderr.splitlines()), stderr
 
 
-@pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB"])
+@pytest.mark.parametrize("family", [GYM, ALE, LAB, "ViZDoom", "MiniWorld", "MiniWoB", "TORCS"])
 def test_main_can_be_called_by_its_name(family):
     link = ROOT / "environments" / family / "main"
     assert os.readlink(link) == "main.py"

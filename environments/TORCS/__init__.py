@@ -1,0 +1,1 @@
+"""Races of TORCS, by the name of a track."""

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Run races of TORCS against an RLX server: `main HOST:PORT TRACK[,TRACK...] [N]`.
+
+TRACK is a track of the game, such as g-track-1; of several each car has one, by its seed. Each of the N cars has a race
+of its own, in a process of TORCS without a screen, and a connection of its own: its robot (driver/relaax.cpp) speaks to
+the server itself, by the client for C. An action, steering and pedals, is held for 5 ticks of 0.02 s. The reward is the
+way along the track in metres.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+try:
+    from relaax.client import RunSummary, command, run
+    from relaax.client.address import CHECK, LOCAL, RANDOM, parse_endpoint
+    from relaax.client.base import tls_context
+except ModuleNotFoundError as error:
+    if error.name != "relaax":
+        raise
+    raise SystemExit("this Python has no relaax: activate its environment, or pip install relaax") from None
+
+PROGRAM = "TORCS/main"
+SEEDS = 2**23  # TORCS' files hold numbers as float32
+Tracks = Sequence[tuple[str, str]]  # category and name
+
+
+def main(arguments: argparse.Namespace) -> RunSummary:
+    """Start the races, wait for their ends, end them."""
+    settings = command.settings(arguments)
+    refuse(arguments)
+    racing = command.beside(__package__, "race")
+    tracks = [racing.find_track(name) for name in arguments.name.split(",")]
+    racing.require_car(arguments.car)
+    racing.require_driver()
+    if arguments.seed is None:
+        arguments.seed = random.randrange(SEEDS)
+    if not is_carried(arguments):
+        return directly(racing, arguments, tracks, settings)
+    game = command.beside(__package__, "game")
+    indices = range(arguments.environments)
+    cars = game.Cars(
+        [partial(carried, racing, arguments, tracks, index) for index in indices], arguments.start == "anywhere"
+    )
+    try:
+        settings |= {"seed": arguments.seed, "frame_skip": arguments.frame_skip, "environment": arguments.name}
+        return run(cars, **settings)
+    finally:
+        cars.close()
+
+
+def refuse(arguments: argparse.Namespace) -> None:
+    """Raise command.UsageError for what these races cannot do."""
+    if arguments.display or arguments.video is not None:
+        raise command.UsageError("these races have no screen: --record FOLDER writes where the first car drives")
+    if arguments.metric:
+        raise command.UsageError("--metric: the robot sends distance, mean_speed and lap_seconds by itself")
+    if arguments.record is not None and not arguments.record.is_dir():
+        raise command.UsageError(f"--record: there is no folder {arguments.record}")
+    if arguments.record is not None and arguments.connections > 1:
+        raise command.UsageError(f"--record is for one connection, and there are {arguments.connections}")
+
+
+def is_carried(arguments: argparse.Namespace) -> bool:
+    """Return whether this program speaks to the agent: where the robot's client for C cannot, or there is no server."""
+    if arguments.address in (CHECK, LOCAL, RANDOM) or arguments.measure is not None or arguments.codec != "protobuf":
+        return True
+    encrypted = tls_context(arguments.tls, arguments.tls_ca, arguments.address) is not None
+    return encrypted or parse_endpoint(arguments.address).path is not None
+
+
+def carried(
+    racing: Any, arguments: argparse.Namespace, tracks: Tracks, index: int, address: str, token: str, seed: int
+) -> Any:
+    """Start the race of car number `index`, whose robot speaks to this program."""
+    track = tracks[(arguments.seed + index) % len(tracks)]
+    return racing.Race(track, arguments.car, {**keys(arguments, address, index), "seed": seed}, token, quiet=True)
+
+
+def directly(racing: Any, arguments: argparse.Namespace, tracks: Tracks, settings: dict[str, Any]) -> RunSummary:
+    """Start races whose robots speak to the server, and wait for their ends."""
+    endpoint = parse_endpoint(arguments.address)
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    count = arguments.environments
+    with racing.Grid() as grid:
+        for index in range(count):
+            own = keys(arguments, f"{host}:{endpoint.port}", index)
+            for name in ("episodes", "steps"):
+                if settings[name] is not None:
+                    own[name] = (settings[name] + index) // count
+            if 0 not in (own.get("episodes"), own.get("steps")):  # there are enough of the others
+                track = tracks[(arguments.seed + index) % len(tracks)]
+                grid.add(racing.Race(track, arguments.car, own, settings["token"]))
+        summary: RunSummary = grid.watch()
+    return summary
+
+
+def keys(arguments: argparse.Namespace, address: str, index: int) -> dict[str, str | float]:
+    """Return the section RLX of the file of robot number `index`."""
+    return {
+        "address": address,
+        "environment": arguments.name,
+        "mode": "exploit" if arguments.exploit else "train",
+        "start": arguments.start,
+        "frame skip": arguments.frame_skip,
+        "laps": arguments.laps,
+        "seed": (arguments.seed + index) % SEEDS,
+        "retry seconds": arguments.retry_seconds,
+        "record": str(arguments.record.resolve()) if arguments.record is not None and index == 0 else "",
+    }
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the program's arguments."""
+    result = command.parser(
+        PROGRAM, "Run races of TORCS against an RLX server.", "a track, such as g-track-1, or several: road,road"
+    )
+    add: Any = result.add_argument
+    add("--start", choices=("line", "anywhere"), default="line", help="where an episode begins (line)")
+    add("--laps", type=command.positive, default=1, metavar="K", help="laps of an episode (1)")
+    add("--frame-skip", type=command.positive, default=5, metavar="K", help="ticks of 0.02 s per step (5)")
+    add("--car", default="car1-trb1", help="a car of the game (car1-trb1)")
+    add("--record", type=Path, metavar="FOLDER", help="write where the first car drives to this folder, as CSV")
+    return result
+
+
+if __name__ == "__main__":
+    command.execute(parser(), main)

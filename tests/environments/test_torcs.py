@@ -1,0 +1,317 @@
+"""Races of TORCS, with a real robot in the real game, where there is one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from environments.TORCS import build, race
+from environments.TORCS.main import parser, refuse
+from relaax import rlx
+from relaax.client.command import UsageError
+from support.processes import wait_until
+from support.programs import PATIENCE, ROOT, program, signalled
+from support.rlx_peer import RlxPeer
+from support.rlx_peer import refuse as refusing
+from support.run import Runs
+from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, observed, require_torcs
+
+FAMILY, TRACK, LENGTH = "TORCS", "g-track-1", 2057.56
+torcs = pytest.mark.usefixtures("game")
+
+
+@pytest.fixture(scope="module")
+def game() -> None:
+    """TORCS with its robot, or the test is skipped."""
+    require_torcs()
+
+
+@pytest.fixture(scope="module")
+def lap(game: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, RlxPeer, Path]:
+    """Two laps of a careful driver: the program's end, what it said to its server, and where it drove."""
+    folder = tmp_path_factory.mktemp("lap")
+    with RlxPeer(careful) as peer:
+        done = program(FAMILY, peer.address, TRACK, "--episodes", "2", "--seed", "1", "--record", str(folder))
+    return done, peer, folder
+
+
+def test_a_lap_is_driven(lap: tuple[Any, RlxPeer, Path]) -> None:
+    done, peer, _ = lap
+    assert (done.returncode, done.stderr) == (0, "")
+    (talk,) = peer.talks
+    assert (talk.hello.environment, talk.hello.environments, talk.hello.frame_skip) == (TRACK, 1, 5)
+    assert talk.hello.mode is rlx.Mode.TRAIN
+    assert talk.hello.observation_space == rlx.Box(-np.inf, np.inf, (32,), np.float32)
+    assert talk.hello.action_space == rlx.Box(-1, 1, (2,), np.float32)
+    ends = talk.of(rlx.Reset)
+    assert [end.truncated.tolist() for end in ends] == [[True], [True]]
+    assert all(end.final_observation is not None for end in ends)
+    rewards = [message.reward[0] for message in talk.of(rlx.Step, rlx.Reset)]
+    assert sum(rewards) == pytest.approx(2 * LENGTH, abs=5)  # metres
+    assert done.stdout.startswith(f"{len(rewards)} steps, 2 episodes, mean return 2,05")
+    assert {metric for message in talk.of(rlx.Metrics) for metric, _ in scalars(message)} == {
+        "distance",
+        "mean_speed",
+        "lap_seconds",
+    }
+
+
+def scalars(message: rlx.Metrics) -> Iterator[tuple[str, float]]:
+    yield from message.scalars
+
+
+def test_an_episode_begins_as_the_one_before(lap: tuple[Any, RlxPeer, Path]) -> None:
+    _, peer, _ = lap
+    (talk,) = peer.talks
+    messages = talk.of(rlx.Init, rlx.Step, rlx.Reset)
+    second = next(k for k, message in enumerate(messages) if k and isinstance(message, rlx.Init))
+    assert len(messages) == 2 * second
+    for one, other in zip(messages[:second], messages[second:], strict=True):
+        if not isinstance(one, rlx.Reset):
+            assert (observed(one) == observed(other)).all()
+
+
+def test_what_is_observed_fits_the_track(lap: tuple[Any, RlxPeer, Path]) -> None:
+    _, peer, folder = lap
+    steps = np.stack([observed(step)[0] for step in peer.talks[0].of(rlx.Step)])
+    track = [{key: float(value) for key, value in row.items()} for row in rows(folder / "track.csv")]
+    width = np.hypot(track[0]["left_x"] - track[0]["right_x"], track[0]["left_y"] - track[0]["right_y"])
+    straight = np.abs(steps[:, 0]) < 0.01
+    across = (steps[straight][:, RAYS.start] + steps[straight][:, RAYS.stop - 1]) * RANGE
+    assert np.median(across) == pytest.approx(width, rel=0.02)
+    right = steps[straight][:, RAYS.start] * RANGE
+    assert np.allclose(right, width / 2 * (1 + steps[straight][:, PLACE]), atol=0.6)
+    # A ray that sees both edges of a straight sees them at the distance that its angle says.
+    ahead = list(DEGREES).index(15)
+    first = steps[0]
+    assert first[RAYS][ahead] * RANGE == pytest.approx(
+        width / 2 * (1 - first[PLACE]) / np.sin(np.radians(15) - first[0]), rel=0.05
+    )
+    assert 0.2 < steps[:, SPEED].max() < 0.6  # 50 m/s are 1
+    assert np.isfinite(steps).all()
+    assert steps.std(axis=0).all()  # nothing stands still
+
+
+def test_where_it_drove_is_recorded_and_drawn(lap: tuple[Any, RlxPeer, Path], tmp_path: Path) -> None:
+    _, _, folder = lap
+    path = [row for row in rows(folder / "path.csv") if row["episode"] == "2"]
+    assert float(path[-1]["along"]) < 1  # beyond the line again
+    moved = [np.hypot(float(b["x"]) - float(a["x"]), float(b["y"]) - float(a["y"])) for a, b in pairwise(path)]
+    assert max(moved) < 1  # metre: no jumps
+    picture = tmp_path / "lap.png"
+    draw = [sys.executable, "-W", "error", str(ROOT / "environments/TORCS/draw"), str(folder), str(picture)]
+    subprocess.run(draw, check=True, timeout=PATIENCE)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    done = subprocess.run([*draw, "7"], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (1, f"draw: {folder / 'path.csv'} has no episode 7\n")
+
+
+def rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="ascii", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+@torcs
+@pytest.mark.parametrize(
+    ("steering", "pedal", "most_steps"),
+    [(1.0, 1.0, 200), (0.0, -1.0, 51)],  # off the track; 5 s at rest
+    ids=["left", "stuck"],
+)
+def test_a_bad_end_costs_20_metres(steering: float, pedal: float, most_steps: int) -> None:
+    with RlxPeer(always(steering, pedal)) as peer:
+        done = program(FAMILY, peer.address, TRACK, "--episodes", "1", "--seed", "1")
+    assert done.returncode == 0, done.stderr
+    (talk,) = peer.talks
+    (end,) = talk.of(rlx.Reset)
+    assert end.truncated is None or not end.truncated.any()
+    assert end.reward[0] < -15
+    assert 0 < len(talk.of(rlx.Step)) < most_steps
+    assert all(step.reward[0] > -1 for step in talk.of(rlx.Step))
+
+
+@torcs
+def test_cars_begin_anywhere_on_several_tracks() -> None:
+    with RlxPeer(always(0.0, 0.0)) as peer:
+        options = ["--start", "anywhere", "--steps", "40", "--seed", "3", "--exploit", "--frame-skip", "2"]
+        done = program(FAMILY, peer.address, f"{TRACK},alpine-1", "2", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("40 steps")
+    assert len(peer.talks) == 2
+    first = [observed(talk.of(rlx.Init)[0])[0] for talk in peer.talks]
+    assert (first[0] != first[1]).any()
+    for talk in peer.talks:
+        assert (talk.hello.mode, talk.hello.frame_skip, len(talk.of(rlx.Step))) == (rlx.Mode.EXPLOIT, 2, 20)
+        places = {float(observed(begin)[0][PLACE]) for begin in talk.of(rlx.Init)}
+        assert all(abs(place) < 0.6 for place in places)
+
+
+@torcs
+def test_where_the_client_for_c_cannot_go_the_program_carries(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    measured = tmp_path / "measured"
+    with RlxPeer(always(1.0, 1.0)) as peer:
+        options = ["--codec", "json", "--token-file", str(token), "--episodes", "2", "--measure", str(measured)]
+        done = program(FAMILY, peer.address, TRACK, *options)
+    assert done.returncode == 0, done.stderr
+    (talk,) = peer.talks
+    assert (talk.connection.codec, talk.hello.token, talk.hello.frame_skip) == ("json", "s3cret", 5)
+    assert len([step for step in talk.of(rlx.Step) if step.terminated is not None]) == 2
+    assert "act_ms" in json.loads(measured.read_text().splitlines()[-1])
+
+
+@torcs
+def test_the_robot_says_the_token_itself(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    with RlxPeer(careful) as peer:
+        done = program(FAMILY, peer.address, TRACK, "--token-file", str(token), "--steps", "3")
+    assert (done.returncode, done.stdout.startswith("3 steps, 0 episodes")) == (0, True), done.stderr
+    assert peer.talks[0].hello.token == "s3cret"
+    assert peer.talks[0].of(rlx.Bye)
+
+
+@torcs
+def test_what_the_server_says_last_is_told() -> None:
+    with RlxPeer(refusing(rlx.ErrorCode.UNAUTHENTICATED, "the token is wrong")) as peer:
+        done = program(FAMILY, peer.address, TRACK, "2")
+    assert (done.returncode, done.stderr) == (2, "TORCS/main: the token is wrong\n")
+
+    def finished(talk: Any) -> None:
+        talk.welcome()
+        talk.answer()
+        talk.hear()
+        talk.say(rlx.TrainingFinished("all 500 steps are done", 500))
+        talk.close()
+
+    with RlxPeer(finished) as peer:
+        done = program(FAMILY, peer.address, TRACK, "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("training finished: all 500 steps are done")
+
+
+@torcs
+def test_a_server_that_restarts_costs_an_episode() -> None:
+    def short(talk: Any) -> None:
+        talk.welcome()
+        for _ in range(5):
+            talk.answer()
+        talk.kill()
+
+    with RlxPeer(short, always(0.0, 1.0)) as peer:
+        done = program(FAMILY, peer.address, TRACK, "--steps", "30")
+        first, second = peer.talks
+    assert done.returncode == 0, done.stderr
+    assert first.of(rlx.Init)
+    assert second.of(rlx.Init)
+    assert len(second.of(rlx.Step)) > 20
+
+
+@torcs
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_no_race_outlives_the_program(number: signal.Signals, code: int) -> None:
+    ended, processes = signalled(FAMILY, TRACK, number)
+    assert ended == code
+    assert "torcs-bin" in processes.values()  # the second may be on its way
+    wait_until(lambda: not any(one.is_running() for one in processes), "every process has ended", PATIENCE)
+
+
+@torcs
+def test_a_random_agent_and_a_check() -> None:
+    done = program(FAMILY, "check", f"{TRACK},alpine-1", "2", "--seed", "0")
+    assert (done.returncode, done.stdout) == (0, "observations Box(float32, [32]), actions Box(float32, [2], -1..1)\n")
+    done = program(FAMILY, "random", TRACK, "2", "--episodes", "4", "--seed", "1", "--start", "anywhere")
+    assert done.returncode == 0, done.stderr
+    assert " 4 episodes, mean return -" in done.stdout  # it is not far from where it began
+
+
+@torcs
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("127.0.0.1:1", "g-track-7"), "TORCS has no track 'g-track-7'; the nearest is 'g-track-"),
+        (("127.0.0.1:1", "g-track-1,"), "TORCS has no track ''; the nearest is "),
+        (("127.0.0.1:1", TRACK, "--car", "car1"), "TORCS has no car 'car1'; the nearest is 'car"),
+        (("127.0.0.1:1", TRACK, "--retry-seconds", "0"), "cannot connect to 127.0.0.1:1"),
+        (("127.0.0.1:1", TRACK, "--record", "/no/such"), "--record: there is no folder /no/such"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    done = program(FAMILY, *arguments)
+    assert done.returncode == (1 if "connect" in sentence else 2)
+    assert done.stderr.startswith(f"TORCS/main: {sentence}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--video", "films"], "these races have no screen: --record FOLDER writes where the first car drives"),
+        (["--display"], "these races have no screen: --record FOLDER writes where the first car drives"),
+        (["--metric", "speed"], "--metric: the robot sends distance, mean_speed and lap_seconds by itself"),
+        (["--record", ".", "--connections", "2"], "--record is for one connection, and there are 2"),
+    ],
+)
+def test_options_of_other_families_are_refused(options: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        refuse(parser().parse_args(["127.0.0.1:1", TRACK, *options]))
+    assert str(refused.value) == sentence
+
+
+def test_without_the_game_or_the_robot_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(race, "PLACES", (str(tmp_path),))
+    with pytest.raises(
+        UsageError, match="there is no TORCS on this machine: install it; Debian: apt-get install torcs"
+    ):
+        race.program()
+    monkeypatch.setattr(race, "DRIVER", tmp_path / "relaax.so")
+    with pytest.raises(UsageError, match=r"there is no .*relaax\.so: build it: environments/TORCS/build"):
+        race.require_driver()
+
+
+def test_without_its_tools_the_build_names_them(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "environments/TORCS/build")]
+    bare = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "TORCS/build: there is no g++: install it; Debian: apt-get install g++\n",
+    )
+
+
+@torcs
+def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "HERE", tmp_path / "driver")
+    shutil.copytree(build.INCLUDE.parent, tmp_path / "driver", ignore=shutil.ignore_patterns("include", "*.so"))
+    monkeypatch.setattr(build, "INCLUDE", tmp_path / "driver" / "include")
+    with pytest.raises(build.NotBuiltError, match=r"the source of TORCS has no car\.h: name the folder"):
+        build.build(tmp_path)
+    for folder, place in build.FOLDERS.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        for header in (ROOT / "environments/TORCS/driver/include" / place).glob("*.h"):
+            shutil.copy(header, tmp_path / folder)
+    build.build(tmp_path)
+    assert (tmp_path / "driver" / "relaax.so").read_bytes().startswith(b"\x7fELF")
+
+
+@torcs
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_it_learns_to_drive(runs: Runs, short: bool) -> None:
+    """Of docs/results/torcs.md. At random: -13, 7 metres and 20 for standing still."""
+    target = "150" if short else "600"
+    run = runs.start("--target-return", target, "--seed", "1", "--no-progress", config="da3c_torcs")
+    assert run.running.wait(1100) == 0, run.running.report()
+    assert run.summary["status"] == "target_reached"
