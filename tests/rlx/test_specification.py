@@ -46,6 +46,7 @@ from relaax.rlx import (
 )
 from relaax.rlx.array_spaces import MAX_ELEMENTS
 from relaax.rlx.arrays import DTYPES, MAX_AXES, read_array
+from relaax.rlx.codecs import codec_named
 from relaax.rlx.handshake import MAX_TEXT_BYTES, MAX_TOKEN_BYTES
 from relaax.rlx.json_decoding import MAX_NESTING
 from relaax.rlx.messages import MAX_ENVIRONMENTS, MAX_FRAME_SKIP
@@ -208,6 +209,22 @@ def test_the_conversation_in_json() -> None:
         assert message_to_json(message, Sender.CLIENT) == json.loads(line)  # type: ignore[arg-type]
         if server.welcome is None:
             server.send(Welcome("s1", "da3c"))
+
+
+@pytest.mark.parametrize("sender", Sender)
+def test_every_message_in_json(sender: Sender) -> None:
+    """What each line says is read, and written again as it stands."""
+    (block,) = examples(f"{sender.value} messages")
+    codec, seen = codec_named("json"), set()
+    for line in block.splitlines():
+        message = codec.decode(line.encode(), sender)
+        assert message_to_json(message, sender) == json.loads(line)
+        seen |= json.loads(line).keys()
+    envelope = rlx_pb2.ClientMessage if sender is Sender.CLIENT else rlx_pb2.ServerMessage
+    kinds = {field.json_name for field in envelope.DESCRIPTOR.fields}
+    assert kinds - seen == ({"hello", "init"} if sender is Sender.CLIENT else {"ping", "pong", "bye"}), (
+        "shown elsewhere"
+    )
 
 
 def test_the_script_plays(tmp_path: Path) -> None:
