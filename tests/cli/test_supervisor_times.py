@@ -83,7 +83,7 @@ def test_a_second_interrupt_waits_for_no_environment(processes: Processes, tmp_p
     (tmp_path / "run" / "logs").mkdir(parents=True)
     run = processes.start_python(
         f"""
-import sys, threading
+import sys, time
 from pathlib import Path
 from relaax.cli.run import experiment
 from relaax.cli.run.plan import make_plan
@@ -95,6 +95,8 @@ plan = make_plan("da3c_gym_cartpole", ["run.stop_timeout=3600", "run.clients=1"]
 supervisor = Supervisor(plan, RunDirectory(Path({str(tmp_path / "run")!r})), run_tokens(plan))
 interrupted = experiment.SignalWatch(supervisor)
 supervisor.clients[0].start([sys.executable, "-c", {SLOW_TO_END!r}, "3600"])
+while "ready" not in supervisor.clients[0].last_words():
+    time.sleep(0.01)
 print("client", supervisor.clients[0].pid, flush=True)
 interrupted.event.wait()
 print("stopping", flush=True)
