@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -194,6 +195,18 @@ def test_conformance(built: Built, name: str, habit: str, short: bool) -> None:
     command = cartpole(language, out, "--environments", "3", "--autoreset", habit, "--episodes", "1000")
     rules = client_rules("*" if habit == "same_step" or not short else "[evlt]*")
     report = check_client(command, 60.0, rules, jobs=4)
+    assert not report.failed, not_passed(report)
+    assert set(not_passed(report)) <= TIMING
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_client_written_from_the_page_alone(short: bool) -> None:
+    """In Perl, which has no client here, by somebody who knew protocol/RLX.md and nothing else."""
+    if subprocess.run(["perl", "-MJSON::PP", "-e1"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine's Perl lacks its core modules: apt install perl")
+    command = ["perl", str(ROOT / "tests/clients/stranger.pl"), "{address}"]
+    report = check_client(command, 60.0, client_rules("[evlt]*" if short else "*"), jobs=4)
     assert not report.failed, not_passed(report)
     assert set(not_passed(report)) <= TIMING
 
