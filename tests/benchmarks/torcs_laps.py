@@ -14,8 +14,11 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from environments.TORCS.race import program
-from support.service import RELAAX
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from environments.TORCS.race import program  # noqa: E402
+from support.service import RELAAX  # noqa: E402
 
 COLUMNS = ("track", "kind", "metres", "driven", "seconds", "km_per_h", "finished")
 
