@@ -8,8 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # An interpreter of your choice: make setup PYTHON=python3.12
 export PYTHON
-# Processes that run tests.
-WORKERS ?= 2
+# Processes that run tests: one more than two cores, since many tests wait.
+WORKERS ?= 3
 export WORKERS
 # Hundreds of processes start: what each would compile anew is kept, whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -54,8 +54,8 @@ test: setup ## run every check and every fast test
 test-slow: setup ## run the slow tests: learning, soak, benchmarks
 	@$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
-test-slow-short: setup ## run the slow tests in their short form; one worker more, since many of them wait
-	@$(BIN)/pytest -m slow --short -n $$(($(WORKERS) + 1)) --dist loadgroup $(PYTEST_ARGS)
+test-slow-short: setup ## run the slow tests in their short form
+	@$(BIN)/pytest -m slow --short -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 clients-check: setup ## build the clients of protocol/clients and run everything that checks them
 	@tests/support/install-toolchains || true
