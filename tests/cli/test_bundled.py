@@ -154,7 +154,8 @@ def test_a_bundled_configuration_trains(runs: Runs, name: str) -> None:
     elif name.startswith("apex_gym"):
         steps = 3000  # actors may be 500 items ahead of a learner that has yet to begin
     run = runs.start(
-        *("--max-steps", f"{steps}"),
+        "--max-steps",
+        str(steps),
         "--set",
         "run.target_return=null",
         "--set",

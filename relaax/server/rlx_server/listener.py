@@ -270,7 +270,7 @@ class Listener:
         return True
 
     def _start(self, sock: socket.socket, arrival: PendingConnection) -> bool:
-        """Start a worker, or say that there is no room; return False if the system could not, and it is to be tried."""
+        """Start a worker, or say that there is no room; return False if the system could not: to be tried again."""
         try:
             host = sock.getpeername()[0]
         except OSError:  # it has disconnected

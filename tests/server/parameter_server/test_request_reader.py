@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 
@@ -70,6 +71,8 @@ def test_a_call_without_its_message_ends_and_is_told(
         assert values[f"{PREFIX}unfinished_calls"] == 0
     assert "of 127.0.0.1: " in caplog.text
     assert "1 x Check without its message for 0.1 s" in caplog.text
+    told = [record.created for record in caplog.records]
+    assert all(later - earlier > 0.9 for earlier, later in itertools.pairwise(told)), "once a second"
 
 
 def test_the_fifth_of_a_connection_is_refused_with_a_sentence() -> None:

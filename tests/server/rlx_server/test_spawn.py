@@ -15,6 +15,7 @@ import pytest
 
 from relaax import rlx
 from relaax.rlx import ErrorCode
+from support.keys import Keys
 from support.offline import ALGORITHM, start_offline_server, write_config, written_as_package
 from support.offline_algorithm import CRASH, FINISH, PROCESS_ID
 from support.processes import Processes, Running, wait_until
@@ -112,6 +113,22 @@ def test_a_worker_that_crashes_is_told_by_the_server(spawning: Server) -> None:
         line.say(rlx.Init(line.observation(CRASH)))
         assert isinstance(line.hear(), rlx.ConnectionClosed)
     wait_until(lambda: "SIGKILL" in server.stderr, "the server says how the worker ended")
+
+
+@pytest.mark.slow
+def test_there_is_no_room(processes: Processes, tmp_path: Path) -> None:
+    """Over TLS it takes a worker to say so."""
+    algorithm, keys = {"path": written(tmp_path)}, Keys(tmp_path / "keys")
+    server, address = start_offline_server(
+        processes, tmp_path, worker_start="spawn", memory_reserve=1e9, algorithm=algorithm, **keys.rlx_port()
+    )
+    with Line(address, tls=keys.context()) as line:
+        line.say(make_hello(token=keys.token))
+        error = line.expect(rlx.Error)
+        assert error.code is ErrorCode.OVERLOADED
+        assert "stay reserved" in error.message
+        (worker,) = server.children()
+        assert LIBRARY not in mapped(worker), "what is refused for want of memory takes little of it"
 
 
 @pytest.mark.slow
