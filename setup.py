@@ -92,7 +92,6 @@ def bundled_packages() -> dict[str, str]:
     return packages | {
         "relaax.protocol": "protocol",
         "relaax.protocol.vectors": "protocol/vectors",
-        "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
         "relaax.docs": "docs",
     }
 
@@ -108,6 +107,7 @@ setup(
             *("clients/javascript/src/*", "clients/c/rlx.h"),
         ],
         "relaax.cli.new.templates": ["*.html", "*.js"],
+        "relaax.environments.TORCS": ["build", "draw", "driver/*.cpp", "driver/*.h"],
         "relaax.docs": ["*.svg", "images/*.png", "results/*"],
         "": ["*.pyi", "*.json", "*.yaml", "*.Procfile", "*.md", "*.csv", "main", "requirements.txt", "Dockerfile"],
     },
