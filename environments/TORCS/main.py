@@ -18,7 +18,7 @@ from typing import Any
 
 try:
     from relaax.client import RunSummary, command, run
-    from relaax.client.address import CHECK, LOCAL, RANDOM, parse_endpoint
+    from relaax.client.address import CHECK, LOCAL, RANDOM, parse_address
     from relaax.client.base import tls_context
 except ModuleNotFoundError as error:
     if error.name != "relaax":
@@ -70,8 +70,8 @@ def is_carried(arguments: argparse.Namespace) -> bool:
     """Return whether this program speaks to the agent: where the robot's client for C cannot, or there is no server."""
     if arguments.address in (CHECK, LOCAL, RANDOM) or arguments.measure is not None or arguments.codec != "protobuf":
         return True
-    encrypted = tls_context(arguments.tls, arguments.tls_ca, arguments.address) is not None
-    return encrypted or parse_endpoint(arguments.address).path is not None
+    several = any(character in arguments.address for character in "/,@")  # servers, a file of them, a WebSocket
+    return several or tls_context(arguments.tls, arguments.tls_ca) is not None
 
 
 def carried(
@@ -84,12 +84,12 @@ def carried(
 
 def directly(racing: Any, arguments: argparse.Namespace, tracks: Tracks, settings: dict[str, Any]) -> RunSummary:
     """Start races whose robots speak to the server, and wait for their ends."""
-    endpoint = parse_endpoint(arguments.address)
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    name, port = parse_address(arguments.address)
+    host = f"[{name}]" if ":" in name else name
     count = arguments.environments
     with racing.Grid() as grid:
         for index in range(count):
-            own = keys(arguments, f"{host}:{endpoint.port}", index)
+            own = keys(arguments, f"{host}:{port}", index)
             for name in ("episodes", "steps"):
                 if settings[name] is not None:
                     own[name] = (settings[name] + index) // count

@@ -208,15 +208,15 @@ def test_text_is_refused(line: Line) -> None:
 @pytest.mark.parametrize(
     "spoiled",
     [
-        b"\x82\x01x",  # not masked
-        b"\xc2\x81\0\0\0\0x",  # a reserved bit
-        b"\x83\x81\0\0\0\0x",  # an unknown opcode
-        message(b"x", 0),  # the rest of nothing
-        message(b"x", 2, fin=False) + message(b"x", 2),  # two beginnings
-        message(b"x" * 126, PING),
-        message(b"x", PING, fin=False),
-        message(b"\x03", CLOSE),
-        message(struct.pack(">H", 1005), CLOSE),
+        pytest.param(b"\x82\x01x", id="not masked"),
+        pytest.param(b"\xc2\x81\0\0\0\0x", id="a reserved bit"),
+        pytest.param(b"\x83\x81\0\0\0\0x", id="an unknown opcode"),
+        pytest.param(message(b"x", 0), id="the rest of nothing"),
+        pytest.param(message(b"x", 2, fin=False) + message(b"x", 2), id="two beginnings"),
+        pytest.param(message(b"x" * 126, PING), id="a long ping"),
+        pytest.param(message(b"x", PING, fin=False), id="a ping in parts"),
+        pytest.param(message(b"\x03", CLOSE), id="half a code"),
+        pytest.param(message(struct.pack(">H", 1005), CLOSE), id="a code that nobody sends"),
     ],
 )
 def test_what_is_no_websocket(line: Line, spoiled: bytes) -> None:
