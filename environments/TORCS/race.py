@@ -31,6 +31,7 @@ MISSING = "install it; Debian: apt-get install torcs"
 UNBUILT = "build it: environments/TORCS/build"
 _LINE = "relaax "  # begins what the driver says, among what TORCS prints
 _FOREVER = 1_000_000  # laps: episodes end, the race does not
+_WHEN_WATCHED = 'read -r go && exec "$@" < /dev/null'  # a program that is killed before leaves nothing behind
 
 _RACE = """<?xml version="1.0" encoding="UTF-8"?>
 <params name="race" type="param" mode="mw">
@@ -114,11 +115,12 @@ class Race:
         try:
             _populate(Path(home), folder, data)
             _write(Path(home), track, car, keys)
+            places = ["-l", home, "-L", f"{home}/lib", "-D", str(data)]
             self.process = subprocess.Popen(
-                [str(folder / "torcs-bin"), "-l", home, "-L", f"{home}/lib", "-D", str(data), "-r", f"{home}/race.xml"],
+                ["sh", "-c", _WHEN_WATCHED, "sh", str(folder / "torcs-bin"), *places, "-r", f"{home}/race.xml"],
                 cwd=data,
                 env={**os.environ, "LD_LIBRARY_PATH": str(folder / "lib"), TOKEN_VARIABLE: token},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL if quiet else subprocess.PIPE,
                 stderr=subprocess.DEVNULL if quiet else subprocess.STDOUT,
                 text=True,
@@ -129,6 +131,9 @@ class Race:
             self._watchman.close()
             raise Failure(f"TORCS does not begin: {error}") from error
         self._watchman.watch(-self.process.pid)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as watched:  # it has been ended meanwhile
+            watched.write("\n")
 
     def said(self) -> Iterator[list[str]]:
         """Yield what the robot says until it ends, in words. Raises Failure if TORCS ended by itself."""

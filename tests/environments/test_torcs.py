@@ -30,6 +30,7 @@ from support.torcs import DEGREES, PLACE, RANGE, RAYS, SPEED, always, careful, o
 
 FAMILY, TRACK, LENGTH = "TORCS", "g-track-1", 2057.56
 torcs = pytest.mark.usefixtures("game")
+pytestmark = pytest.mark.timeout(1200)  # the first may have to download 700 MB
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +309,6 @@ def test_another_source_is_named_by_its_folder(tmp_path: Path, monkeypatch: pyte
 
 @torcs
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_it_learns_to_drive(runs: Runs, short: bool) -> None:
     """Of docs/results/torcs.md. At random: -13, 7 metres and 20 for standing still."""
     target = "150" if short else "600"
