@@ -1,8 +1,7 @@
 """RLX over a WebSocket, without the socket: a binary message for each frame, and back.
 
 A message has a length of its own, so the four bytes before a frame's payload are left out on the wire, and put back for
-the protocol core, which knows nothing of all this. It judges lengths as over TCP: of a message that is too long it is
-told the length alone.
+the protocol core, which knows nothing of all this.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import OPEN, Protocol
 
 from relaax.rlx import ErrorCode, RemoteProtocolError
-from relaax.rlx.framing import HEADER_BYTES
+from relaax.rlx.framing import HEADER_BYTES, too_large
 
 NOT_BINARY = "a text message: RLX has binary messages only, in JSON too (the bytes of its UTF-8)"
 _LENGTH = struct.Struct(">I")
-_LONGEST = 2**32 - 1
+_CONTROL_BYTES = 125  # the longest frame of control, which may come between a message's fragments
 
 QUIET = logging.getLogger("relaax.websocket.library")
 """The library's logger: at the level DEBUG it would write tokens, which are in the frames."""
@@ -34,6 +33,16 @@ class HeldFailure(Protocol):
     """A part of the library's protocols: a failure does not close at once, so that RLX's last word can come before."""
 
     failure: tuple[int, str] | None = None
+    _limit: int | None = None
+
+    @property
+    def max_message_size(self) -> int | None:
+        """The longest message. Between its fragments frames of control may come, which the library would count too."""
+        return self._limit if self._limit is None or self.current_size is None else self._limit + _CONTROL_BYTES
+
+    @max_message_size.setter
+    def max_message_size(self, limit: int | None) -> None:
+        self._limit = limit
 
     def fail(self, code: CloseCode | int, reason: str = "") -> None:
         """Note a failure, instead of sending a Close frame. Nothing more may be received."""
@@ -71,12 +80,12 @@ class MessageStream:
         frames = bytearray()
         for event in events:
             if isinstance(event, Frame) and self.broken is None:
-                frames += self._taken(event)
+                frames += self._taken(event, limit)
         if protocol.failure is not None and self.broken is None:
-            frames += self._mistake(protocol.failure[1])
+            self.broken = self._mistake(protocol.failure[1], limit)
         return bytes(frames)
 
-    def _taken(self, frame: Frame) -> bytes:
+    def _taken(self, frame: Frame, limit: int) -> bytes:
         """Return the RLX frame that this WebSocket frame completes, if it does."""
         if frame.opcode is Opcode.TEXT:
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "binary messages only")
@@ -85,18 +94,20 @@ class MessageStream:
             self.ended = True
         elif frame.opcode in (Opcode.BINARY, Opcode.CONT):
             self._parts += frame.data
-            if frame.fin:
+            if len(self._parts) > limit:
+                self._protocol.fail(CloseCode.MESSAGE_TOO_BIG, "")
+                self.broken = _too_large(len(self._parts), limit)
+            elif frame.fin:
                 whole, self._parts = self._parts, bytearray()
                 return _LENGTH.pack(len(whole)) + whole
         return b""
 
-    def _mistake(self, reason: str) -> bytes:
-        """Return the length of a message that is too long, on which the core stumbles; note any other mistake."""
+    def _mistake(self, reason: str, limit: int) -> RemoteProtocolError:
+        """Return what is wrong with bytes that the library cannot take."""
         error = self._protocol.parser_exc
         if isinstance(error, PayloadTooBig):
-            return _LENGTH.pack(min((error.size or 0) + (error.current_size or 0), _LONGEST))
-        self.broken = RemoteProtocolError(ErrorCode.MALFORMED, f"no WebSocket: {reason}")
-        return b""
+            return _too_large((error.size or 0) + (error.current_size or 0), limit)
+        return RemoteProtocolError(ErrorCode.MALFORMED, f"no WebSocket: {reason}")
 
     def sealed(self, data: bytes | memoryview) -> bytes:
         """Return the messages that carry whole RLX frames. Raises WebSocketOver."""
@@ -123,3 +134,7 @@ class MessageStream:
             else:
                 self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         return self.to_send()
+
+
+def _too_large(length: int, limit: int) -> RemoteProtocolError:
+    return RemoteProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(length, limit))

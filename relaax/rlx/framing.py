@@ -23,7 +23,7 @@ def frame(payload: bytes, max_frame_bytes: int) -> bytes:
 def framed(pieces: Sequence[Piece], length: int, max_frame_bytes: int) -> bytes:
     """Return one frame whose payload, of `length` bytes, is in pieces: they are copied once. Raises as `frame`."""
     if length > max_frame_bytes:
-        raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, max_frame_bytes))
+        raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(length, max_frame_bytes))
     return b"".join([_HEADER.pack(length), *pieces])
 
 
@@ -70,7 +70,7 @@ class FrameReader:
         payload, self._payload = self._payload, None
         if payload is not None:
             if len(payload) > self.max_frame_bytes:  # which was larger when it came
-                raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(len(payload), self.max_frame_bytes))
+                raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(len(payload), self.max_frame_bytes))
             return payload
         end = self._end_of_frame(0)
         if end is None:
@@ -96,7 +96,7 @@ class FrameReader:
             return None
         (length,) = _HEADER.unpack_from(self._buffer, at)
         if length > self.max_frame_bytes:
-            raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, _too_large(length, self.max_frame_bytes))
+            raise ProtocolError(ErrorCode.FRAME_TOO_LARGE, too_large(length, self.max_frame_bytes))
         if length == 0:
             raise ProtocolError(ErrorCode.MALFORMED, "a frame of length 0 holds no message")
         end: int = at + HEADER_BYTES + length
@@ -108,5 +108,6 @@ class FrameReader:
         self._payload = None
 
 
-def _too_large(length: int, limit: int) -> str:
+def too_large(length: int, limit: int) -> str:
+    """Return the sentence about a frame over the limit, both in bytes."""
     return f"a frame of {length} bytes; the limit is {limit}"

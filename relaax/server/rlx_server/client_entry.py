@@ -97,7 +97,7 @@ class ClientEntrance:
         try:
             if self._peer.secure(context, timeout):
                 return True
-        except (PeerGone, PeerSilent, TlsFailed) as error:
+        except (PeerGone, PeerSilent, TlsFailed, HttpRefused) as error:  # a request may come with the handshake's end
             self._failed(str(error) or "it disconnected or timed out during the TLS handshake")
             return False
         self._failed(SPEAKS_TLS)

@@ -129,6 +129,36 @@ def test_what_is_neither_gets_one_too(guarded: Server, said: bytes, begins: byte
         assert b"his port speaks TLS" in answer
 
 
+@pytest.mark.parametrize(
+    "said", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", request()[:-2] + b"Origin: https://a.b\r\n\r\n"]
+)
+def test_a_request_that_comes_with_the_end_of_the_handshake(guarded: Server, keys: Keys, said: bytes) -> None:
+    """As browsers send it. It is refused as any other."""
+    server, address = guarded
+    host, _, port = address.rpartition(":")
+    arrived, left = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = keys.context().wrap_bio(arrived, left, server_hostname=host)
+    with socket.create_connection((host, int(port)), PATIENCE) as sock:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                sock.sendall(left.read())
+                arrived.write(sock.recv(1 << 16))
+        tls.write(said)
+        sock.sendall(left.read())
+        answer = b""
+        while piece := sock.recv(1 << 16):
+            arrived.write(piece)
+            with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+                while part := tls.read(1 << 16):
+                    answer += part
+    assert answer.startswith((b"HTTP/1.1 426 ", b"HTTP/1.1 403 "))
+    wait_until(lambda: f"refused a client: HTTP {answer[9:12].decode()}" in server.stderr, "the log says so")
+    assert "Traceback" not in server.stderr
+
+
 def test_tls_on_a_plain_port_ends_with_its_reason(shared: Server, keys: Keys) -> None:
     server, address = shared
     with pytest.raises(ssl.SSLError):
@@ -155,16 +185,16 @@ def test_old_versions_of_tls_are_refused(guarded: Server, keys: Keys) -> None:
         Line(address, tls=context)
 
 
-def test_those_who_do_not_go_on_keep_nobody_waiting(guarded: Server, keys: Keys) -> None:
+def test_those_who_do_not_go_on_keep_nobody_waiting(serve, keys: Keys) -> None:  # type: ignore[no-untyped-def]
     """Each has said the first words of TLS, so that a process waits for it."""
-    server, address = guarded
+    server, address = serve(handshake_timeout=300.0, **keys.rlx_port())
     with contextlib.ExitStack() as held:
         for _ in range(MAX_STALLED + 16):
             held.enter_context(contextlib.closing(hesitant(address, keys)))
         with Line(address, tls=keys.context()) as line:
             line.open(token=keys.token)
             assert line.init() == 0
-        assert len(server.children()) <= MAX_STALLED + 16 + 1
+        wait_until(lambda: len(server.children()) <= MAX_STALLED, "the oldest are ended")
     wait_until(lambda: not server.children(), "nobody is left")
 
 
