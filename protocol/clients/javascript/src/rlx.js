@@ -15,6 +15,7 @@ const MODES = { train: 1, exploit: 2 };
 const HANDSHAKE_BYTES = 65536;
 const CONNECT_SECONDS = 30;
 const QUIET_SECONDS = 60; // before the welcome
+const LEAST_SILENCE = 5; // seconds, however often the server lets its heart beat
 
 /** Why a call did not do what it should. `code` is that of section 9, or 0. Wrong arguments are a RangeError instead. */
 export class RlxError extends Error {
@@ -155,12 +156,10 @@ export class Client {
     this.#over ??= new Failed("the client was closed");
     if (!this.#line) return;
     const line = this.#line;
-    if (!this.#busy) {
-      this.#send(BYE, []);
-      line.close();
-      for (const until = Date.now() + 1000; !line.ended && Date.now() < until; ) await line.wait(0.5);
-    }
-    this.#hangUp();
+    this.#send(BYE, []);
+    line.close();
+    for (const until = Date.now() + 1000; !this.#busy && !line.ended && Date.now() < until; ) await line.wait(0.5);
+    this.#hangUp(); // also for a call that waits
   }
 
   #all(make) {
@@ -211,7 +210,9 @@ export class Client {
   /** One connection, to the address whose turn it is. */
   async #attempt() {
     const address = this.addresses[this.#address % this.addresses.length];
-    [this.limit, this.silence, this.answered, this.names] = [HANDSHAKE_BYTES, QUIET_SECONDS, false, undefined];
+    [this.limit, this.room, this.silence] = [HANDSHAKE_BYTES, HANDSHAKE_BYTES, QUIET_SECONDS];
+    [this.answered, this.names] = [false, undefined];
+    const hello = this.#hello();
     try {
       this.#line = await open(address, this.options.tls, CONNECT_SECONDS);
     } catch (error) {
@@ -219,15 +220,17 @@ export class Client {
       if (error.constructor !== Error) throw new RangeError(error.message);
       this.#interrupt(`cannot connect to ${address}: ${error.message}`);
     }
-    this.#line.heard = () => this.#busy || this.#overhear();
-    await this.#exchange(HELLO, this.#hello(), WELCOME);
+    if (this.#over) this.#hangUp(); // it was closed meanwhile
+    else this.#line.heard = () => this.#busy || this.#overhear();
+    await this.#exchange(HELLO, hello, WELCOME);
     this.#timer = setInterval(() => this.#keepAlive(), 1000 * Math.min(this.idle / 4, 30));
     this.#timer.unref?.();
   }
 
+  /** Raises RangeError if it is too long: before there is a connection. */
   #hello() {
     const { environment, host, token, frameSkip, reportsEpisodes, observation, action } = this.options;
-    return wire.join([
+    const hello = wire.join([
       wire.integer(1, 1),
       wire.text(2, "relaax-javascript"),
       wire.text(3, VERSION),
@@ -243,6 +246,9 @@ export class Client {
       wire.text(13, this.sessionId),
       wire.integer(14, reportsEpisodes ? 1 : 0),
     ]);
+    if (hello.length > HANDSHAKE_BYTES - 8)
+      throw new RangeError(`a hello of ${hello.length} bytes; 64 KiB are allowed: give bounds for all elements together`);
+    return hello;
   }
 
   async #ask(kind, content, due) {
@@ -294,7 +300,7 @@ export class Client {
   #look(due) {
     try {
       while (this.#line) {
-        const payload = this.#line.take(this.limit);
+        const payload = this.#line.take(this.room);
         if (!payload) break;
         const answer = this.#read(payload, due);
         if (answer !== undefined) return answer;
@@ -336,7 +342,10 @@ export class Client {
     const twice = this.habits.includes(HABITS.same_step) ? 2 : 1;
     if (Math.max(twice * bytes(this.observation), bytes(this.action)) > most)
       throw new wire.Wrong(9, "frames that are too short for these spaces");
-    [this.sessionId, this.algorithm, this.limit, this.idle, this.silence] = [session, algorithm, most, idle, 3 * heartbeat];
+    const needed = bytes(this.action) + 16 * this.count + 512 * this.action.length; // of any answer; nothing longer is read
+    [this.limit, this.room] = [most, Math.min(most, Math.max(needed, HANDSHAKE_BYTES))];
+    [this.sessionId, this.algorithm, this.idle] = [session, algorithm, idle];
+    this.silence = Math.max(3 * heartbeat, LEAST_SILENCE);
     [this.nameBytes, this.nameLimit, this.names] = [wire.readUint32(limits, 4), wire.readUint32(limits, 5), new Set()];
     return true;
   }

@@ -45,7 +45,7 @@ async function serve(scripts, play) {
   try {
     await play(`127.0.0.1:${server.address().port}`);
   } finally {
-    server.close();
+    await new Promise((resolve) => server.close(resolve)); // once all has been heard
   }
   return told;
 }
@@ -104,6 +104,33 @@ test("refused before it is sent", async () => {
   assert.throws(() => make("a:1", { autoreset: ["disabled", "disabled"] }), RangeError);
   assert.throws(() => make("a:1", { mode: "toString" }), RangeError);
   for (const address of ["nonsense", "a:b", "http://localhost:1/"]) await assert.rejects(make(address).connect(), RangeError);
+});
+
+test("closed while it connects, and while an answer is due", async () => {
+  let told = await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address);
+    const begun = client.init(SEEN);
+    await client.close();
+    await assert.rejects(begun, /the client was closed/);
+    await assert.rejects(client.init(SEEN), /the client was closed/);
+  });
+  assert.equal(told, "");
+  told = await serve([[WELCOME, ACTIONS]], async (address) => {
+    const client = make(address);
+    await client.init(SEEN);
+    const waiting = assert.rejects(client.step([1], SEEN), /the client was closed/);
+    await client.close();
+    await waiting;
+  });
+  assert.ok(told.endsWith("000000024200")); // bye
+});
+
+test("a hello that is too long is refused before there is a connection", async () => {
+  const told = await serve([], async (address) => {
+    const client = make(address, { observation: box("float32", [9000], { low: Array(9000).fill(-1) }) });
+    for (let i = 0; i < 2; i += 1) await assert.rejects(client.init([Array(9000).fill(0)]), /64 KiB/);
+  });
+  assert.equal(told, "");
 });
 
 test("values are those of the space", () => {
