@@ -50,9 +50,9 @@ typedef struct rlx_transport {
     void (*close)(void *connection, int linger);
 } rlx_transport;
 
-/* Fill with zeros first: 0 or NULL is the usual value. Texts are not copied. */
+/* Fill with zeros first: 0 or NULL is the usual value. Texts, like spaces, are not copied; autoreset and transport are. */
 typedef struct rlx_config {
-    const char *addresses;          /* "HOST:PORT", or several with commas between: the next after each failure */
+    const char *addresses;          /* "HOST:PORT", or several with commas between: the next one after each failure */
     const char *token, *environment, *host, *session_id;
     rlx_space observation, action;
     uint32_t environments;          /* N; 0 counts as 1 */
@@ -73,7 +73,7 @@ typedef struct rlx_outcome {
     const void *const *observation;     /* not in rlx_reset */
     const uint8_t *terminated;          /* N, or NULL: all false. Not in rlx_reset */
     const uint8_t *truncated;
-    const void *const *final_observation; /* where an episode was truncated, in SAME_STEP and in rlx_reset */
+    const void *const *final_observation; /* where an episode was truncated, in SAME_STEP (rows of others are ignored) and in rlx_reset */
     const rlx_episode *episodes;
     size_t episode_count;
 } rlx_outcome;
@@ -151,13 +151,13 @@ struct rlx_client {
     rlx_config config;
     rlx_transport transport;
     void *connection;
-    int state, answered, lost, finished, code, failures, default_habit;
+    int state, broken, answered, lost, finished, code, failures; /* broken: nothing can be written any more */
     size_t address, limit, expected;         /* limit: of a frame; expected: the longest that this client takes */
     double silence, retry_after, since;
     uint32_t name_bytes, name_limit, name_count;
     uint64_t names[RLX__NAMES], global_step, random;
     rlx__value observation, action;
-    uint8_t *in, *out, *at, *actions, *between, *ended, *cut;
+    uint8_t *in, *out, *at, *actions, *between, *ended, *cut, *habit;
     size_t in_from, in_to, in_size, out_size, scalar_size;
     const void *action_at[RLX__LEAVES];
     double *returns;
@@ -185,12 +185,17 @@ static int rlx__reach(const struct addrinfo *to) {
     int fd = socket(to->ai_family, to->ai_socktype, to->ai_protocol), one = 1, failed = 0;
     socklen_t size = sizeof failed;
     struct pollfd ready;
+    double until = rlx__now() + 10, left;
     if (fd < 0) return -1;
     fcntl(fd, F_SETFL, O_NONBLOCK);
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     ready.fd = fd, ready.events = POLLOUT, ready.revents = 0;
-    if (connect(fd, to->ai_addr, to->ai_addrlen) < 0 && (errno != EINPROGRESS || poll(&ready, 1, 10000) != 1 ||
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &size) < 0 || failed != 0)) return close(fd), -1;
+    if (connect(fd, to->ai_addr, to->ai_addrlen) < 0) {
+        failed = errno != EINPROGRESS;
+        while (!failed && (left = until - rlx__now()) > 0 && poll(&ready, 1, (int)(left * 1e3) + 1) < 0) failed = errno != EINTR;
+        if (failed || ready.revents == 0 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &failed, &size) < 0 || failed != 0)
+            return close(fd), -1;
+    }
     fcntl(fd, F_SETFL, 0);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
@@ -217,19 +222,23 @@ static void *rlx__socket_open(void *context, const char *host, const char *port)
 
 static ptrdiff_t rlx__socket_read(void *connection, void *data, size_t size, double seconds) {
     rlx__socket *s = (rlx__socket *)connection;
+    double until = rlx__now() + seconds;
     ptrdiff_t got;
-    if (seconds != s->seconds) rlx__patience(s->fd, SO_RCVTIMEO, s->seconds = seconds);
-    do got = recv(s->fd, data, size, 0); while (got < 0 && errno == EINTR);
+    do { /* a signal ends a wait: the rest of it is left */
+        if (seconds != s->seconds) rlx__patience(s->fd, SO_RCVTIMEO, s->seconds = seconds);
+        got = recv(s->fd, data, size, 0);
+    } while (got < 0 && errno == EINTR && (seconds = until - rlx__now()) > 0);
     return got;
 }
 
 static int rlx__socket_write(void *connection, const void *data, size_t size) {
     const uint8_t *from = (const uint8_t *)data;
+    double until = rlx__now() + 60;
     while (size > 0) {
         ptrdiff_t sent = send(((rlx__socket *)connection)->fd, from, size, RLX__SEND_FLAGS);
-        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno == EINTR && rlx__now() < until) continue;
         if (sent <= 0) return -1;
-        from += sent, size -= (size_t)sent;
+        from += sent, size -= (size_t)sent, until = rlx__now() + 60;
     }
     return 0;
 }
@@ -256,7 +265,7 @@ static int rlx__say(rlx_client *c, int code, int verdict, const char *format, ..
 
 static void rlx__hang_up(rlx_client *c, int linger) {
     if (c->state != RLX__CLOSED) c->transport.close(c->connection, linger);
-    c->state = RLX__CLOSED, c->in_from = c->in_to = c->scalar_size = 0;
+    c->state = RLX__CLOSED, c->broken = 0, c->in_from = c->in_to = c->scalar_size = 0;
 }
 
 /* --- Writing: back to front, so that the length of a part is known when it is put before it ------------------------ */
@@ -295,22 +304,21 @@ static void rlx__put_part(rlx_client *c, unsigned field, const uint8_t *end) {
     rlx__put_varint(c, field << 3 | 2);
 }
 
-static void rlx__put_shape(rlx_client *c, const uint32_t *shape, size_t axes, uint32_t n) {
+static void rlx__put_shape(rlx_client *c, unsigned field, const uint32_t *shape, size_t axes, uint32_t n) {
     const uint8_t *end = c->at;
-    size_t i;
     if (axes == 0 && n == 0) return;
-    for (i = axes; i-- > 0;) rlx__put_varint(c, shape[i]);
+    while (axes-- > 0) rlx__put_varint(c, shape[axes]);
     if (n > 0) rlx__put_varint(c, n);
-    rlx__put_part(c, 2, end);
+    rlx__put_part(c, field, end);
 }
 
 static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
-    const uint8_t *end = c->at, *part, *entry;
+    const uint8_t *end = c->at, *entry;
     size_t i;
     if (s->kind == RLX_BOX) {
         if (s->highs > 0) rlx__put_bytes(c, 4, s->high, 8 * s->highs);
         if (s->lows > 0) rlx__put_bytes(c, 3, s->low, 8 * s->lows);
-        rlx__put_shape(c, s->shape, s->axes, 0);
+        rlx__put_shape(c, 2, s->shape, s->axes, 0);
         rlx__put_integer(c, 1, (uint64_t)s->dtype);
     } else if (s->kind == RLX_DISCRETE) {
         rlx__put_integer(c, 2, (uint64_t)s->start);
@@ -319,9 +327,7 @@ static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
         for (i = s->axes; i-- > 0;) rlx__put_varint(c, (uint64_t)s->nvec[i]);
         rlx__put_part(c, 1, end);
     } else if (s->kind == RLX_MULTI_BINARY) {
-        const uint32_t *shape = s->shape;
-        for (i = s->axes; i-- > 0;) rlx__put_varint(c, shape[i]);
-        if (s->axes > 0) rlx__put_part(c, 1, end);
+        rlx__put_shape(c, 1, s->shape, s->axes, 0);
     } else {
         for (i = s->parts; i-- > 0;) {
             entry = c->at;
@@ -331,8 +337,7 @@ static void rlx__put_space(rlx_client *c, unsigned field, const rlx_space *s) {
             rlx__put_part(c, 1, entry);
         }
     }
-    part = end;
-    rlx__put_part(c, (unsigned)s->kind, part);
+    rlx__put_part(c, (unsigned)s->kind, end);
     rlx__put_part(c, field, end);
 }
 
@@ -343,18 +348,19 @@ static void rlx__put_leaves(rlx_client *c, unsigned field, const void *const *le
         const rlx__leaf *leaf = &c->observation.leaf[i];
         const uint8_t *end = c->at;
         rlx__put_bytes(c, 3, leaves[i], leaf->size * c->config.environments);
-        rlx__put_shape(c, leaf->shape, leaf->axes, c->config.environments);
+        rlx__put_shape(c, 2, leaf->shape, leaf->axes, c->config.environments);
         rlx__put_integer(c, 1, (uint64_t)leaf->dtype);
         rlx__put_part(c, field, end);
     }
 }
 
 static void rlx__put_mask(rlx_client *c, unsigned field, const uint8_t *mask) {
-    uint32_t i, n = c->config.environments;
-    if (mask == NULL || memchr(mask, 1, n) == NULL) return;
-    for (i = n; i-- > 0;) rlx__put(c, &mask[i], 1);
-    rlx__put_varint(c, n);
-    rlx__put_varint(c, field << 3 | 2);
+    uint32_t i, n = c->config.environments, any = 0;
+    const uint8_t *end = c->at;
+    for (i = 0; mask != NULL && i < n; i++) any |= mask[i];
+    if (any == 0) return;
+    for (i = n; i-- > 0;) rlx__put_varint(c, mask[i] != 0);
+    rlx__put_part(c, field, end);
 }
 
 static void rlx__put_episodes(rlx_client *c, unsigned field, const rlx_outcome *o) {
@@ -369,23 +375,30 @@ static void rlx__put_episodes(rlx_client *c, unsigned field, const rlx_outcome *
     }
 }
 
-/* The content is put; it becomes a frame, the gathered scalars come before it, and one call writes all. */
-static int rlx__send(rlx_client *c, unsigned kind) {
+static void rlx__begin(rlx_client *c) { c->at = c->out + c->out_size; }
+
+/* The content is put; it becomes a frame. Its size, more than the limit where the server does not take it. */
+static size_t rlx__put_length(rlx_client *c, unsigned kind) {
     uint8_t length[4];
     size_t size, i;
     rlx__put_part(c, kind, c->out + c->out_size);
     size = c->at == NULL ? c->out_size + 1 : (size_t)(c->out + c->out_size - c->at);
-    if (size > c->limit) return rlx__say(c, RLX__LIMIT, RLX_INVALID, "the message is longer than the server takes");
     for (i = 0; i < 4; i++) length[i] = (uint8_t)(size >> (24 - 8 * i));
     rlx__put(c, length, 4);
-    if (kind != RLX__BYE) rlx__put(c, c->scalars, c->scalar_size), c->scalar_size = 0;
-    if (c->at != NULL && c->transport.write(c->connection, c->at, (size_t)(c->out + c->out_size - c->at)) == 0)
-        return RLX_OK;
-    rlx__hang_up(c, 0);
-    return rlx__say(c, 0, RLX_INTERRUPTED, "the connection was lost while writing");
+    return size;
 }
 
-static void rlx__begin(rlx_client *c) { c->at = c->out + c->out_size; }
+static int rlx__last_words(rlx_client *c);
+
+/* The content is put; it becomes a frame, the gathered scalars come before it, and one call writes all. */
+static int rlx__send(rlx_client *c, unsigned kind) {
+    if (rlx__put_length(c, kind) > c->limit)
+        return rlx__say(c, RLX__LIMIT, RLX_INVALID, "the message is longer than the server takes");
+    rlx__put(c, c->scalars, c->scalar_size), c->scalar_size = 0;
+    if (c->at != NULL && c->transport.write(c->connection, c->at, (size_t)(c->out + c->out_size - c->at)) == 0)
+        return RLX_OK;
+    return rlx__last_words(c);
+}
 
 static int rlx__bye(rlx_client *c, const char *reason) {
     rlx__begin(c);
@@ -395,7 +408,8 @@ static int rlx__bye(rlx_client *c, const char *reason) {
 
 static int rlx__mistake(rlx_client *c, int code, const char *what) {
     int verdict = c->answered ? RLX_INTERRUPTED : RLX_FAILED; /* section 9 */
-    rlx__bye(c, what);
+    if (c->broken) return RLX_INTERRUPTED;
+    c->broken = 1, c->scalar_size = 0, rlx__bye(c, what);
     rlx__hang_up(c, 0);
     return rlx__say(c, code, verdict, "the server's mistake: %s", what);
 }
@@ -490,33 +504,41 @@ static int rlx__infinite(int dtype, const uint8_t *p) {
     return dtype == RLX_FLOAT64 && (p[7] & 0x7f) == 0x7f && (p[6] & 0xf0) == 0xf0;
 }
 
+/* Whether a value is below its bound (sign -1: above), by more than bounds are rounded. An infinite one is none. */
+static int rlx__beyond(const double *bounds, size_t count, size_t i, double value, double slack, int sign) {
+    const double *bound = count == 0 ? NULL : &bounds[count == 1 ? 0 : i];
+    if (bound == NULL || rlx__infinite(RLX_FLOAT64, (const uint8_t *)bound)) return 0;
+    return sign * value < sign * *bound - slack * (*bound < 0 ? -*bound : *bound);
+}
+
 static int rlx__in_range(const rlx__leaf *leaf, const uint8_t *p, size_t i, int bounds) {
     static const double half_unit[3] = {1 / 2048.0, 1 / 16777216.0, 0};
     const rlx_space *s = leaf->space;
-    double value, low, high, slack;
+    double value, slack;
     int64_t integer = 0;
     if (rlx__infinite(leaf->dtype, p)) return 0;
     if (leaf->dtype == RLX_BOOL || s->kind == RLX_MULTI_BINARY) return *p <= 1;
     if (s->kind != RLX_BOX) {
         memcpy(&integer, p, 8);
         if (s->kind == RLX_MULTI_DISCRETE) return integer >= 0 && integer < s->nvec[i];
-        return integer >= s->start && integer - s->start <= s->n - 1;
+        return integer >= s->start && integer <= s->start + (s->n - 1);
     }
     if (!bounds || s->lows + s->highs == 0) return 1;
     value = rlx__number(leaf->dtype, p);
     slack = leaf->dtype >= RLX_FLOAT16 ? half_unit[leaf->dtype - RLX_FLOAT16] : 0; /* bounds are rounded to the dtype */
-    low = s->lows == 0 ? value : s->low[s->lows == 1 ? 0 : i], high = s->highs == 0 ? value : s->high[s->highs == 1 ? 0 : i];
-    return !(value < low - slack * (low < 0 ? -low : low)) && !(value > high + slack * (high < 0 ? -high : high));
+    return !rlx__beyond(s->low, s->lows, i, value, slack, 1) && !rlx__beyond(s->high, s->highs, i, value, slack, -1);
 }
 
-/* Whether data of N values of a leaf are in its space; bounds of a box are only looked at for actions. */
-static int rlx__legal(const rlx__leaf *leaf, const void *data, uint32_t n, int bounds) {
+/* Whether data of N values of a leaf are in its space, those of `rows` if it is not NULL; bounds of a box are only looked
+ * at for actions. */
+static int rlx__legal(const rlx__leaf *leaf, const void *data, uint32_t n, const uint8_t *rows, int bounds) {
     const uint8_t *p = (const uint8_t *)data;
     size_t size = rlx__sizes[leaf->dtype], i;
+    uint32_t row;
     if (!bounds && leaf->space->kind == RLX_BOX && leaf->dtype > RLX_BOOL && leaf->dtype < RLX_FLOAT16) return 1;
-    for (; n > 0; n--)
+    for (row = 0; row < n; row++)
         for (i = 0; i < leaf->elements; i++, p += size)
-            if (!rlx__in_range(leaf, p, i, bounds)) return 0;
+            if ((rows == NULL || rows[row]) && !rlx__in_range(leaf, p, i, bounds)) return 0;
     return 1;
 }
 
@@ -544,7 +566,7 @@ static int rlx__read_array(rlx_client *c, rlx__in in, size_t index) {
     if (more < 0) return RLX__MALFORMED;
     if (!fits || axes != leaf->axes + 1 || dtype != (uint64_t)leaf->dtype || (size_t)(data.end - data.at) != size)
         return RLX__VALUE;
-    if (!rlx__legal(leaf, data.at, c->config.environments, 1)) return RLX__VALUE;
+    if (!rlx__legal(leaf, data.at, c->config.environments, NULL, 1)) return RLX__VALUE;
     memcpy((uint8_t *)c->action_at[index], data.at, size); /* the data of a frame may be anywhere: these are aligned */
     return 0;
 }
@@ -602,9 +624,9 @@ static int rlx__read_welcome(rlx_client *c, rlx__in in) {
     if (more < 0) return RLX__MALFORMED;
     if (version != 1) return RLX__VERSION;
     if (!(idle > 0 && heartbeat > 0)) return RLX__VALUE;
-    for (i = 0; i < c->config.autoresets; i++) if (c->config.autoreset[i] == RLX_SAME_STEP) twice = 2;
+    for (i = 0; i < n; i++) if (c->habit[i] == RLX_SAME_STEP) twice = 2;
     if (frame < n * twice * c->observation.size || frame < n * c->action.size) return RLX__LIMIT;
-    c->limit = (size_t)frame, c->silence = heartbeat < 1e5 ? 3 * heartbeat : 3e5;
+    c->limit = (size_t)frame, c->silence = heartbeat < 5 / 3. ? 5 : heartbeat < 1e5 ? 3 * heartbeat : 3e5;
     c->name_bytes = (uint32_t)name_bytes, c->name_limit = (uint32_t)(names < RLX__NAMES ? names : (uint64_t)RLX__NAMES), c->name_count = 0;
     return 0;
 }
@@ -662,6 +684,7 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
     }
     if (more < 0) return rlx__mistake(c, RLX__MALFORMED, "a frame is no Protobuf");
     if (found.number == 4 || found.number == 5 || found.number == 8) return rlx__farewell(c, found.number, found.bytes);
+    if (c->broken) return RLX_OK; /* what else it said is of no use any more */
     if (found.number == 6 || found.number == 7) {
         while ((more = rlx__next(&found.bytes, &f, 0)) == 1)
             if (f.number == 1 && f.type == 0) nonce = (uint32_t)f.integer;
@@ -681,6 +704,16 @@ static int rlx__look(rlx_client *c, rlx__in in, uint32_t due, int *got) {
     return RLX_OK;
 }
 
+/* Take in some bytes; as `read` of a transport. */
+static ptrdiff_t rlx__read(rlx_client *c, double seconds) {
+    ptrdiff_t read;
+    memmove(c->in, c->in + c->in_from, c->in_to - c->in_from);
+    c->in_to -= c->in_from, c->in_from = 0;
+    read = c->transport.read(c->connection, c->in + c->in_to, c->in_size - c->in_to, seconds);
+    if (read > 0) c->in_to += (size_t)read;
+    return read;
+}
+
 /* Look at the frames that are there, and read on, until what is due has come: what is behind it is looked at by the
  * next call. `due` 0: look at every whole frame that is there, do not read. */
 static int rlx__hear(rlx_client *c, uint32_t due) {
@@ -692,15 +725,22 @@ static int rlx__hear(rlx_client *c, uint32_t due) {
             if ((verdict = rlx__look(c, frame, due, &came)) != RLX_OK || (came && due != 0)) return verdict;
         }
         if (whole < 0 || due == 0) return verdict;
-        memmove(c->in, c->in + c->in_from, c->in_to - c->in_from);
-        c->in_to -= c->in_from, c->in_from = 0;
-        read = c->transport.read(c->connection, c->in + c->in_to, c->in_size - c->in_to, c->silence);
-        if (read <= 0) {
-            rlx__hang_up(c, 0);
-            return rlx__say(c, 0, RLX_INTERRUPTED, read == 0 ? "the server's stream ended" : "the server is gone or silent");
-        }
-        c->in_to += (size_t)read;
+        if ((read = rlx__read(c, c->silence)) > 0) continue;
+        rlx__hang_up(c, 0);
+        return rlx__say(c, 0, RLX_INTERRUPTED, read == 0 ? "the server's stream ended" : "the server is gone or silent");
     }
+}
+
+/* A write failed: what the server said before it closed may still be there, and says why. */
+static int rlx__last_words(rlx_client *c) {
+    double until = rlx__now() + 1;
+    int verdict;
+    if (c->broken) return RLX_INTERRUPTED; /* it was our own bye */
+    c->broken = 1;
+    do verdict = rlx__hear(c, 0); while (verdict == RLX_OK && rlx__now() < until && rlx__read(c, 0.5) > 0);
+    if (c->state == RLX__CLOSED) return verdict;
+    rlx__hang_up(c, 0);
+    return rlx__say(c, 0, RLX_INTERRUPTED, "the connection was lost while writing");
 }
 
 /* --- The client --------------------------------------------------------------------------------------------------- */
@@ -758,8 +798,8 @@ static const char *rlx__prepare(rlx_client *c) {
     if (g->environments == 0) g->environments = 1;
     if (g->mode == 0) g->mode = RLX_TRAIN;
     if (g->retry_seconds == 0) g->retry_seconds = 300;
-    if (g->autoresets == 0) c->default_habit = RLX_DISABLED, g->autoreset = &c->default_habit, g->autoresets = 1;
-    if (g->environments > 65536 || (g->autoresets != 1 && g->autoresets != g->environments))
+    if (g->mode != RLX_TRAIN && g->mode != RLX_EXPLOIT) return "a mode is not known";
+    if (g->environments > 65536 || (g->autoresets > 1 && g->autoresets != g->environments))
         return "there are 1 to 65536 environments, and one autoreset for all or for each";
     for (i = 0; i < g->autoresets; i++)
         if (g->autoreset[i] < RLX_DISABLED || g->autoreset[i] > RLX_NEXT_STEP) return "an autoreset is not known";
@@ -773,8 +813,10 @@ static const char *rlx__prepare(rlx_client *c) {
     for (i = 0; i < c->action.count; i++) actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
     c->in = (uint8_t *)malloc(c->in_size), c->out = (uint8_t *)malloc(c->out_size);
     c->actions = (uint8_t *)calloc(1, actions), c->returns = (double *)calloc(n, sizeof(double));
-    c->between = (uint8_t *)calloc(3, n), c->ended = c->between + n, c->cut = c->ended + n;
+    c->between = (uint8_t *)calloc(4, n), c->ended = c->between + n, c->cut = c->ended + n, c->habit = c->cut + n;
     if (!c->in || !c->out || !c->actions || !c->returns || !c->between) return "there is not enough memory";
+    for (i = 0; i < n; i++)
+        c->habit[i] = (uint8_t)(g->autoresets == 0 ? RLX_DISABLED : g->autoreset[g->autoresets == 1 ? 0 : i]);
     for (actions = 0, i = 0; i < c->action.count; i++) {
         c->action_at[i] = c->actions + actions;
         actions += (c->action.leaf[i].size * n + 7) / 8 * 8;
@@ -813,7 +855,7 @@ static int rlx__hello(rlx_client *c) {
     rlx__put_integer(c, 14, g->reports_episodes != 0);
     rlx__put_text(c, 13, c->session);
     rlx__put_integer(c, 12, (uint64_t)g->mode);
-    for (end = c->at, i = g->autoresets; i-- > 0;) rlx__put_varint(c, (uint64_t)g->autoreset[i]);
+    for (end = c->at, i = g->autoresets > 1 ? g->environments : 1; i-- > 0;) rlx__put_varint(c, c->habit[i]);
     rlx__put_part(c, 11, end);
     rlx__put_integer(c, 10, g->environments);
     rlx__put_space(c, 9, &g->action);
@@ -833,12 +875,11 @@ static int rlx__hello(rlx_client *c) {
 /* One try, with the address whose turn it is. */
 static int rlx__try(rlx_client *c) {
     char host[256];
-    const char *from = c->config.addresses, *end, *colon;
+    const char *from = c->config.addresses, *colon;
     size_t i, size;
     for (i = 0; i < c->address && strchr(from, ',') != NULL; i++) from = strchr(from, ',') + 1;
     if (i < c->address) c->address = 0, from = c->config.addresses;
-    end = strchr(from, ',') != NULL ? strchr(from, ',') : from + strlen(from);
-    size = (size_t)(end - from);
+    from += strspn(from, " "), size = strcspn(from, " ,");
     if (size >= sizeof host) return rlx__say(c, 0, RLX_FAILED, "an address is too long");
     memcpy(host, from, size), host[size] = 0;
     colon = strrchr(host, ':');
@@ -863,7 +904,7 @@ static int rlx__back_off(rlx_client *c) {
     if (now + wait - c->since > c->config.retry_seconds) return c->failures = 0, c->lost = 0, RLX_FAILED;
     c->retry_after = 0, c->lost = 0, c->address++;
     t.tv_sec = (time_t)wait, t.tv_nsec = (long)((wait - (double)t.tv_sec) * 1e9);
-    nanosleep(&t, NULL);
+    while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
     return RLX_OK;
 }
 
@@ -882,10 +923,10 @@ int rlx_connect(rlx_client *c) {
 
 static int rlx__wrong(rlx_client *c, const char *what) { return rlx__say(c, RLX__VALUE, RLX_INVALID, "%s", what); }
 
-static int rlx__leaves_fit(rlx_client *c, const void *const *leaves) {
+static int rlx__leaves_fit(rlx_client *c, const void *const *leaves, const uint8_t *rows) {
     size_t i;
     for (i = 0; i < c->observation.count; i++)
-        if (!rlx__legal(&c->observation.leaf[i], leaves[i], c->config.environments, 0))
+        if (!rlx__legal(&c->observation.leaf[i], leaves[i], c->config.environments, rows, 0))
             return rlx__say(c, RLX__VALUE, RLX_INVALID, "leaf %zu of the observation is NaN, infinite or outside", i), 0;
     return 1;
 }
@@ -902,7 +943,7 @@ static int rlx__ask(rlx_client *c, unsigned kind, uint32_t due) {
 int rlx_init(rlx_client *c, const void *const *observation, const uint8_t *partial) {
     int verdict;
     if (c->state == RLX__STEP) return rlx__wrong(c, "an episode is under way: rlx_reset ends it");
-    if (!rlx__leaves_fit(c, observation)) return RLX_INVALID;
+    if (!rlx__leaves_fit(c, observation, NULL)) return RLX_INVALID;
     do {
         if ((verdict = rlx_connect(c)) != RLX_OK) return verdict;
         if ((verdict = rlx__hear(c, 0)) == RLX_OK) {
@@ -921,7 +962,7 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
     uint32_t i, n = c->config.environments, same_ended = 0, same_cut = 0;
     size_t k;
     for (i = 0; i < n; i++) {
-        int habit = c->config.autoreset[c->config.autoresets == 1 ? 0 : i];
+        int habit = c->habit[i];
         int over = step && o->terminated != NULL && o->terminated[i], cut = o->truncated != NULL && o->truncated[i] && !over;
         if (rlx__infinite(RLX_FLOAT64, (const uint8_t *)&o->reward[i]) || !rlx__finite(o->reward[i], 1e15))
             return rlx__say(c, RLX__VALUE, RLX_INVALID, "the reward of environment %u is not from -1e15 to 1e15", i), 0;
@@ -937,7 +978,8 @@ static int rlx__outcome_fits(rlx_client *c, const rlx_outcome *o, int step) {
     for (k = 0; k < o->episode_count; k++)
         if (o->episodes[k].environment >= n || o->episodes[k].length < 1 || !rlx__finite(o->episodes[k].episode_return, 1e30))
             return rlx__wrong(c, "an episode has no such environment, length or return"), 0;
-    return (!step || rlx__leaves_fit(c, o->observation)) && (step || !o->final_observation || rlx__leaves_fit(c, o->final_observation));
+    if (o->final_observation != NULL && !rlx__leaves_fit(c, o->final_observation, step ? c->ended : NULL)) return 0;
+    return !step || rlx__leaves_fit(c, o->observation, NULL);
 }
 
 int rlx_step(rlx_client *c, const rlx_outcome *o) {
@@ -957,7 +999,7 @@ int rlx_step(rlx_client *c, const rlx_outcome *o) {
     rlx__put_bytes(c, 1, o->reward, 8 * (size_t)n);
     verdict = rlx__ask(c, RLX__STEPPED, RLX__ACTIONS);
     for (i = 0; verdict == RLX_OK && i < n; i++)
-        c->between[i] = c->ended[i] && c->config.autoreset[c->config.autoresets == 1 ? 0 : i] == RLX_NEXT_STEP;
+        c->between[i] = c->ended[i] && c->habit[i] == RLX_NEXT_STEP;
     return verdict;
 }
 
@@ -992,18 +1034,21 @@ int rlx_metric(rlx_client *c, const char *name, double value) {
     size_t size = rlx__form(form, name), i;
     uint64_t hash = 14695981039346656037u;
     uint32_t known;
-    uint8_t *p;
     for (i = 0; i < size && i < sizeof form; i++) hash = (hash ^ (uint8_t)form[i]) * 1099511628211u;
     if (size == 0 || !rlx__finite(value, 1e30)) return rlx__wrong(c, "a metric has a name and a value from -1e30 to 1e30");
     for (known = 0; known < c->name_count && c->names[known] != hash; known++) {}
-    if ((c->state != RLX__IDLE && c->state != RLX__STEP) || known == c->name_limit || size > c->name_bytes || size > 127 - 11 ||
-        c->scalar_size + 19 + size > RLX__SCALARS) return 0;
+    if ((c->state != RLX__IDLE && c->state != RLX__STEP) || known == c->name_limit || size > c->name_bytes || size > sizeof form)
+        return 0;
+    rlx__begin(c); /* a frame of its own */
+    rlx__put(c, &value, 8);
+    rlx__put_varint(c, 2 << 3 | 1);
+    rlx__put_bytes(c, 1, form, size);
+    rlx__put_part(c, 1, c->out + c->out_size);
+    size = 4 + rlx__put_length(c, RLX__METRICS);
+    if (size - 4 > c->limit || c->scalar_size + size > RLX__SCALARS) return 0;
     if (known == c->name_count) c->names[c->name_count++] = hash;
-    p = c->scalars + c->scalar_size; /* a frame of its own: length, metrics, scalar, name, value */
-    p[0] = p[1] = p[2] = 0, p[3] = (uint8_t)(size + 15), p[4] = 0x2a, p[5] = (uint8_t)(size + 13), p[6] = 0x0a;
-    p[7] = (uint8_t)(size + 11), p[8] = 0x0a, p[9] = (uint8_t)size, p[10 + size] = 0x11;
-    memcpy(p + 10, form, size), memcpy(p + 11 + size, &value, 8);
-    c->scalar_size += 19 + size;
+    memcpy(c->scalars + c->scalar_size, c->at, size);
+    c->scalar_size += size;
     return 1;
 }
 
@@ -1019,7 +1064,7 @@ int rlx_alive(rlx_client *c) {
 void rlx_close(rlx_client *c) {
     if (c == NULL) return;
     if (c->state != RLX__CLOSED) {
-        if (c->scalar_size > 0) c->transport.write(c->connection, c->scalars, c->scalar_size);
+        c->broken = 1; /* nobody waits for last words */
         rlx__bye(c, NULL);
         rlx__hang_up(c, 1);
     }

@@ -5,7 +5,7 @@
 #define RLX_IMPLEMENTATION
 #include "../rlx.h"
 
-typedef struct { uint8_t said[1 << 16], told[1 << 16]; size_t from, to, size, chunk; int opened; } Memory;
+typedef struct { uint8_t said[1 << 16], told[1 << 16]; size_t from, to, size, chunk; int opened, broken; double patience; } Memory;
 
 static void *memory_open(void *context, const char *host, const char *port) {
     Memory *m = (Memory *)context;
@@ -17,7 +17,7 @@ static void *memory_open(void *context, const char *host, const char *port) {
 static ptrdiff_t memory_read(void *connection, void *data, size_t size, double seconds) {
     Memory *m = (Memory *)connection;
     size_t n = m->to - m->from, frame;
-    (void)seconds;
+    m->patience = seconds;
     if (m->chunk > 0 && n > m->chunk) n = m->chunk;
     if (m->chunk == 0 && n > 0) { /* a frame at a time: the next one is for the next question */
         frame = 4u + ((size_t)m->said[m->from + 2] << 8) + m->said[m->from + 3];
@@ -31,6 +31,7 @@ static ptrdiff_t memory_read(void *connection, void *data, size_t size, double s
 
 static int memory_write(void *connection, const void *data, size_t size) {
     Memory *m = (Memory *)connection;
+    if (m->broken) return -1; /* what it said before can still be read */
     if (m->size + size > sizeof m->told) m->size = 0;
     memcpy(m->told + m->size, data, size);
     m->size += size;
@@ -77,11 +78,13 @@ static void say(Memory *m, unsigned kind, const Part *content) {
     m->to += 4 + frame.size;
 }
 
+static double heartbeat = 10;
+
 static Part welcome(uint32_t frame, uint32_t names) {
     Part p = {{0}, 0}, limits = {{0}, 0};
     add_integer(&p, 1, 1), add_bytes(&p, 3, "s1", 2), add_bytes(&p, 4, "da3c", 4);
-    add_integer(&limits, 1, frame), add_double(&limits, 2, 600), add_double(&limits, 3, 10);
-    add_integer(&limits, 4, 32), add_integer(&limits, 5, names);
+    add_integer(&limits, 1, frame), add_double(&limits, 2, 600), add_double(&limits, 3, heartbeat);
+    add_integer(&limits, 4, 128), add_integer(&limits, 5, names);
     add_bytes(&p, 5, limits.bytes, limits.size);
     return p;
 }

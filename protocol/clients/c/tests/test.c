@@ -1,6 +1,8 @@
 /* What the golden conversations do not show: the example of section 13 byte for byte, what is refused before it is
  * sent, connecting again, and that nothing is allocated after the handshake. */
 #include "memory.h"
+#include <math.h>
+#include <signal.h>
 
 #ifdef COUNT_ALLOCATIONS /* every one of this process: glibc's own functions lie under these */
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
@@ -105,7 +107,6 @@ static void test_refused_before_it_is_sent(void) {
     CHECK(rlx_metric(c, "", 1) == RLX_INVALID && rlx_metric(c, "a", 2e30) == RLX_INVALID);
     CHECK(memory.size == told);
     CHECK(rlx_metric(c, "a", 1) == 1 && rlx_metric(c, "b", 1) == 1 && rlx_metric(c, "c", 1) == 0 && rlx_metric(c, "a", 2) == 1);
-    CHECK(rlx_metric(c, "a234567890123456789012345678901234", 1) == 0);
     mask[2] = 1, CHECK(rlx_step(c, &o) == RLX_OK); /* NEXT_STEP: its episode ends, */
     CHECK(rlx_step(c, &o) == RLX_INVALID);         /* and cannot end while it begins */
     mask[2] = 0, CHECK(rlx_step(c, &o) == RLX_OK);
@@ -161,6 +162,198 @@ static void test_spaces_that_cannot_be(void) {
     config.action.kind = RLX_DICT, config.action.parts = 2, config.action.spaces = parts, config.action.keys = keys;
     CHECK(rlx_open(&config, why) == NULL && strstr(why, "twice"));
     config = point(&transport, 1), config.environments = 65537, CHECK(rlx_open(&config, why) == NULL);
+    config = point(&transport, 1), config.mode = 3, CHECK(rlx_open(&config, why) == NULL);
+}
+
+static const float nothing[8] = {0};
+static const void *const zeros[] = {nothing};
+
+/* A client that is playing. The server has said what the first init needs. */
+static rlx_client *playing(const rlx_config *config) {
+    char why[256];
+    Part hi = welcome(1048576, 256);
+    rlx_client *c = rlx_open(config, why);
+    say(&memory, 1, &hi), say_actions(config->environments, config->action.start);
+    CHECK(rlx_init(c, zeros, NULL) == RLX_OK);
+    return c;
+}
+
+/* As long as the server takes, where lengths have one byte and where they have two; a longer one is dropped. */
+static void test_long_names_of_metrics(void) {
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 1);
+    Part pong = {{0}, 0};
+    char name[130] = "";
+    size_t size, told;
+    rlx_client *c = playing(&config);
+    for (size = 100; size <= 129; size++) {
+        rlx__in in;
+        rlx__field f;
+        memset(name, 'a', size), told = memory.size;
+        CHECK(rlx_metric(c, name, (double)size) == (size <= 128));
+        say(&memory, 7, &pong);
+        CHECK(rlx_alive(c) == RLX_OK);
+        if (size > 128) { CHECK(memory.told[told + 4] == 0x32); break; } /* the ping alone */
+        in.at = memory.told + told + 4, in.end = in.at + memory.told[told + 3];
+        CHECK(memory.told[told + 2] == 0 && *in.end == 0 && in.end[4] == 0x32);
+        CHECK(rlx__next(&in, &f, 0) == 1 && f.number == 5 && in.at == in.end), in = f.bytes;
+        CHECK(rlx__next(&in, &f, 0) == 1 && f.number == 1 && in.at == in.end), in = f.bytes;
+        CHECK(rlx__next(&in, &f, 0) == 1 && f.number == 1 && (size_t)(f.bytes.end - f.bytes.at) == size);
+        CHECK(rlx__next(&in, &f, 0) == 1 && f.number == 2 && rlx__double(f.bytes.at) == (double)size && in.at == in.end);
+    }
+    rlx_close(c);
+}
+
+static void test_actions_from_a_negative_number_on(void) {
+    static const int64_t said[] = {-1, 4, 5, -2, INT64_MAX, INT64_MIN};
+    rlx_transport transport = memory_transport(&memory);
+    size_t i;
+    for (i = 0; i < 6; i++) {
+        rlx_config config = point(&transport, 1);
+        rlx_outcome o = {(const double *)nothing, zeros, NULL, NULL, NULL, NULL, 0};
+        rlx_client *c;
+        config.action.start = -1, config.action.n = 6, c = playing(&config);
+        say_actions(1, said[i]);
+        CHECK(rlx_step(c, &o) == (i < 2 ? RLX_OK : RLX_INTERRUPTED));
+        rlx_close(c);
+    }
+}
+
+/* Bounds on one side, and infinite ones: under -ffast-math too. */
+static void test_actions_of_half_bounded_boxes(void) {
+    static const double inf = INFINITY, minus_inf = -INFINITY, zero = 0;
+    static const struct { const double *low, *high; double said; int legal; } cases[] = {
+        {&zero, &inf, 3, 1}, {&zero, &inf, -3, 0}, {&minus_inf, &zero, -3, 1}, {&minus_inf, &zero, 3, 0},
+        {&minus_inf, &inf, 3, 1}, {&zero, NULL, 3, 1}, {&zero, NULL, -3, 0}, {NULL, &zero, -3, 1}, {NULL, &zero, 3, 0}};
+    rlx_transport transport = memory_transport(&memory);
+    size_t i;
+    for (i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rlx_config config = point(&transport, 1);
+        uint8_t shape[1] = {1};
+        char why[256];
+        Part hi = welcome(1048576, 2), p = {{0}, 0};
+        rlx_client *c;
+        memset(&config.action, 0, sizeof config.action), config.action.kind = RLX_BOX, config.action.dtype = RLX_FLOAT64;
+        config.action.low = cases[i].low, config.action.lows = cases[i].low != NULL;
+        config.action.high = cases[i].high, config.action.highs = cases[i].high != NULL;
+        c = rlx_open(&config, why);
+        add_array(&p, RLX_FLOAT64, shape, 1, &cases[i].said, 8);
+        say(&memory, 1, &hi), say(&memory, 2, &p);
+        CHECK(rlx_init(c, zeros, NULL) == (cases[i].legal ? RLX_OK : RLX_FAILED));
+        rlx_close(c);
+    }
+}
+
+/* Any flag that is not 0 is true, and goes as 1. In a step the rows of a final observation count where episodes ended. */
+static void test_flags_and_final_observations(void) {
+    static const uint8_t partial[] = {0x12, 3, 0, 1, 0}, terminated[] = {0x1a, 3, 1, 0, 0};
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 3);
+    uint8_t flags[3] = {0, 255, 0};
+    int all[] = {RLX_SAME_STEP};
+    float final[6] = {NAN, NAN, 1, 1, NAN, NAN};
+    const void *const leaves[] = {final};
+    rlx_outcome o = {(const double *)nothing, zeros, flags, NULL, leaves, NULL, 0};
+    Part hi = welcome(1048576, 2);
+    char why[256];
+    rlx_client *c;
+    config.autoreset = all, config.autoresets = 1, config.addresses = " one:1 , two:2";
+    CHECK((c = rlx_open(&config, why)) != NULL);
+    all[0] = RLX_DISABLED; /* it was copied */
+    say(&memory, 1, &hi), say_actions(3, 0), say_actions(3, 0), say_returns(3);
+    CHECK(rlx_init(c, zeros, flags) == RLX_OK);
+    CHECK(memcmp(memory.told + memory.size - sizeof partial, partial, sizeof partial) == 0);
+    flags[1] = 0, flags[0] = 2;
+    CHECK(rlx_step(c, &o) == RLX_INVALID && strstr(rlx_reason(c), "NaN"));
+    final[0] = final[1] = 0;
+    CHECK(rlx_step(c, &o) == RLX_OK);
+    {
+        size_t at = memory.size;
+        while (at > sizeof terminated && memcmp(memory.told + at - sizeof terminated, terminated, sizeof terminated) != 0) at--;
+        CHECK(at > sizeof terminated);
+    }
+    o.terminated = NULL, o.truncated = flags;
+    CHECK(rlx_reset(c, &o) == RLX_INVALID); /* every row */
+    final[4] = final[5] = 0, CHECK(rlx_reset(c, &o) == RLX_OK);
+    rlx_close(c);
+}
+
+/* What the server said before a write failed counts; no ping is answered. */
+static void test_last_words(void) {
+    rlx_transport transport = memory_transport(&memory);
+    rlx_outcome o = {(const double *)nothing, zeros, NULL, NULL, NULL, NULL, 0};
+    Part ping = {{0}, 0}, end = {{0}, 0}, refused = {{0}, 0};
+    rlx_config config = point(&transport, 1);
+    rlx_client *c = playing(&config);
+    add_integer(&ping, 1, 7), add_integer(&end, 2, 123456);
+    memory.broken = 1, say(&memory, 6, &ping), say_actions(1, 0), say(&memory, 5, &end);
+    CHECK(rlx_step(c, &o) == RLX_FINISHED && rlx_global_step(c) == 123456);
+    rlx_close(c);
+    config = point(&transport, 1), c = playing(&config);
+    add_integer(&refused, 1, 14), add_bytes(&refused, 2, "the agent failed", 16);
+    memory.broken = 1, say(&memory, 4, &refused);
+    CHECK(rlx_step(c, &o) == RLX_FAILED && rlx_code(c) == 14 && strcmp(rlx_reason(c), "the agent failed") == 0);
+    rlx_close(c);
+    config = point(&transport, 1), c = playing(&config);
+    memory.broken = 1, say(&memory, 6, &ping), memory.said[memory.to++] = 0; /* and a part of a frame */
+    CHECK(rlx_step(c, &o) == RLX_INTERRUPTED && strstr(rlx_reason(c), "writing"));
+    rlx_close(c);
+}
+
+static void test_some_seconds_of_silence_at_least(void) {
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 1);
+    rlx_client *c;
+    heartbeat = 0.01, c = playing(&config), CHECK(memory.patience == 5), rlx_close(c);
+    config = point(&transport, 1);
+    heartbeat = 10, c = playing(&config), CHECK(memory.patience == 30), rlx_close(c);
+}
+
+static int listener;
+static volatile sig_atomic_t ticks;
+
+static void tick(int number) {
+    int kept = errno;
+    if (++ticks > 50) while (accept(listener, NULL, NULL) >= 0) {} /* after 0.1 s there is room for another */
+    if (ticks > 3000) signal(number, SIG_IGN); /* so that a wait that begins anew with each signal comes to its end */
+    errno = kept;
+}
+
+/* Signals make no wait shorter, and none longer. */
+static void test_waits_while_signals_come(void) {
+    rlx_transport transport = memory_transport(&memory);
+    rlx_config config = point(&transport, 1);
+    struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action;
+    struct sockaddr_in at;
+    socklen_t size = sizeof at;
+    rlx__socket server;
+    char port[8], why[256];
+    uint8_t byte;
+    double began, took;
+    int i, fd;
+    rlx_client *c;
+    memset(&action, 0, sizeof action), memset(&at, 0, sizeof at);
+    action.sa_handler = tick, at.sin_family = AF_INET, at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    listener = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 0) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&at, &size) == 0);
+    fcntl(listener, F_SETFL, O_NONBLOCK), snprintf(port, sizeof port, "%u", ntohs(at.sin_port));
+    for (i = 0; i < 3; i++) { /* they fill the queue: who comes now must wait */
+        fd = socket(AF_INET, SOCK_STREAM, 0), fcntl(fd, F_SETFL, O_NONBLOCK);
+        CHECK(connect(fd, (struct sockaddr *)&at, sizeof at) == 0 || errno == EINPROGRESS);
+    }
+    sigaction(SIGALRM, &action, NULL), setitimer(ITIMER_REAL, &often, NULL);
+    CHECK(rlx__socket_open(&server, "127.0.0.1", port) == &server);
+    began = rlx__now();
+    CHECK(rlx__socket_read(&server, &byte, 1, 0.2) < 0);
+    took = rlx__now() - began;
+    CHECK(took >= 0.19 && took < 3); /* the kernel counts in ticks of some milliseconds */
+    config.retry_seconds = 60, c = rlx_open(&config, why), began = rlx__now();
+    CHECK(rlx__back_off(c) == RLX_OK && rlx__now() - began >= 0.25);
+    setitimer(ITIMER_REAL, &never, NULL);
+    CHECK(ticks > 50);
+    rlx_close(c), close(server.fd), close(listener);
 }
 
 #ifdef COUNT_ALLOCATIONS
@@ -208,7 +401,13 @@ int main(void) {
     test_refused_before_it_is_sent();
     test_connects_again();
     test_spaces_that_cannot_be();
-    say_returns(1);
+    test_long_names_of_metrics();
+    test_actions_from_a_negative_number_on();
+    test_actions_of_half_bounded_boxes();
+    test_flags_and_final_observations();
+    test_last_words();
+    test_some_seconds_of_silence_at_least();
+    test_waits_while_signals_come();
 #ifdef COUNT_ALLOCATIONS
     test_nothing_is_allocated_after_the_handshake();
 #endif
