@@ -12,6 +12,7 @@ import (
 	"math"
 	"math/rand"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -112,7 +113,7 @@ type Outcome struct {
 	Observation      [][]byte  // not for Reset
 	Terminated       []bool    // N or nil; not for Reset
 	Truncated        []bool
-	FinalObservation [][]byte // where an episode was truncated: with SameStep, and for Reset
+	FinalObservation [][]byte // where an episode was truncated: with SameStep (rows of others are ignored), and for Reset
 	Episodes         []Episode
 }
 
@@ -132,7 +133,7 @@ type Client struct {
 	observation, action []leaf
 	conn                net.Conn
 	state               state
-	answered            bool
+	answered, broken    bool // broken: nothing can be written any more
 	lost, end           *Error
 	address, failures   int
 	since               time.Time
@@ -167,6 +168,22 @@ func New(config Config) (*Client, error) {
 	if len(g.Addresses) == 0 {
 		return nil, invalid("there is no address")
 	}
+	g.Addresses = append([]string{}, g.Addresses...)
+	for i, address := range g.Addresses {
+		g.Addresses[i] = strings.TrimSpace(address)
+		host, port, err := net.SplitHostPort(g.Addresses[i])
+		if number, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || host == "" || number == 0 {
+			return nil, invalid("the address %q is not HOST:PORT, as in localhost:7001 or [::1]:7001", address)
+		}
+	}
+	for _, habit := range g.Autoreset {
+		if habit < Disabled || habit > NextStep {
+			return nil, invalid("autoreset %d is none of Disabled, SameStep and NextStep", habit)
+		}
+	}
+	if g.Mode != Train && g.Mode != Exploit || g.FrameSkip < 0 {
+		return nil, invalid("mode %d, frame skip %d: Train or Exploit, and 0 or more", g.Mode, g.FrameSkip)
+	}
 	if n < 1 || n > 65536 || (len(g.Autoreset) != 1 && len(g.Autoreset) != n) {
 		return nil, invalid("%d environments, %d entries of autoreset: 1 to 65536, and one entry or one for each", n, len(g.Autoreset))
 	}
@@ -198,7 +215,7 @@ func (c *Client) hangUp(farewell bool) {
 		}
 		c.conn.Close()
 	}
-	c.conn, c.state, c.from, c.to, c.scalars = nil, closed, 0, 0, nil
+	c.conn, c.broken, c.state, c.from, c.to, c.scalars = nil, false, closed, 0, 0, nil
 }
 
 func (c *Client) interrupted(format string, values ...any) *Error {
@@ -209,6 +226,9 @@ func (c *Client) interrupted(format string, values ...any) *Error {
 
 // mistake leaves a server that broke the rules. Another connection is worth it where this one has worked.
 func (c *Client) mistake(code Code, what string) *Error {
+	if c.broken {
+		return &Error{meaning: ErrInterrupted}
+	}
 	c.conn.SetWriteDeadline(time.Now().Add(time.Second))
 	c.conn.Write(frame(bye, part{}.text(1, what)))
 	lost := c.interrupted("the server's mistake: %s", what)
@@ -230,9 +250,38 @@ func (c *Client) send(kind uint64, content part) error {
 	}
 	c.conn.SetWriteDeadline(time.Now().Add(c.silence))
 	if _, err := c.conn.Write(data); err != nil {
-		return c.interrupted("the connection is lost: %v", err)
+		return c.lastWords(err)
 	}
 	return nil
+}
+
+// lastWords is for a write that failed: what the server said before it closed may still be there, and says why.
+func (c *Client) lastWords(failed error) error {
+	c.broken = true
+	for until := time.Now().Add(time.Second); ; {
+		err := c.hear(0)
+		if c.conn == nil {
+			return err
+		}
+		if err != nil || c.read(until) != nil {
+			return c.interrupted("the connection is lost: %v", failed)
+		}
+	}
+}
+
+// read takes in some bytes.
+func (c *Client) read(until time.Time) error {
+	c.from, c.to = 0, copy(c.buffer, c.buffer[c.from:c.to])
+	if c.to == len(c.buffer) { // it grows with what has come, not with what was announced
+		c.buffer = append(c.buffer, make([]byte, len(c.buffer))...)
+	}
+	c.conn.SetReadDeadline(until)
+	n, err := c.conn.Read(c.buffer[c.to:])
+	c.to += n
+	if n > 0 {
+		return nil
+	}
+	return err
 }
 
 // next gives the payload of the next frame, nil where it is not there yet. A length is judged before its body is read.
@@ -272,14 +321,7 @@ func (c *Client) hear(due uint64) error {
 		if due == 0 {
 			return nil
 		}
-		c.from, c.to = 0, copy(c.buffer, c.buffer[c.from:c.to])
-		if c.to == len(c.buffer) { // it grows with what has come, not with what was announced
-			c.buffer = append(c.buffer, make([]byte, len(c.buffer))...)
-		}
-		c.conn.SetReadDeadline(time.Now().Add(c.silence))
-		n, err := c.conn.Read(c.buffer[c.to:])
-		c.to += n
-		if n == 0 && err != nil {
+		if err := c.read(time.Now().Add(c.silence)); err != nil {
 			return c.interrupted("the connection is lost: %v", err)
 		}
 	}
@@ -309,6 +351,8 @@ func (c *Client) look(payload []byte, due uint64) (bool, error) {
 	switch {
 	case kind == failure || kind == finished || kind == serverGoodbye:
 		return false, c.farewell(kind, content)
+	case c.broken: // what else it said is of no use any more
+		return false, nil
 	case kind == serverPing:
 		return false, c.send(pong, part{}.integer(1, content.integer(1)&math.MaxUint32))
 	case kind == serverPong:
@@ -350,7 +394,7 @@ func (c *Client) readWelcome(m message) Code {
 	}
 	c.Session, c.Algorithm, c.limit, c.used = session, algorithm, int(most), map[string]bool{}
 	c.nameBytes, c.names = int(limits.integer(4)), int(limits.integer(5))
-	c.silence = time.Duration(3 * math.Min(heartbeat, 1e6) * float64(time.Second))
+	c.silence = time.Duration(math.Max(5, 3*math.Min(heartbeat, 1e6)) * float64(time.Second))
 	return 0
 }
 
@@ -482,13 +526,23 @@ func (c *Client) ask(kind uint64, content part, due uint64) error {
 	return nil
 }
 
-func (c *Client) fit(leaves [][]byte) error {
+// fit tells what is wrong with a batch, or with those rows of it that are marked; nil: all.
+func (c *Client) fit(leaves [][]byte, rows []bool) error {
 	if len(leaves) != len(c.observation) {
 		return invalid("an observation has %d leaves; the space has %d", len(leaves), len(c.observation))
 	}
 	for i, l := range c.observation {
-		if !l.legal(leaves[i], c.config.Environments, false) {
+		if !l.legal(leaves[i], c.config.Environments, rows, false) {
 			return invalid("leaf %d of the observation has a wrong size, or a value that is NaN, infinite or outside", i)
+		}
+	}
+	return nil
+}
+
+func (c *Client) masks(masks ...[]bool) error {
+	for _, mask := range masks {
+		if len(mask) != 0 && len(mask) != c.config.Environments {
+			return invalid("a mask has %d entries; there are %d environments", len(mask), c.config.Environments)
 		}
 	}
 	return nil
@@ -500,7 +554,10 @@ func (c *Client) Init(observation [][]byte, partial []bool) ([][]byte, error) {
 	if c.state == playing {
 		return nil, invalid("an episode is under way: Reset ends it")
 	}
-	if err := c.fit(observation); err != nil {
+	if err := c.fit(observation, nil); err != nil {
+		return nil, err
+	}
+	if err := c.masks(partial); err != nil {
 		return nil, err
 	}
 	n := c.config.Environments
@@ -534,10 +591,8 @@ func (c *Client) check(o Outcome, stepping bool) error {
 	if c.state != playing {
 		return invalid("no episode is under way: Init begins one")
 	}
-	for _, mask := range [][]bool{o.Terminated, o.Truncated} {
-		if len(mask) != 0 && len(mask) != n {
-			return invalid("a mask has %d entries; there are %d environments", len(mask), n)
-		}
+	if err := c.masks(o.Terminated, o.Truncated); err != nil {
+		return err
 	}
 	if len(o.Reward) != n {
 		return invalid("%d rewards; there are %d environments", len(o.Reward), n)
@@ -563,7 +618,11 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		if !allowed {
 			return invalid("a final observation, but no episode ended")
 		}
-		if err := c.fit(o.FinalObservation); !stepping && err != nil {
+		var rows []bool // every one counts
+		if stepping {
+			rows = c.ended
+		}
+		if err := c.fit(o.FinalObservation, rows); err != nil {
 			return err
 		}
 	}
@@ -576,7 +635,7 @@ func (c *Client) check(o Outcome, stepping bool) error {
 		}
 	}
 	if stepping {
-		return c.fit(o.Observation)
+		return c.fit(o.Observation, nil)
 	}
 	return nil
 }
@@ -617,8 +676,8 @@ func (c *Client) Reset(o Outcome) ([]float64, error) {
 	return c.returns, nil
 }
 
-// Metric gathers a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). It is dropped where there is no connection, or no room
-// in the server's limits.
+// Metric gathers a scalar, which goes with the next message; its name is brought into form ("a b" is a_b). It is dropped
+// where there is no connection, or no room in the server's limits.
 func (c *Client) Metric(name string, value float64) error {
 	if name == "" || !(math.Abs(value) <= 1e30) {
 		return invalid("a metric has a name and a value from -1e30 to 1e30")

@@ -1,3 +1,3 @@
-module github.com/relaax/rlx-go
+module github.com/deeplearninc/relaax/protocol/clients/go
 
 go 1.19

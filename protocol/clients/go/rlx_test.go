@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand"
 	"net"
+	"strings"
 	"testing"
 	"time"
 )
@@ -132,7 +133,7 @@ func TestRefusedBeforeItIsSent(t *testing.T) {
 	if told.Len() != size {
 		t.Error("something was sent")
 	}
-	for _, space := range []Space{{}, Box(13, nil, nil, nil), Box(Float32, []uint32{0}, nil, nil), Box(Float32, []uint32{65536, 65536}, nil, nil)} {
+	for _, space := range []Space{{}, Discrete(0, 0), Discrete(2, math.MaxInt64), Box(13, nil, nil, nil), Box(Float32, []uint32{0}, nil, nil), Box(Float32, []uint32{65536, 65536}, nil, nil)} {
 		config := point(address)
 		config.Action = space
 		if _, err := New(config); !errors.Is(err, ErrInvalid) {
@@ -173,6 +174,144 @@ func TestConnectsAgain(t *testing.T) {
 	<-done
 	if bytes.Count(told.Bytes(), unhex("6a027331")) != 2 { // the session id of the two hellos that came back
 		t.Errorf("%x", told.Bytes())
+	}
+}
+
+func TestConfigsThatCannotBe(t *testing.T) {
+	for _, address := range []string{"", "localhost", "localhost:", ":7001", "localhost:0", "localhost:70010", "::1:7001", "[::1]"} {
+		config := point("localhost:7001")
+		config.Addresses = append(config.Addresses, address)
+		if _, err := New(config); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), address) {
+			t.Errorf("%q: %v", address, err)
+		}
+	}
+	for _, change := range []func(*Config){
+		func(c *Config) { c.Autoreset = []Autoreset{4} },
+		func(c *Config) { c.Autoreset = []Autoreset{0} },
+		func(c *Config) { c.Mode = 3 },
+		func(c *Config) { c.FrameSkip = -1 },
+	} {
+		config := point("localhost:7001")
+		change(&config)
+		if _, err := New(config); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", config, err)
+		}
+	}
+	config := point(" localhost:7001 ")
+	if c := opened(t, config); c.config.Addresses[0] != "localhost:7001" || config.Addresses[0] != " localhost:7001 " {
+		t.Error(c.config.Addresses, config.Addresses)
+	}
+}
+
+func TestActionsFromANegativeNumberOn(t *testing.T) {
+	leaves, err := Discrete(6, -1).leaves()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for action, due := range map[int64]Code{
+		-1: 0, 4: 0, 5: InvalidValue, -2: InvalidValue, math.MaxInt64: InvalidValue, math.MinInt64: InvalidValue,
+	} {
+		m, _ := parse(part{}.leaves(1, leaves, [][]byte{Bytes([]int64{action})}, 1))
+		if _, code := readActions(m, leaves, 1); code != due {
+			t.Errorf("%d: %d", action, code)
+		}
+	}
+}
+
+// In a step the rows of a final observation count where an episode ended; their number and size always do.
+func TestFinalObservations(t *testing.T) {
+	answer := frame(actions, part{}.leaves(1, []leaf{{dtype: Int64}}, [][]byte{make([]byte, 16)}, 2))
+	address, told, done := serve(t, [][]byte{pageWelcome, answer, answer, frame(returns, part{}.doubles(1, []float64{0, 0}))})
+	config := point(address)
+	config.Environments, config.Autoreset = 2, []Autoreset{SameStep}
+	c := opened(t, config)
+	nan := float32(math.NaN())
+	seen := [][]byte{Bytes(make([]float32, 4))}
+	filled, wrong := [][]byte{Bytes([]float32{nan, nan, 1, 2})}, [][]byte{Bytes([]float32{1, 2, nan, nan})}
+	if _, err := c.Init(seen, []bool{true}); !errors.Is(err, ErrInvalid) {
+		t.Error("partial has too few entries:", err)
+	}
+	if _, err := c.Init(seen, []bool{false, true}); err != nil {
+		t.Fatal(err)
+	}
+	size := told.Len()
+	for _, final := range [][][]byte{wrong, {{1, 2}}, append(filled, filled...)} {
+		o := Outcome{Reward: make([]float64, 2), Observation: seen, Truncated: []bool{false, true}, FinalObservation: final}
+		if _, err := c.Step(o); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%v: %v", final, err)
+		}
+	}
+	if told.Len() != size {
+		t.Error("something was sent")
+	}
+	o := Outcome{Reward: make([]float64, 2), Observation: seen, Truncated: []bool{false, true}, FinalObservation: filled}
+	if _, err := c.Step(o); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Reset(Outcome{Reward: make([]float64, 2), FinalObservation: filled}); !errors.Is(err, ErrInvalid) {
+		t.Error("in a reset every row counts:", err)
+	}
+	if _, err := c.Reset(Outcome{Reward: make([]float64, 2), FinalObservation: seen}); err != nil {
+		t.Error(err)
+	}
+	<-done
+}
+
+// What the server said before a write failed counts; no ping is answered.
+func TestLastWords(t *testing.T) {
+	pinged := frame(serverPing, part{}.integer(1, 7))
+	refused := frame(failure, part{}.integer(1, 14).text(2, "the agent failed"))
+	for _, one := range []struct {
+		said []byte
+		due  error
+		code Code
+	}{
+		{append(append([]byte{}, pinged...), frame(finished, part{}.integer(2, 123456))...), ErrFinished, 0},
+		{append(append([]byte{}, pageActions...), refused...), ErrFailed, 14},
+		{pinged, ErrInterrupted, 0},
+	} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted := make(chan net.Conn, 1)
+		go func() {
+			conn, _ := listener.Accept()
+			for _, answer := range [][]byte{pageWelcome, pageActions} {
+				conn.Read(make([]byte, 4096))
+				conn.Write(answer)
+			}
+			accepted <- conn
+		}()
+		c := opened(t, point(listener.Addr().String()))
+		seen := [][]byte{Bytes([]float32{0, 0})}
+		if _, err := c.Init(seen, nil); err != nil {
+			t.Fatal(err)
+		}
+		conn := <-accepted
+		conn.Write(one.said)
+		conn.(*net.TCPConn).SetLinger(0) // a reset: the next write fails
+		conn.Close()
+		_, err = c.Step(Outcome{Reward: []float64{1}, Observation: seen})
+		var e *Error
+		if !errors.Is(err, one.due) || !errors.As(err, &e) || e.Code != one.code {
+			t.Errorf("%x: %v", one.said, err)
+		}
+		if c.conn != nil {
+			t.Error("it still has a connection")
+		}
+		listener.Close()
+	}
+}
+
+func TestSomeSecondsOfSilenceAtLeast(t *testing.T) {
+	c := opened(t, point("localhost:7001"))
+	for heartbeat, due := range map[float64]time.Duration{0.01: 5 * time.Second, 10: 30 * time.Second} {
+		limits := part{}.integer(1, 1<<20).varint(2<<3 | 1).double(600).varint(3<<3 | 1).double(heartbeat)
+		m, _ := parse(part{}.integer(1, 1).bytes(5, limits))
+		if code := c.readWelcome(m); code != 0 || c.silence != due {
+			t.Error(code, c.silence)
+		}
 	}
 }
 

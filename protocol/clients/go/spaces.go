@@ -118,6 +118,10 @@ func (s Space) leaves() (all []leaf, err error) {
 		l.dtype = s.dtype
 	case multiBinary:
 		l.dtype = Int8
+	case discrete:
+		if s.n < 1 || s.start > math.MaxInt64-(s.n-1) {
+			return nil, fmt.Errorf("a discrete of %d numbers from %d on: one at least, and none beyond int64", s.n, s.start)
+		}
 	case multiDiscrete:
 		l.shape = []uint32{uint32(len(s.nvec))}
 	}
@@ -144,8 +148,9 @@ func bound(bounds []float64, i int) float64 {
 // Half of the last place of a Float16, a Float32 and a Float64: bounds of a box are rounded to its dtype.
 var halfUnit = map[Dtype]float64{Float16: 1. / (1 << 11), Float32: 1. / (1 << 24)}
 
-// legal tells whether data has n values of the leaf that are in its space. Bounds of a box are for actions alone.
-func (l leaf) legal(data []byte, n int, bounds bool) bool {
+// legal tells whether data has n values of the leaf, and those of rows (nil: all) are in its space. Bounds of a box are
+// for actions alone.
+func (l leaf) legal(data []byte, n int, rows []bool, bounds bool) bool {
 	if len(data) != n*l.size() {
 		return false
 	}
@@ -154,7 +159,7 @@ func (l leaf) legal(data []byte, n int, bounds bool) bool {
 	}
 	step := sizes[l.dtype]
 	for i := 0; i < n*l.elements; i++ {
-		if !l.inRange(data[i*step:(i+1)*step], i%l.elements, bounds) {
+		if (rows == nil || rows[i/l.elements]) && !l.inRange(data[i*step:(i+1)*step], i%l.elements, bounds) {
 			return false
 		}
 	}
@@ -168,7 +173,7 @@ func (l leaf) inRange(b []byte, i int, bounds bool) bool {
 		return b[0] <= 1
 	case s.kind == discrete:
 		v := int64(binary.LittleEndian.Uint64(b))
-		return v >= s.start && v-s.start <= s.n-1
+		return v >= s.start && uint64(v)-uint64(s.start) <= uint64(s.n-1)
 	case s.kind == multiDiscrete:
 		v := int64(binary.LittleEndian.Uint64(b))
 		return v >= 0 && v < s.nvec[i]

@@ -265,7 +265,7 @@ func readActions(m message, leaves []leaf, n int) ([][]byte, Code) {
 		for k := 0; fits && k < len(l.shape); k++ {
 			fits = shape[k+1] == uint64(l.shape[k])
 		}
-		if !fits || !l.legal(data[i], n, true) {
+		if !fits || !l.legal(data[i], n, nil, true) {
 			return nil, InvalidValue
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	rlx "github.com/relaax/rlx-go"
+	rlx "github.com/deeplearninc/relaax/protocol/clients/go"
 )
 
 type cartPole struct {

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	rlx "github.com/relaax/rlx-go"
+	rlx "github.com/deeplearninc/relaax/protocol/clients/go"
 )
 
 type line []string
