@@ -81,7 +81,7 @@ pub enum Mode {
 }
 
 /// Who the client is. `Config::new` fills in what is usual.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[allow(missing_docs)]
 pub struct Config {
     /// HOST:PORT; the next one after each failure.
@@ -101,6 +101,17 @@ pub struct Config {
     pub reports_episodes: bool,
     /// How long to go on trying after a failure; zero: not at all.
     pub retry: Duration,
+}
+
+impl fmt::Debug for Config {
+    /// What tells clients apart; never the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Config");
+        fields.field("addresses", &self.addresses).field("environment", &self.environment);
+        fields.field("observation", &self.observation).field("action", &self.action);
+        fields.field("environments", &self.environments).field("autoreset", &self.autoreset);
+        fields.field("mode", &self.mode).finish_non_exhaustive()
+    }
 }
 
 impl Config {
@@ -147,7 +158,7 @@ pub struct Outcome {
     pub terminated: Vec<bool>,
     /// Where an episode was cut off.
     pub truncated: Vec<bool>,
-    /// Needed where an episode was truncated, with SAME_STEP and for `reset`; else empty.
+    /// Needed where an episode was truncated, with SAME_STEP (rows of others are ignored) and for `reset`; else empty.
     pub final_observation: Leaves,
     /// With `reports_episodes`.
     pub episodes: Vec<Episode>,
@@ -168,6 +179,7 @@ pub struct Client {
     stream: Option<TcpStream>,
     playing: bool,
     answered: bool,
+    broken: bool, // nothing can be written any more
     lost: Option<Error>,
     end: Option<Error>,
     retry_after: f64,
@@ -187,13 +199,23 @@ pub struct Client {
 
 impl Client {
     /// Make a client. It does not connect yet.
-    pub fn new(config: Config) -> Result<Client, Error> {
+    pub fn new(mut config: Config) -> Result<Client, Error> {
         let (mut observation, mut action, n) = (vec![], vec![], config.environments);
         for (space, leaves) in [(&config.observation, &mut observation), (&config.action, &mut action)] {
             space.leaves(leaves).or_else(invalid)?;
         }
         if config.addresses.is_empty() {
             return invalid("there is no address");
+        }
+        for address in &mut config.addresses {
+            *address = address.trim().into();
+            let right =
+                |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().map_or(false, |port| port > 0);
+            if !address.rsplit_once(':').map_or(false, right) {
+                return invalid(format!(
+                    "the address {address:?} is not HOST:PORT, as in localhost:7001 or [::1]:7001"
+                ));
+            }
         }
         if !(1..=65_536).contains(&n) || (config.autoreset.len() != 1 && config.autoreset.len() != n) {
             return invalid(format!("{n} environments: 1 to 65536 are allowed, and one autoreset for all or for each"));
@@ -205,6 +227,7 @@ impl Client {
             stream: None,
             playing: false,
             answered: false,
+            broken: false,
             lost: None,
             end: None,
             retry_after: 0.0,
@@ -239,7 +262,7 @@ impl Client {
 
     fn hang_up(&mut self) {
         self.stream = None;
-        self.playing = false;
+        (self.playing, self.broken) = (false, false);
         self.buffer.clear();
         self.scalars.clear();
     }
@@ -253,6 +276,9 @@ impl Client {
 
     /// Leave a server that broke the rules. Another connection is worth it where this one has worked (section 9).
     fn mistake(&mut self, code: u64, what: &str) -> Error {
+        if self.broken {
+            return Error::Interrupted { code, sentence: what.into() };
+        }
         if let Some(stream) = &mut self.stream {
             let _ = stream.write_all(&Part::default().text(1, what).frame(BYE));
         }
@@ -274,9 +300,37 @@ impl Client {
         data.extend_from_slice(&frame);
         match self.stream.as_mut().map(|stream| stream.write_all(&data)) {
             Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(self.interrupted(0, format!("the connection is lost: {error}"))),
+            Some(Err(error)) => Err(self.last_words(&error)),
             None => Err(self.interrupted(0, "there is no connection".into())),
         }
+    }
+
+    /// For a write that failed: what the server said before it closed may still be there, and says why.
+    fn last_words(&mut self, failed: &std::io::Error) -> Error {
+        self.broken = true;
+        if let Some(stream) = &self.stream {
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
+        }
+        let until = Instant::now() + Duration::from_secs(1);
+        loop {
+            match self.look_around() {
+                Err(error) if self.stream.is_none() => return error,
+                Ok(()) if Instant::now() < until && self.read().is_ok() => {}
+                _ => return self.interrupted(0, format!("the connection is lost: {failed}")),
+            }
+        }
+    }
+
+    /// Take in some bytes, or say why there are none.
+    fn read(&mut self) -> Result<(), String> {
+        let mut room = [0; 16_384];
+        match self.stream.as_mut().map(|stream| stream.read(&mut room)) {
+            Some(Ok(size)) if size > 0 => self.buffer.extend_from_slice(&room[..size]),
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Some(Err(error)) => return Err(format!("the server is gone or silent: {error}")),
+            _ => return Err("the server's stream ended".into()),
+        }
+        Ok(())
     }
 
     /// The next frame, if it is there. Its length is judged before anything of its body is waited for.
@@ -306,19 +360,13 @@ impl Client {
 
     /// Look at frames, and read on, until what is due has come.
     fn hear(&mut self, due: u64) -> Result<Answer, Error> {
-        let mut room = [0; 16_384];
         loop {
             while let Some(frame) = self.frame()? {
                 if let Some(answer) = self.look(&frame[4..], due)? {
                     return Ok(answer);
                 }
             }
-            match self.stream.as_mut().map(|stream| stream.read(&mut room)) {
-                Some(Ok(size)) if size > 0 => self.buffer.extend_from_slice(&room[..size]),
-                Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Some(Err(error)) => return Err(self.interrupted(0, format!("the server is gone or silent: {error}"))),
-                _ => return Err(self.interrupted(0, "the server's stream ended".into())),
-            }
+            self.read().map_err(|why| self.interrupted(0, why))?;
         }
     }
 
@@ -338,6 +386,7 @@ impl Client {
         let n = self.config.environments;
         let read = match found.number {
             4 | 5 | 8 => return Err(self.farewell(found.number, &m)),
+            _ if self.broken => return Ok(None), // what else it said is of no use any more
             PING => {
                 self.send(PONG, &Part::default().integer(1, m.integer(1) & 0xffff_ffff))?;
                 return Ok(None);
@@ -372,7 +421,7 @@ impl Client {
         }
         (self.session, self.algorithm, self.limit) = (session, algorithm, most);
         (self.name_limits, self.names) = ((limits.integer(4), limits.integer(5)), HashSet::new());
-        self.silence = Duration::from_secs_f64((3.0 * heartbeat).clamp(1e-3, 1e6));
+        self.silence = Duration::from_secs_f64((3.0 * heartbeat).clamp(5.0, 1e6));
         Ok(())
     }
 
@@ -485,23 +534,25 @@ impl Client {
         Ok(answer)
     }
 
-    fn fit(&self, leaves: &Leaves) -> Result<(), Error> {
-        if leaves.len() != self.observation.len() {
-            return invalid(format!(
-                "an observation has {} leaves; the space has {}",
-                leaves.len(),
-                self.observation.len()
-            ));
+    /// What is wrong with a batch, or with those rows of it that are marked.
+    fn fit(&self, leaves: &Leaves, rows: Option<&[bool]>) -> Result<(), Error> {
+        let (n, due) = (leaves.len(), self.observation.len());
+        if n != due {
+            return invalid(format!("an observation has {n} leaves; the space has {due}"));
         }
-        match self
-            .observation
-            .iter()
-            .zip(leaves)
-            .position(|(leaf, data)| !leaf.legal(data, self.config.environments, false))
-        {
+        let legal = |(leaf, data): (&Leaf, &Vec<u8>)| leaf.legal(data, self.config.environments, rows, false);
+        match self.observation.iter().zip(leaves).position(|pair| !legal(pair)) {
             Some(i) => invalid(format!(
                 "leaf {i} of the observation has a wrong size, or a value that is NaN, infinite or outside"
             )),
+            None => Ok(()),
+        }
+    }
+
+    fn masks(&self, masks: &[&[bool]]) -> Result<(), Error> {
+        let n = self.config.environments;
+        match masks.iter().find(|mask| !mask.is_empty() && mask.len() != n) {
+            Some(mask) => invalid(format!("a mask has {} entries; there are {n} environments", mask.len())),
             None => Ok(()),
         }
     }
@@ -511,7 +562,8 @@ impl Client {
         if self.playing {
             return invalid("an episode is under way: reset ends it");
         }
-        self.fit(observation)?;
+        self.fit(observation, None)?;
+        self.masks(&[partial])?;
         let n = self.config.environments;
         let content = Part::default().leaves(1, &self.observation, observation, n).mask(2, partial);
         loop {
@@ -538,8 +590,9 @@ impl Client {
         if !self.playing {
             return invalid("no episode is under way: init begins one");
         }
-        if o.reward.len() != n || [&o.terminated, &o.truncated].iter().any(|mask| !mask.is_empty() && mask.len() != n) {
-            return invalid(format!("rewards have {n} entries, and masks {n} or none"));
+        self.masks(&[&o.terminated, &o.truncated])?;
+        if o.reward.len() != n {
+            return invalid(format!("{} rewards; there are {n} environments", o.reward.len()));
         }
         let (mut ended, mut cut, mut needed, mut allowed) = (vec![false; n], vec![false; n], false, !stepping);
         for i in 0..n {
@@ -562,7 +615,7 @@ impl Client {
             if !allowed {
                 return invalid("a final observation, but no episode ended");
             }
-            self.fit(&o.final_observation)?;
+            self.fit(&o.final_observation, stepping.then_some(&ended[..]))?; // the other rows are ignored
         }
         if o.episodes.len() > if self.config.reports_episodes { n } else { 0 } {
             return invalid("episodes, but reports_episodes was not said, or too many");
@@ -571,7 +624,7 @@ impl Client {
             return invalid("an episode has no such environment, length or return");
         }
         if stepping {
-            self.fit(&o.observation)?;
+            self.fit(&o.observation, None)?;
         }
         Ok((ended, cut))
     }

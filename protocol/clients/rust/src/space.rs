@@ -61,6 +61,9 @@ impl Space {
             Space::Tuple(parts) => return parts.iter().try_for_each(|part| part.leaves(to)),
             Space::Dict(parts) => return parts.values().try_for_each(|part| part.leaves(to)),
             Space::Box { dtype, shape, low, high } => (*dtype, shape.clone(), [low.len(), high.len()]),
+            Space::Discrete { n, start } if *n < 1 || start.checked_add(n - 1).is_none() => {
+                return Err(format!("a discrete of {n} numbers from {start} on: one at least, and none beyond int64"));
+            }
             Space::Discrete { .. } => (Dtype::Int64, vec![], [0, 0]),
             Space::MultiDiscrete(nvec) => (Dtype::Int64, vec![nvec.len() as u32], [0, 0]),
             Space::MultiBinary(shape) => (Dtype::Int8, shape.clone(), [0, 0]),
@@ -94,12 +97,15 @@ impl Leaf {
         self.elements * self.dtype.size()
     }
 
-    /// Whether `data` has `n` values that are in the space. `bounds`: those of a box count too, as for actions.
-    pub fn legal(&self, data: &[u8], n: usize, bounds: bool) -> bool {
+    /// Whether `data` has `n` values, and those of `rows` (or all) are in the space. `bounds`: those of a box count too,
+    /// as for actions.
+    pub fn legal(&self, data: &[u8], n: usize, rows: Option<&[bool]>, bounds: bool) -> bool {
+        let counts = |i: usize| rows.map_or(true, |rows| rows[i / self.elements]);
+        let fits = |(i, b): (usize, &[u8])| !counts(i) || self.in_range(b, i % self.elements, bounds);
         let any = matches!(self.space, Space::Box { .. }) && !bounds && Dtype::Bool != self.dtype;
         data.len() == n * self.size()
             && (any && (self.dtype as u32) < Dtype::Float16 as u32
-                || data.chunks(self.dtype.size()).enumerate().all(|(i, b)| self.in_range(b, i % self.elements, bounds)))
+                || data.chunks(self.dtype.size()).enumerate().all(fits))
     }
 
     fn in_range(&self, b: &[u8], i: usize, bounds: bool) -> bool {

@@ -233,7 +233,7 @@ pub(crate) fn read_actions(m: &Message, leaves: &[Leaf], n: usize) -> Result<Vec
             let due = std::iter::once(n as u64).chain(leaf.shape.iter().map(|axis| u64::from(*axis)));
             let data = array.last(3, 2).map_or(&[][..], |f| f.bytes);
             let fits = shape.into_iter().eq(due) && array.integer(1) == leaf.dtype as u64;
-            if fits && leaf.legal(data, n, true) {
+            if fits && leaf.legal(data, n, None, true) {
                 Ok(data.to_vec())
             } else {
                 Err(VALUE)

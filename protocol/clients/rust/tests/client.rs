@@ -4,7 +4,7 @@
 use rlx::{bytes, values, Autoreset, Client, Config, Dtype, Episode, Error, Leaves, Outcome, Space};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::thread::{spawn, JoinHandle};
+use std::thread::{sleep, spawn, JoinHandle};
 use std::time::{Duration, Instant};
 
 const WELCOME: &str =
@@ -125,6 +125,107 @@ fn refused_before_it_is_sent() {
     let mut many = point("a:1");
     many.autoreset = vec![Autoreset::SameStep; 2];
     assert!(Client::new(many).is_err());
+}
+
+#[test]
+fn configurations_that_cannot_be() {
+    for address in
+        ["", "localhost", "localhost:", ":7001", "localhost:0", "localhost:70010", "localhost:7001,", "[::1]"]
+    {
+        match Client::new(point(address)) {
+            Err(Error::Invalid { sentence }) => assert!(sentence.contains("HOST:PORT"), "{sentence}"),
+            other => panic!("{address:?}: {:?}", other.map(|_| "a client")),
+        }
+    }
+    assert!(Client::new(point("localhost:7001 , [::1]:7001")).is_ok());
+    for (n, start) in [(0, 0), (i64::MIN, 0), (2, i64::MAX)] {
+        assert!(Client::new(Config::new("a:1", Space::discrete(2), Space::Discrete { n, start })).is_err());
+    }
+    let mut config = point("localhost:7001");
+    config.token = "secret".into();
+    let shown = format!("{config:?}");
+    assert!(shown.contains("localhost:7001") && !shown.contains("secret"), "{shown}");
+}
+
+/// In a step the rows of a final observation count where an episode ended; their number and size always do.
+#[test]
+fn final_observations() {
+    let two = unhex("0000001b12190a1708091201021a1000000000000000000000000000000000");
+    let returns = unhex("000000141a120a1000000000000000000000000000000000");
+    let (address, server) = serve(vec![vec![unhex(WELCOME), two.clone(), two, returns]]);
+    let mut config = point(&address);
+    (config.environments, config.autoreset) = (2, vec![Autoreset::SameStep]);
+    let mut client = Client::new(config).unwrap();
+    let (seen, nan) = (vec![bytes(&[0f32; 4])], f32::NAN);
+    let filled = vec![bytes(&[nan, nan, 1.0, 2.0])];
+    assert!(matches!(client.init(&seen, &[true]), Err(Error::Invalid { .. }))); // partial has too few entries
+    client.init(&seen, &[false, true]).unwrap();
+    let cut =
+        Outcome { reward: vec![0.0; 2], truncated: vec![false, true], observation: seen.clone(), ..Outcome::default() };
+    for wrong in [vec![bytes(&[1.0, 2.0, nan, nan])], vec![vec![1, 2]], [filled.clone(), filled.clone()].concat()] {
+        let outcome = Outcome { final_observation: wrong, ..cut.clone() };
+        assert!(matches!(client.step(&outcome), Err(Error::Invalid { .. })), "{outcome:?}");
+    }
+    client.step(&Outcome { final_observation: filled.clone(), ..cut }).unwrap();
+    let end = Outcome { reward: vec![0.0; 2], ..Outcome::default() };
+    let wrong = Outcome { final_observation: filled, ..end.clone() };
+    assert!(matches!(client.reset(&wrong), Err(Error::Invalid { .. }))); // every row counts
+    client.reset(&Outcome { final_observation: seen, ..end }).unwrap();
+    drop(client);
+    server.join().unwrap();
+}
+
+/// What the server said before a write failed counts; no ping is answered.
+#[test]
+fn last_words() {
+    let (pinged, pong) = ("0000000432020807", "000000043a020801");
+    let refused = "000000162214080e1210746865206167656e74206661696c6564";
+    let finished = "000000062a0410c0c407";
+    for (said, due) in [([pinged, finished], "finished"), ([ACTIONS, refused], "14"), ([pinged, ""], "lost")] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = Client::new(point(&listener.local_addr().unwrap().to_string())).unwrap();
+        let server = spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for answer in [unhex(WELCOME), unhex(&[ACTIONS, pong].concat())] {
+                assert!(asked(&mut stream, &mut vec![]));
+                stream.write_all(&answer).unwrap();
+            }
+            stream
+        });
+        client.init(&seen(0.0, 0.0), &[]).unwrap();
+        let mut stream = server.join().unwrap();
+        client.alive().unwrap(); // its pong was there before; to close with the ping unread resets the connection
+        stream.peek(&mut [0]).unwrap();
+        stream.write_all(&unhex(&said.concat())).unwrap();
+        drop(stream);
+        let end = match client.step(&step(1.0, seen(0.0, 0.0))) {
+            Err(Error::Finished { global_step: 123_456, .. }) => "finished".into(),
+            Err(Error::Failed { code, .. }) => code.to_string(),
+            Err(Error::Interrupted { code: 0, .. }) => "lost".into(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(end, due);
+    }
+}
+
+/// A server whose heartbeats are very short is borne with for some seconds.
+#[test]
+fn some_seconds_of_silence() {
+    let mut hasty = unhex(WELCOME);
+    let at = hasty.windows(8).position(|window| window == 10f64.to_le_bytes()).unwrap();
+    hasty[at..at + 8].copy_from_slice(&0.01f64.to_le_bytes());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = Client::new(point(&listener.local_addr().unwrap().to_string())).unwrap();
+    let server = spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        for (answer, after) in [(hasty, 0), (unhex(ACTIONS), 300)] {
+            assert!(asked(&mut stream, &mut vec![]));
+            sleep(Duration::from_millis(after)); // longer than 3 heartbeats
+            stream.write_all(&answer).unwrap();
+        }
+    });
+    client.init(&seen(0.0, 0.0), &[]).unwrap();
+    server.join().unwrap();
 }
 
 #[test]
