@@ -41,6 +41,8 @@ def parse_endpoint(address: str) -> Endpoint:
     if not colon or scheme not in _DEFAULT_PORTS:
         return Endpoint(*parse_address(address))
     name, slash, path = rest.partition("/")
+    if (odd := next((character for character in name if character in "?#"), None)) is not None:
+        raise ValueError(f"address {address!r}: write a / before the {odd!r}, behind the host")
     odd = next((character for character in path if not "!" <= character <= "~" or character == "#"), None)
     if odd is not None:
         raise ValueError(f"address {address!r}: a path has no {odd!r}; write it as %{ord(odd):02X} if it is needed")

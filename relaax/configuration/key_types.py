@@ -10,6 +10,7 @@ import pydantic
 from pydantic import Field
 
 _ORIGIN = r"null|[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+"
+_USUAL_PORTS = {"http": ":80", "https": ":443"}
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
@@ -21,6 +22,8 @@ def _address(value: str) -> str:
 
 
 def _origin(value: str) -> str:
+    if value.endswith(_USUAL_PORTS.get(value.partition(":")[0], " ")):
+        raise ValueError("browsers leave out the port where it is the usual one: leave it out here too")
     if re.fullmatch(_ORIGIN, value) is None:
         raise ValueError(
             "an origin is scheme://host or scheme://host:port, in lower case and with nothing behind it, such as "

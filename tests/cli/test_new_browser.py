@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,10 +49,31 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
         yield Browser(stack, tmp_path / "profile")
 
 
-def serve(processes: Processes, game: Path, address: str) -> str:
+VECTORS = """
+import { box, multiDiscrete } from "./rlx/rlx.js";
+export const OBSERVATION = box("float32", [2, 2]);
+export const ACTION = multiDiscrete([3, 5]);
+export class World {
+  restart() {
+    [this.steps, this.actions] = [0, []];
+    return [[0, 0], new Float32Array(2)];
+  }
+  do(action) {
+    this.actions = action;
+    document.title = action.length === 2 && action[0] < 3 && action[1] < 5 ? "two numbers" : `${action}`;
+    return { observation: [[0, 1], [2, 3]], reward: 0, terminated: false, truncated: (this.steps += 1) >= 10 };
+  }
+}
+export function draw(context, world) {
+  document.getElementById("status").dataset.drawn = world.actions.length;
+}
+"""
+
+
+def serve(processes: Processes, game: Path, address: str, port: str = "0") -> tuple[Running, str]:
     """Serve the page; its URL."""
-    page = processes.start(sys.executable, game / "mine/main.py", address, "mine", "4", "--port", "0")
-    return page.wait_for_line("open http://").split(" ", 1)[1]
+    page = processes.start(sys.executable, game / "mine/main.py", address, "mine", "4", "--port", port)
+    return page, page.wait_for_line("open http://").split(" ", 1)[1]
 
 
 def shows(browser: Browser, element: str, condition: Callable[[str], bool], what: str) -> None:
@@ -78,7 +102,7 @@ def test_what_is_written(game: Path) -> None:
 
 
 def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
-    url = serve(processes, game, "localhost:1")
+    _, url = serve(processes, game, "localhost:1")
     port = url.rstrip("/").rpartition(":")[2]
     second = processes.start(sys.executable, game / "mine/main.py", "localhost:1", "mine", "--port", port)
     assert second.wait(PATIENCE) == 2
@@ -86,13 +110,69 @@ def test_a_port_that_is_taken(game: Path, processes: Processes) -> None:
     assert "Traceback" not in second.stderr
 
 
+@pytest.mark.parametrize("address", ["check", "local", "random"])
+def test_without_a_server_it_says_that_it_needs_one(game: Path, processes: Processes, address: str) -> None:
+    page = processes.start(sys.executable, game / "mine/main.py", address, "mine")
+    assert page.wait(PATIENCE) == 2
+    assert page.stderr == f"mine is played in a browser, against a server: {address} cannot be\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "tls", "urls"),
+    [
+        ("localhost", "", ["ws://localhost:7001/"]),
+        ("a:1, [::1]", "", ["ws://a:1/", "ws://[::1]:7001/"]),
+        ("a:1,wss://b/rlx", "1", ["wss://a:1/", "wss://b/rlx"]),
+        ("@FILE", "0", ["ws://c:7001/", "ws://d:2/"]),
+    ],
+)
+def test_the_page_is_told_where_servers_are(
+    game: Path, processes: Processes, address: str, tls: str, urls: list[str]
+) -> None:
+    (game / "servers").write_text("c\nd:2\n", "utf-8")
+    arguments = [address.replace("FILE", str(game / "servers")), "mine", "4", "--port", "0"]
+    page = processes.start(sys.executable, game / "mine/main.py", *arguments, env={"RELAAX_TLS": tls})
+    settings = f"{page.wait_for_line('open http://').split(' ', 1)[1]}settings.json"
+    with urllib.request.urlopen(settings, timeout=PATIENCE) as answer:
+        assert json.load(answer)["servers"] == urls
+    (game / "servers").unlink()
+    if address == "@FILE":
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(settings, timeout=PATIENCE)
+
+
+def test_another_game_has_vectors_and_fields_of_its_own(
+    game: Path, processes: Processes, tmp_path: Path, browser: Browser
+) -> None:
+    service = Service(processes, tmp_path)
+    (game / "mine/game.js").write_text(VECTORS, "utf-8")
+    page, url = serve(processes, game, service.address)
+    browser.go(url)
+    shows(browser, "status", lambda text: "learns" in text, "it plays")
+    plays_on(browser)
+    assert browser.execute("return document.title") == "two numbers"
+    assert browser.execute("return document.getElementById('status').dataset.drawn") == "2"
+    assert int(browser.text("episodes")) > 0
+
+    service.rlx_server.kill()
+    browser.go(url)
+    shows(browser, "steps", lambda text: int(text or 0) > 200, "a reload goes on")
+    page.stop()
+    serve(processes, game, service.address, url.rstrip("/").rpartition(":")[2])
+    browser.go(url)
+    shows(browser, "steps", lambda text: text == "0", "another run begins anew")
+
+
 def test_a_page_that_lacks_a_file_says_so(game: Path, processes: Processes, browser: Browser) -> None:
-    url = serve(processes, game, "localhost:1")
+    _, url = serve(processes, game, "localhost:1")
     (game / "mine/rlx/wire.js").rename(game / "wire.js")
     browser.go(url)
     shows(browser, "status", lambda text: text == "a file of this page could not be loaded: reload it", "it says so")
     (game / "wire.js").rename(game / "mine/rlx/wire.js")
     (game / "mine/game.js").write_text("export const OBSERVATION = nothing;", "utf-8")
+    browser.go(url)
+    shows(browser, "status", lambda text: text.endswith(": reload it") and "file" not in text, "it says so")
+    (game / "mine/game.js").write_text(VECTORS.replace('box("float32", [2, 2])', 'box("float32", [0])'), "utf-8")
     browser.go(url)
     shows(browser, "status", lambda text: text.endswith(": reload it") and "file" not in text, "it says so")
 
@@ -101,7 +181,7 @@ def test_the_page_asks_for_a_token_and_outlasts_a_server(
     game: Path, processes: Processes, tmp_path: Path, browser: Browser
 ) -> None:
     service = Service(processes, tmp_path, env={"RELAAX_TOKEN": "the-right-one-of-all"})
-    url = serve(processes, game, service.address)
+    _, url = serve(processes, game, service.address)
     browser.go(url)
     for token, sentence in (
         ("", "asks for a token"),

@@ -48,6 +48,8 @@ def test_an_address_of_a_websocket(address, expected):
         ("ws://localhost/\n", "%0A"),
         ("ws://localhost/é", "%E9"),
         ("ws://localhost/#a", "%23"),
+        ("ws://localhost?room=1", "a / before the '?'"),
+        ("ws://localhost:7001#a", "a / before the '#'"),
         ("WS://localhost", "'/'"),
     ],
 )

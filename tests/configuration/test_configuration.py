@@ -207,6 +207,11 @@ def test_files_that_cannot_be_used(text: str, message: str, tmp_path: Path) -> N
         ("parameter_server.checkpoint_dir=s3://bucket/x", "the path of a folder is needed"),
         ("parameter_server.metrics_dir=s3://bucket/x", "the path of a folder is needed"),
         ("parameter_server.device=null", "input should be a valid string"),
+        ("rlx_server.origins=['https://games.example.org/']", "an origin is scheme://host or scheme://host:port"),
+        ("rlx_server.origins=['https://Games.example.org']", "in lower case"),
+        ("rlx_server.origins=[games.example.org]", "an origin is scheme://host"),
+        ("rlx_server.origins=['https://games.example.org:443']", "browsers leave out the port"),
+        ("rlx_server.origins=['http://games.example.org:80']", "browsers leave out the port"),
         ("run.kwargs={when: 2020-01-01}", "input was not a valid JSON value"),
     ],
 )
@@ -220,6 +225,11 @@ def test_values_that_cannot_be_used(override: str, reason: str, file: Path) -> N
 @pytest.mark.parametrize("address", ["localhost:0", "127.0.0.1:65535", "'[::1]:7001'", "host.example:7001"])
 def test_addresses(address: str, file: Path) -> None:
     assert load_configuration(file, [f"rlx_server.bind={address}"]).rlx_server.bind == address.strip("'")
+
+
+@pytest.mark.parametrize("origin", ["http://[fe80::80]", "http://a.example:443", "https://a.example:80", "null"])
+def test_origins(origin: str, file: Path) -> None:
+    assert load_configuration(file, [f"rlx_server.origins=[{origin!r}]"]).rlx_server.origins == [origin]
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "gpu:0", "gpu:12"])

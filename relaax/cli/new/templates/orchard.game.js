@@ -1,5 +1,6 @@
 // The game orchard: apples are to be caught, stones to be let fall. Replace World by a game of yours, and leave page.js
 // as it is: it needs the four names that are exported here. Nothing in this file knows of learning but `reward`.
+// An observation is a list of the numbers of its box; an action is a number, or a list of them if its space has several.
 
 import { box, discrete } from "./rlx/rlx.js";
 

@@ -9,17 +9,29 @@ const UNAUTHENTICATED = 5;
 
 const element = (id) => document.getElementById(id);
 const settings = await (await fetch("settings.json")).json();
-// What a reload does not lose.
-const kept = { steps: 0, episodes: 0, last: [], curve: [], token: "", sessionId: "", ...JSON.parse(sessionStorage.rlx ?? "{}") };
+const servers = settings.servers.join(", ");
+// What a reload does not lose: of another game or another run, which are at this address too, the token alone.
+const before = JSON.parse(sessionStorage.rlx ?? "{}");
+const { token = "", ...rest } = before.run === settings.run ? before : { token: before.token };
+const kept = { run: settings.run, steps: 0, episodes: 0, last: [], curve: [], sessionId: "", token, ...rest };
 const worlds = Array.from({ length: settings.environments }, () => new World());
 let client;
+let begun = false;
 
 function say(sentence, kind = "") {
   element("status").textContent = sentence;
   element("status").className = kind;
 }
 
-const flat = (observations) => [Float32Array.from(observations.flat())];
+/** The numbers of all worlds, the first one's first, of lists in lists. */
+const numbers = (one) => (typeof one === "object" ? Array.from(one).flatMap(numbers) : [one]);
+const flat = (observations) => [numbers(observations)];
+
+/** The action of one world: a number, or the numbers of its vector. */
+function actionOf(actions, i) {
+  const size = actions[0].length / worlds.length;
+  return size === 1 ? actions[0][i] : actions[0].slice(i * size, (i + 1) * size);
+}
 
 /** Until the next picture: a page that is watched plays as fast as pictures come. A hidden one is given none. */
 const picture = () => new Promise((resolve) => (document.hidden ? setTimeout(resolve, 20) : requestAnimationFrame(resolve)));
@@ -27,11 +39,13 @@ const picture = () => new Promise((resolve) => (document.hidden ? setTimeout(res
 /** Steps of all worlds, for as long as the connection lasts. */
 async function play() {
   const returns = worlds.map(() => 0);
-  let actions = await client.init(flat(worlds.map((world) => world.restart())));
+  const first = worlds.map((world) => world.restart());
+  begun = true;
+  let actions = await client.init(flat(first));
   kept.sessionId = client.sessionId;
-  say(`connected to ${settings.server}: ${client.algorithm} learns`);
+  say(`connected to ${servers}: ${client.algorithm} learns`);
   for (;;) {
-    const results = worlds.map((world, i) => world.do(actions[0][i]));
+    const results = worlds.map((world, i) => world.do(actionOf(actions, i)));
     const seen = results.map((one) => one.observation);
     const over = results.map((one) => one.terminated || one.truncated);
     const next = seen.map((one, i) => (over[i] ? worlds[i].restart() : one));
@@ -63,8 +77,8 @@ async function main() {
     const onRetry = ({ message }, seconds) => say(`${message}; trying again in ${seconds.toFixed(1)} s`, "waiting");
     const { token, sessionId } = kept;
     const identity = { token, sessionId, environment: settings.name, onRetry, retrySeconds: Infinity };
-    client = new Client(settings.server, { ...spaces, ...identity, environments: worlds.length, autoreset: "same_step" });
-    say(`connecting to ${settings.server}`, "waiting");
+    client = new Client(settings.servers, { ...spaces, ...identity, environments: worlds.length, autoreset: "same_step" });
+    say(`connecting to ${servers}`, "waiting");
     for (let lost = true; lost; ) {
       lost = false;
       await play().catch((error) => {
@@ -80,12 +94,12 @@ async function main() {
   }
 }
 
-let before = { time: performance.now(), steps: kept.steps };
+let shown = { time: performance.now(), steps: kept.steps };
 
 function panel() {
-  const seconds = (performance.now() - before.time) / 1000;
-  element("rate").textContent = Math.round((kept.steps - before.steps) / seconds);
-  before = { time: performance.now(), steps: kept.steps };
+  const seconds = (performance.now() - shown.time) / 1000;
+  element("rate").textContent = Math.round((kept.steps - shown.steps) / seconds);
+  shown = { time: performance.now(), steps: kept.steps };
   element("return").textContent = kept.curve.length ? kept.curve.at(-1).toFixed(2) : "none yet";
   element("episodes").textContent = kept.episodes;
   element("steps").textContent = kept.steps;
@@ -108,9 +122,7 @@ function paint() {
   const columns = Math.ceil(Math.sqrt(worlds.length));
   const side = canvas.width / columns;
   const context = canvas.getContext("2d");
-  worlds.forEach((world, i) => {
-    if (world.x !== undefined) draw(context, world, (i % columns) * side, Math.floor(i / columns) * side, side);
-  });
+  if (begun) worlds.forEach((world, i) => draw(context, world, (i % columns) * side, Math.floor(i / columns) * side, side));
   requestAnimationFrame(paint);
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Serve the game to browsers of this computer: `main.py HOST:PORT NAME [N]`, where HOST:PORT is the RLX server.
 
-The page connects to that server by itself and plays N games. It asks for a token where the server wants one.
+The page connects to that server by itself and plays N games. It asks for a token where the server wants one. Of several
+servers, with commas between or in a file (@FILE), it takes the next one after each failure.
 """
 
 from __future__ import annotations
@@ -11,27 +12,36 @@ import contextlib
 import functools
 import http.server
 import json
+import os
+import secrets
 import signal
 import sys
 from pathlib import Path
 
+NO_SERVERS = ("check", "local", "random")  # instead of an address
+
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """The files of this folder, and the settings of the page."""
+    """The files of this folder, and the settings of the page. `address`: of the RLX servers, as it was given."""
 
-    def __init__(self, *arguments: object, settings: bytes) -> None:
-        self._settings = settings
+    def __init__(self, *arguments: object, address: str, settings: dict[str, object]) -> None:
+        self._address, self._settings = address, settings
         super().__init__(*arguments, directory=str(Path(__file__).resolve().parent))  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
         if self.path != "/settings.json":
             super().do_GET()
             return
+        try:
+            settings = json.dumps({"servers": urls(self._address), **self._settings}).encode()
+        except OSError as error:  # the file may come
+            self.send_error(503, str(error))
+            return
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(self._settings)))
+        self.send_header("Content-Length", str(len(settings)))
         self.end_headers()
-        self.wfile.write(self._settings)
+        self.wfile.write(settings)
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")  # so that a reload shows what was edited
@@ -41,8 +51,23 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         """Say nothing of single requests."""
 
 
+def urls(address: str) -> list[str]:
+    """Return where the page connects. Raises OSError if the file that has it cannot be read."""
+    listed = Path(address[1:]).read_text("utf-8").split() if address.startswith("@") else address.split(",")
+    return [url(one.strip()) for one in listed]
+
+
+def url(address: str) -> str:
+    """Return the URL of HOST[:PORT]; over TLS if the environment's variables ask for it, as of RLX in Python."""
+    if "://" in address:
+        return address
+    safe = os.environ.get("RELAAX_TLS") == "1" or os.environ.get("RELAAX_TLS_CA")
+    port = "" if address.rpartition(":")[2].isdigit() and not address.endswith("]") else ":7001"
+    return f"{'wss' if safe else 'ws'}://{address}{port}/"
+
+
 def main() -> None:
-    """Serve until a signal comes. Exit code 2: the port cannot be had."""
+    """Serve until a signal comes. Exit code 2: the port cannot be had, or there is no server to connect to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", help="the RLX server")
     parser.add_argument("name", help="for logs and metrics")
@@ -50,9 +75,11 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8900, help="of the page")
     parser.add_argument("--seed", help="is not used: the browser draws its own random numbers")
     given = parser.parse_args()
-    server = given.address if "://" in given.address else f"ws://{given.address}/"
-    settings = json.dumps({"server": server, "name": given.name, "environments": given.environments}).encode()
-    handler = functools.partial(Handler, settings=settings)
+    if given.address in NO_SERVERS:
+        print(f"{given.name} is played in a browser, against a server: {given.address} cannot be", file=sys.stderr)
+        sys.exit(2)
+    settings = {"name": given.name, "environments": given.environments, "run": secrets.token_hex(8)}
+    handler = functools.partial(Handler, address=given.address, settings=settings)
     try:
         pages = http.server.ThreadingHTTPServer(("127.0.0.1", given.port), handler)
     except OSError as error:
